@@ -1,0 +1,157 @@
+"""The command `rvb`: thin, arguments to calls. torch is imported by the calls that need it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmark import errors
+from benchmark.errors import BenchmarkError, near_miss
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Clean, attacked and certified accuracy of vision transformers, per image, with evidence.",
+)
+console = Console(highlight=False, soft_wrap=True)
+TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+STAGES = ("data", "train", "attack", "certify", "collect")
+
+
+def main() -> None:
+    errors.run(lambda: (_to_root(), app()))
+
+
+def _to_root() -> None:
+    """Works from the repository's root, wherever inside it the command was typed."""
+    if any(flag in sys.argv for flag in ("--help", "-h")):
+        return
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        if (folder / "submissions").is_dir() and (folder / "params.yaml").is_file():
+            os.chdir(folder)
+            return
+    raise BenchmarkError("run rvb inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above")
+
+
+@app.command()
+def repro(
+    track: TrackOption = "digits",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows at a time.")] = os.cpu_count() or 1,
+) -> None:
+    """Train, attack and certify every row that changed, then render the leaderboard."""
+    from benchmark.repro import repro as run
+
+    run(track, jobs, console.print)
+
+
+@app.command()
+def pipeline(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is stale.")] = False,
+) -> None:
+    """Write the DVC stages from the submissions."""
+    from benchmark import pipeline as stages
+
+    if check:
+        stale = stages.stale()
+        if stale:
+            raise BenchmarkError(f"{', '.join(map(str, stale))} no longer fit the submissions; run `rvb pipeline`")
+        console.print("the pipeline fits the submissions")
+        return
+    changed = stages.write()
+    console.print("\n".join(f"updated {path}" for path in changed) or "the pipeline fits the submissions")
+
+
+@app.command(name="list")
+def list_rows() -> None:
+    """List tracks and the rows that enter them."""
+    from benchmark import submissions, tracks
+
+    for name in tracks.names():
+        rows = submissions.rows(name)
+        console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
+        for submission, variant in rows:
+            console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
+        if not rows:
+            console.print("  no submission yet")
+
+
+@app.command()
+def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
+    """Print the numbers of one row."""
+    record = _record(track, row)
+    table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
+    from benchmark.records import headline
+
+    for name, p in headline(record).items():
+        table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
+    console.print(table)
+    for attack in record.attacks:
+        for warning in attack.warnings:
+            console.print(f"warning: {attack.id}: {warning}")
+
+
+@app.command()
+def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
+    """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
+    from benchmark import files
+    from benchmark.records import to_json
+
+    path = Path("leaderboard/results") / track / f"{row}.json"
+    files.write(path, to_json(_record(track, row)))
+    console.print(f"wrote {path}; commit it")
+
+
+@app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STAGES)}, or attack-<suite>.")],
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
+    track: TrackOption = "digits",
+) -> None:
+    """Run one stage by hand, outside DVC (to debug a submission)."""
+    kind, _, suite = name.partition("-")
+    if kind not in STAGES:
+        raise BenchmarkError(f"unknown stage {name!r}{near_miss(kind, STAGES)}")
+    if kind == "data":
+        from benchmark.stages.data import prepare_data
+
+        prepare_data(track)
+        return
+    from benchmark.stages.context import entry_of_row
+
+    chosen = entry_of_row(track, row)
+    names = (track, chosen.submission.name, chosen.variant)
+    if kind == "train":
+        from benchmark.stages.train import train_row
+
+        train_row(*names)
+    elif kind == "attack":
+        from benchmark.stages.attack import attack_row
+
+        attack_row(*names, suite)
+    elif kind == "certify":
+        from benchmark.stages.certify import certify_row
+
+        certify_row(*names)
+    else:
+        from benchmark.stages.collect import collect_row
+
+        collect_row(*names)
+
+
+def _record(track: str, row: str):
+    from benchmark import files
+    from benchmark.records import Record
+    from benchmark.stages.context import entry_of_row
+
+    return Record.model_validate(files.read_json(entry_of_row(track, row).folder / "record" / "record.json"))
+
+
+if __name__ == "__main__":
+    main()

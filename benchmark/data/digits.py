@@ -1,0 +1,15 @@
+"""scikit-learn's bundled handwritten digits: 1,797 real scans (UCI optical recognition, test part), 8x8, 17 levels."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from benchmark.data.images import Images
+from benchmark.records import DataSpec
+
+
+def read(spec: DataSpec) -> dict[str, Images]:  # noqa: ARG001 - one interface for all readers
+    digits = load_digits()
+    pixels = digits.images.astype(np.uint8)[:, None]
+    return {"all": Images(pixels, digits.target.astype(np.int64), levels=16)}

@@ -1,0 +1,74 @@
+"""The Hugging Face parquet layout: <path>/train*.parquet and <path>/test*.parquet (or validation*), one row an image.
+
+Columns: `img` or `image`, a struct {bytes, path} with an encoded image, and `label` (or `fine_label`), an integer.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image, UnidentifiedImageError
+
+from benchmark import files
+from benchmark.data.image_folder import to_pixels
+from benchmark.data.images import Images
+from benchmark.errors import BenchmarkError
+from benchmark.records import DataSpec
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "fine_label", "labels")
+
+
+def read(spec: DataSpec) -> dict[str, Images]:
+    """
+    Raises:
+        BenchmarkError: a missing file, one that is no parquet or has other columns, a row that does not decode; the
+            file's sha256 is shown.
+    """
+    root = Path(spec.path or "data")
+    return {"train": _read(root, ("train",), spec), "test": _read(root, ("test", "validation"), spec)}
+
+
+def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
+    for prefix in prefixes:
+        paths = sorted(root.glob(f"{prefix}*.parquet"))
+        if paths:
+            break
+    else:
+        raise BenchmarkError(f"no {prefixes[0]}*.parquet in {root}; put the data set's parquet files there")
+    pixels, labels = [], []
+    for path in paths:
+        table = _table(path)
+        images = _column(table, IMAGE_COLUMNS, path)
+        labels.append(_column(table, LABEL_COLUMNS, path).to_numpy())
+        for row, cell in enumerate(images):
+            pixels.append(_decode(cell.as_py(), row, path, spec.shape))
+    return Images(np.stack(pixels), np.concatenate(labels).astype(np.int64))
+
+
+def _table(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        digest = files.sha256_file(path)
+        raise BenchmarkError(f"{path} is no readable parquet file (sha256 {digest}): {error}") from None
+
+
+def _column(table: pa.Table, names: tuple[str, ...], path: Path) -> pa.ChunkedArray:
+    for name in names:
+        if name in table.column_names:
+            return table.column(name)
+    raise BenchmarkError(f"{path} has no column {' or '.join(names)}; it has {', '.join(table.column_names)}")
+
+
+def _decode(cell: dict, row: int, path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+    try:
+        with Image.open(io.BytesIO(cell["bytes"])) as image:
+            return to_pixels(image, shape)
+    except (UnidentifiedImageError, OSError, TypeError, KeyError) as error:
+        digest = files.sha256_file(path)
+        raise BenchmarkError(f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}") from None

@@ -1,0 +1,80 @@
+"""From a source to the three splits of a track, fixed by seed and pinned by sha256."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from benchmark import files
+from benchmark.data.images import SPLITS, Images, save_split
+from benchmark.errors import BenchmarkError, near_miss
+from benchmark.records import DataSpec
+
+SOURCES = Path("benchmark/data")
+
+
+def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
+    """Reads the source, splits it, checks it against the pinned hashes and writes the splits to `folder`.
+
+    Returns:
+        sha256 per split.
+
+    Raises:
+        BenchmarkError: unknown source, missing or corrupt file, wrong shape or labels, or a hash that differs from the
+            track's (both are shown).
+    """
+    splits = split(spec, read(spec))
+    digests = {name: images.digest() for name, images in splits.items()}
+    for name, pinned in spec.sha256.items():
+        if digests[name] != pinned:
+            raise BenchmarkError(
+                f"{spec.source} data: the {name} split has sha256 {digests[name]}, the track pins {pinned}; "
+                "the source files differ from the track's, restore them or make a new track version"
+            )
+    for name, images in splits.items():
+        save_split(folder, name, images)
+    info = {"sha256": digests, "levels": splits["train"].levels, "counts": {n: len(i) for n, i in splits.items()}}
+    files.write_json(folder / "data.json", info)
+    return digests
+
+
+def read(spec: DataSpec) -> dict[str, Images]:
+    """What the reader of `spec.source` finds: one pool under "all", or the source's own "train" and "test"."""
+    if not (SOURCES / f"{spec.source}.py").exists() or spec.source in ("images", "prepare"):
+        known = {path.stem for path in SOURCES.glob("*.py")} - {"__init__", "images", "prepare"}
+        raise BenchmarkError(f"unknown data source {spec.source!r}{near_miss(spec.source, known)}")
+    pools: dict[str, Images] = importlib.import_module(f"benchmark.data.{spec.source}").read(spec)
+    for name, images in pools.items():
+        if images.pixels.shape[1:] != tuple(spec.shape):
+            found = "x".join(map(str, images.pixels.shape[1:]))
+            raise BenchmarkError(f"{spec.source} data: {name} images are {found}, the track says {spec.shape}")
+        if len(images) and not (0 <= images.labels.min() and images.labels.max() < spec.classes):
+            raise BenchmarkError(f"{spec.source} data: a {name} label lies outside 0..{spec.classes - 1}")
+    return pools
+
+
+def split(spec: DataSpec, pools: dict[str, Images]) -> dict[str, Images]:
+    """Stratified by label and fixed by `spec.seed`; validation is always held out of training images."""
+    if "all" in pools:
+        if spec.test is None:
+            raise BenchmarkError(f"{spec.source} data has no test split of its own; give the track `data.test`")
+        train, test = _hold_out(pools["all"], spec.test, spec.seed)
+    else:
+        train, test = pools["train"], pools["test"]
+    train, validation = _hold_out(train, spec.validation, spec.seed)
+    return dict(zip(SPLITS, (train, validation, test), strict=True))
+
+
+def _hold_out(images: Images, count: int, seed: int) -> tuple[Images, Images]:
+    if count >= len(images):
+        raise BenchmarkError(f"cannot hold {count} images out of {len(images)}; lower the track's split sizes")
+    try:
+        kept, held = train_test_split(
+            np.arange(len(images)), test_size=count, stratify=images.labels, random_state=seed
+        )
+    except ValueError as error:
+        raise BenchmarkError(f"cannot hold {count} images out of {len(images)} by class: {error}") from None
+    return images.take(np.sort(kept)), images.take(np.sort(held))

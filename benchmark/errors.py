@@ -1,0 +1,63 @@
+"""Errors for people: one line, what is wrong, what to do."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+
+class BenchmarkError(Exception):
+    """A failure that the user can act on; its text is one line."""
+
+
+def near_miss(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' or '; known: A, B' for a name that is none of `known`."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else "; none is known"
+
+
+def explain(error: ValidationError, model: type[BaseModel], source: str) -> BenchmarkError:
+    """The first thing wrong in a file, as one line with its place and, for an unknown key, the near miss."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, first["loc"][:-1])
+        return BenchmarkError(f"{source}: unknown key {where!r}{near_miss(str(first['loc'][-1]), known)}")
+    return BenchmarkError(f"{source}: {where}: {first['msg'].removeprefix('Value error, ')}")
+
+
+def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
+    """Names of the fields that the model at `path` inside `model` has; empty when it is no model."""
+    current: Any = model
+    for part in path:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = current.model_fields[str(part)].annotation
+        else:
+            current = next((a for a in getattr(current, "__args__", ())[::-1] if a is not type(None)), None)
+        while not isinstance(current, type) and getattr(current, "__origin__", None) not in (dict, tuple):
+            options = [a for a in getattr(current, "__args__", ()) if a is not type(None)]
+            if not options:
+                return set()
+            current = options[0]
+    return set(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else set()
+
+
+def run(main: Callable[[], None]) -> None:
+    """Runs a command; a BenchmarkError or a full disk ends it with one line on stderr and exit status 1."""
+    try:
+        main()
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        sys.exit(f"error: the disk is full{where}; free some space and run the same command again, finished work is kept")

@@ -1,0 +1,156 @@
+"""Runs attacks and certificates on one model, trusts neither, and keeps what each image went through.
+
+Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
+image that the harness itself put into the ball and the box. A tie counts as broken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import nn
+
+from benchmark import files
+from benchmark.errors import BenchmarkError
+from benchmark.inspection import logged_warnings
+from benchmark.records import AttackSpec
+from benchmark.training.objective import margins
+from benchmark.verdicts import into_ball, logits
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The float32 model on a set of images, in fixed batches: each (n,)."""
+
+    prediction: torch.Tensor
+    margin: torch.Tensor  # true logit less the largest other; right when above 0
+
+    @property
+    def right(self) -> torch.Tensor:
+        return self.margin > 0
+
+
+def judge(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Judged:
+    """Predictions and margins; a BenchmarkError when a logit is not finite."""
+    output = logits(model, images, batch_size)
+    return Judged(output.argmax(1), margins(output, labels))
+
+
+@dataclass
+class AttackState:
+    """How far one attack has come on one model; survives a kill."""
+
+    adversarial: torch.Tensor
+    standing: torch.Tensor  # (n,) bool: right on the clean image and not broken yet
+    remaining: dict[str, int] = field(default_factory=dict)  # standing after each finished component
+    warnings: list[str] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)  # images that the running component started with
+    component: str | None = None
+    batch: int = 0  # batches of it done
+
+    def save(self, path: Path) -> None:
+        state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch")}
+        tensors = {"adversarial": self.adversarial.cpu().contiguous(), "standing": self.standing.cpu()}
+        files.write(path, save(tensors, {"state": json.dumps(state)}))
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> AttackState:
+        with safe_open(path, "pt") as stored:
+            state = json.loads(stored.metadata()["state"])
+            return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("standing").to(device), **state)
+
+
+def run_attack(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    *,
+    batch_size: int,
+    checkpoint: Path,
+    report: Report = lambda _: None,
+) -> tuple[AttackState, Judged]:
+    """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
+
+    Args:
+        images: (n, c, h, w) float32 in [0, 1].
+        report: is told what is running, for progress.
+
+    Returns:
+        The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
+        verdict on them in fixed batches, which decides.
+
+    Raises:
+        BenchmarkError: unknown parameters, or the attack returned what it may not.
+    """
+    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    if checkpoint.exists():
+        state = AttackState.load(checkpoint, images.device)
+    else:
+        state = AttackState(images.clone(), judge(model, images, labels, batch_size).right)
+    components = getattr(module, "components", (spec.attack,))
+    for component in components:
+        if component not in state.remaining:
+            _run_component(module, model, images, labels, spec, component, state, batch_size, checkpoint, report)
+    if hasattr(module, "flags"):
+        state.warnings += [w for w in module.flags(state.remaining, len(labels)) if w not in state.warnings]
+    return state, judge(model, state.adversarial, labels, batch_size)
+
+
+def _run_component(
+    module: ModuleType,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    component: str,
+    state: AttackState,
+    batch_size: int,
+    checkpoint: Path,
+    report: Report,
+) -> None:
+    if state.component != component:
+        state.component, state.batch, state.queue = component, 0, state.standing.nonzero()[:, 0].tolist()
+    batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
+    for number, index in enumerate(batches):
+        if number < state.batch or not len(index):
+            continue
+        report(f"{spec.id}: {component}, {int(state.standing.sum())} of {len(labels)} images standing")
+        with logged_warnings() as warnings:
+            found = _call(module, model, images[index], labels[index], spec, component)
+        found = into_ball(found, images[index], spec.threat, spec.id)
+        broken = ~judge(model, found, labels[index], batch_size).right
+        state.adversarial[index[broken]] = found[broken]
+        state.standing[index[broken]] = False
+        state.warnings += [w for w in warnings if w not in state.warnings]
+        state.batch = number + 1
+        state.save(checkpoint)
+    state.remaining[component] = int(state.standing.sum())
+    state.save(checkpoint)
+
+
+def _call(
+    module: ModuleType,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    component: str,
+) -> torch.Tensor:
+    options = {"component": component} if hasattr(module, "components") else {}
+    try:
+        return module.attack(model, images, labels, spec.threat, seed=spec.seed, **spec.parameters, **options)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise BenchmarkError(f"attack {spec.id}: {error}; see benchmark/attacks/{spec.attack}.py") from error

@@ -1,0 +1,114 @@
+"""Per-image evidence of one row: merged from the stages, held against itself, counted into a Record. No torch here.
+
+The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever
+its measured distance lets it, whichever norm and radius it was looked for in: one found in a Linf ball whose l2 distance
+is 0.3 breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from scipy.stats import binomtest
+
+from benchmark.errors import BenchmarkError
+from benchmark.records import CertifiedResult, Proportion, RobustResult, ThreatModel, Track
+
+SHARED = ("label", "clean_prediction", "clean_margin")
+ROUNDING = 1e-12
+
+
+def proportion(hits: np.ndarray) -> Proportion:
+    """Share of true values with its 95% Wilson score interval."""
+    count, n = int(np.count_nonzero(hits)), len(hits)
+    interval = binomtest(count, n).proportion_ci(confidence_level=0.95, method="wilson")
+    return Proportion(value=count / n, low=float(interval.low), high=float(interval.high), count=count, n=n)
+
+
+def merge(tables: dict[str, pa.Table]) -> pa.Table:
+    """One row an image, in order, with the columns of all stages and `image`, its place among the evaluation images.
+
+    Raises:
+        BenchmarkError: two stages disagree about a label or the clean verdict of an image.
+    """
+    first_name, first = next(iter(tables.items()))
+    columns = {"image": pa.array(range(first.num_rows))}
+    for name, table in tables.items():
+        for shared in SHARED:
+            if not table[shared].equals(first[shared]):
+                raise BenchmarkError(
+                    f"stages {first_name} and {name} disagree on {shared} of the clean images; "
+                    "delete the row's folder under work/ and run `rvb repro`"
+                )
+        columns |= {c: table[c].combine_chunks() for c in table.column_names}
+    return pa.table(columns)
+
+
+def attack_ids(evidence: pa.Table) -> list[str]:
+    return [name.removesuffix(":success") for name in evidence.column_names if name.endswith(":success")]
+
+
+def check_sandwich(evidence: pa.Table, row: str) -> None:
+    """
+    Raises:
+        BenchmarkError: an image is certified although misclassified, or both certified and successfully attacked; with
+            the image's index, both verdicts and both margins.
+    """
+    if "certified_l2" not in evidence.column_names:
+        return
+    radius, margin = _column(evidence, "certified_l2"), _column(evidence, "clean_margin")
+    wrong = np.flatnonzero((radius > 0) & (margin <= 0))
+    if len(wrong):
+        image = int(wrong[0])
+        raise BenchmarkError(
+            f"{row}: image {image} is certified at l2 {radius[image]:.6g} but misclassified when clean "
+            f"(margin {margin[image]:.6g}); the certificate is wrong and nothing is published"
+        )
+    for attack in attack_ids(evidence):
+        distance = _column(evidence, f"{attack}:l2")
+        contradicted = np.flatnonzero(_column(evidence, f"{attack}:success") & (distance <= radius))
+        if len(contradicted):
+            image = int(contradicted[0])
+            raise BenchmarkError(
+                f"{row}: image {image} is certified at l2 {radius[image]:.6g} (clean margin {margin[image]:.6g}) but "
+                f"{attack} broke it at l2 {distance[image]:.6g} (margin {_column(evidence, f'{attack}:margin')[image]:.6g}); "
+                "the certificate is wrong and nothing is published"
+            )
+
+
+def clean(evidence: pa.Table) -> Proportion:
+    return proportion(_column(evidence, "clean_margin") > 0)
+
+
+def after_attack(evidence: pa.Table, attack: str) -> Proportion:
+    """Accuracy when this attack alone is run."""
+    return proportion((_column(evidence, "clean_margin") > 0) & ~_column(evidence, f"{attack}:success"))
+
+
+def robust(evidence: pa.Table, track: Track) -> tuple[RobustResult, ...]:
+    """For each threat model of the track: images right when clean that no attack broke within its radius."""
+    specs = {spec.id: spec for suite in track.suites.values() for spec in suite}
+    results = []
+    for threat in track.threats:
+        standing = _column(evidence, "clean_margin") > 0
+        for attack in attack_ids(evidence):
+            near = _column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
+            standing &= ~(_column(evidence, f"{attack}:success") & near)
+        inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
+        results.append(RobustResult(threat=threat, accuracy=proportion(standing), attacks=inside))
+    return tuple(results)
+
+
+def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
+    """For each radius of the track: images right when clean whose certified radius reaches it."""
+    right, radius = _column(evidence, "clean_margin") > 0, _column(evidence, "certified_l2")
+    return tuple(
+        CertifiedResult(
+            threat=ThreatModel(norm="L2", eps=eps), accuracy=proportion(right & (radius >= eps)), certificate=certificate
+        )
+        for eps in track.certified_radii
+    )
+
+
+def _column(evidence: pa.Table, name: str) -> np.ndarray:
+    return evidence[name].to_numpy()

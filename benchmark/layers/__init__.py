@@ -1,0 +1,1 @@
+"""Shared building blocks of models; normalisation stands inside the model, so radii stay in pixels."""

@@ -1,0 +1,80 @@
+"""Layers whose Lipschitz constant holds by construction, whatever the weights, and differentiably."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
+    """Rescales columns so that the spectral norm is at most 1 (Prach & Lampert 2022, theorem 1).
+
+    For M (out, in): M D with D = diag(sum_j |M^T M|_ij)^(-1/2) satisfies (MD)^T(MD) <= I, by diagonal dominance. A
+    column of zeros stays zero.
+    """
+    gram = (weight.mT @ weight).abs().sum(-1)
+    return weight * torch.where(gram > 0, gram.clamp(min=1e-30).rsqrt(), 0.0)
+
+
+class BoundedLinear(nn.Module):
+    """x W^T + b with the spectral norm of W at most `norm`: (..., in) to (..., out)."""
+
+    def __init__(self, inputs: int, outputs: int, *, norm: float = 1.0, bias: bool = True) -> None:
+        super().__init__()
+        if not norm > 0:
+            raise ValueError(f"norm {norm} should be positive")
+        self.norm = norm
+        self.raw = nn.Parameter(torch.empty(outputs, inputs))
+        nn.init.orthogonal_(self.raw)
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight that acts: (out, in)."""
+        return self.norm * almost_orthogonal(self.raw)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
+class SLLBlock(nn.Module):
+    """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
+
+    T = diag(sum_j |W^T W|_ij q_j / q_i) with q > 0 satisfies T >= W^T W by diagonal dominance. With u = W^T (x - y) and
+    relu's slopes s in [0, 1], |h(x) - h(y)|^2 <= |x - y|^2 - 4 sum (s - s^2) u^2 / T <= |x - y|^2.
+    """
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, hidden))
+        nn.init.orthogonal_(self.weight)
+        self.bias = nn.Parameter(torch.zeros(hidden))
+        self.log_q = nn.Parameter(torch.zeros(hidden))
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """The diagonal of T: (hidden,), positive."""
+        gram = (self.weight.mT @ self.weight).abs()
+        return (gram * torch.exp(self.log_q[None, :] - self.log_q[:, None])).sum(-1).clamp(min=1e-30)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        active = torch.relu(x @ self.weight + self.bias) / self.scale
+        return x - 2 * active @ self.weight.mT
+
+
+class NormalisedHead(nn.Module):
+    """A linear classifier with rows of norm 1: (n, width) to (n, classes)."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.empty(classes, width))
+        nn.init.orthogonal_(self.raw)
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """(classes, width), each row of norm 1."""
+        return nn.functional.normalize(self.raw, dim=-1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)

@@ -1,0 +1,53 @@
+"""Images to tokens and tokens to a vector, as maps with known sensitivity."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Patchify(nn.Module):
+    """Cuts an image into patches: (n, c, h, w) to (n, tokens, c * patch * patch). An isometry (it only reorders)."""
+
+    def __init__(self, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = x.unfold(2, self.patch, self.patch).unfold(3, self.patch, self.patch)  # n c rows columns p p
+        return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
+
+
+class Positions(nn.Module):
+    """Adds a learned offset to each token: (n, tokens, width) to the same. An isometry."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.randn(tokens, width) * 0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.offset
+
+
+class MeanPool(nn.Module):
+    """The mean over tokens: (n, tokens, width) to (n, width). 1/sqrt(tokens)-Lipschitz from the Frobenius norm."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(1)
+
+
+class LayerProject(nn.Module):
+    """Projects each token onto the l2 ball of `radius` (Havens et al. 2024, eq. 29): the stand-in for LayerNorm.
+
+    (n, tokens, width) to the same; 1-Lipschitz, because projection onto a convex set is.
+    """
+
+    def __init__(self, radius: float) -> None:
+        super().__init__()
+        if not radius > 0:
+            raise ValueError(f"radius {radius} should be positive")
+        self.radius = radius
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * (self.radius / norms.clamp(min=self.radius))

@@ -1,0 +1,58 @@
+"""The plain vision transformer (Dosovitskiy et al. 2021) as timm builds it, on images in [0, 1]."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import nn
+
+from benchmark.records import DataSpec
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)  # timm 1.0.9 decorates with torch.jit, which torch deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from timm.models.vision_transformer import VisionTransformer
+
+
+class Normalise(nn.Module):
+    """(x - mean) / std per channel, inside the model: attacks and radii see [0, 1] pixels.
+
+    Shapes: x (n, c, h, w) to the same; mean and std are one number for all channels.
+    """
+
+    def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:
+        super().__init__()
+        if std <= 0:
+            raise ValueError(f"std {std} should be positive")
+        self.mean, self.std = mean, std
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.std
+
+
+def vision_transformer(data: DataSpec, *, patch_size: int, width: int, depth: int, heads: int) -> nn.Sequential:
+    """Normalise, then timm's ViT: class token, learned positions, pre-LayerNorm blocks, GELU, MLP ratio 4.
+
+    Images (n, c, h, w) in [0, 1] to logits (n, classes). The initial weights are PyTorch's defaults, not timm's normal
+    of deviation 0.02, which trains slowly at width 32.
+
+    Raises:
+        ValueError: the image is not square, or patches do not tile it, or heads do not divide the width.
+    """
+    channels, height, side = data.shape
+    if height != side or side % patch_size:
+        raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    if width % heads:
+        raise ValueError(f"{heads} heads do not divide width {width}")
+    vit = VisionTransformer(
+        img_size=side,
+        patch_size=patch_size,
+        in_chans=channels,
+        num_classes=data.classes,
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        weight_init="skip",
+    )
+    return nn.Sequential(Normalise(), vit)

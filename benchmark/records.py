@@ -1,0 +1,314 @@
+"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports nothing local.
+
+Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Norm = Literal["Linf", "L2"]
+TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
+Division = Literal["closed", "open"]
+Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*$")  # no '-': it separates submission and variant in a row
+
+
+class Frozen(BaseModel):
+    """A value that cannot change and that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ThreatModel(Frozen):
+    """All images of [0, 1] within `eps` of the clean image in `norm`."""
+
+    norm: Norm
+    eps: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _in_pixels(self) -> ThreatModel:
+        if self.norm == "Linf" and self.eps > 1:
+            raise ValueError(f"Linf eps {self.eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+        return self
+
+    @property
+    def label(self) -> str:
+        return f"{self.norm} {self.eps:g}"
+
+
+class AttackSpec(ThreatModel):
+    """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters."""
+
+    attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    seed: int = 0
+    parameters: dict[str, int | float | bool | str] = {}
+
+    @property
+    def id(self) -> str:
+        return f"{self.attack}-{self.norm}-{self.eps:g}"
+
+    @property
+    def threat(self) -> ThreatModel:
+        return ThreatModel(norm=self.norm, eps=self.eps)
+
+
+class DataSpec(Frozen):
+    """Where a track's images come from: the reader `benchmark/data/<source>.py` and the split made of it.
+
+    `test` counts images drawn for testing where the source has no test split of its own, and is None where it has.
+    `sha256` pins the prepared images and labels of each split.
+    """
+
+    source: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    dataset: str | None = None  # which of a source's data sets, where it has several
+    path: str | None = None
+    seed: int = 0
+    validation: int = Field(gt=0)
+    test: int | None = Field(default=None, gt=0)
+    shape: tuple[int, int, int]
+    classes: int = Field(gt=1)
+    sha256: dict[Literal["train", "validation", "test"], str] = {}
+
+
+class EvaluationSpec(Frozen):
+    """Which test images count: `images` of them, drawn once by `seed`, the same for every model."""
+
+    images: int = Field(gt=0)
+    seed: int = 0
+    batch_size: int = Field(default=100, gt=0)
+
+
+class Track(Frozen):
+    """The rules of one comparison, versioned; a change of any rule is a new version."""
+
+    name: str
+    version: int = Field(gt=0)
+    title: str
+    description: str
+    data: DataSpec
+    evaluation: EvaluationSpec
+    suites: dict[str, tuple[AttackSpec, ...]]
+    certified_radii: tuple[float, ...]  # l2
+
+    @property
+    def threats(self) -> tuple[ThreatModel, ...]:
+        """Each threat model that an attack of the suites looks into, Linf first, then by radius."""
+        found = {(spec.norm, spec.eps) for suite in self.suites.values() for spec in suite}
+        return tuple(ThreatModel(norm=n, eps=e) for n, e in sorted(found, key=lambda t: (t[0] != "Linf", t[1])))
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Track:
+        ids = [attack.id for suite in self.suites.values() for attack in suite]
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        if twice:
+            raise ValueError(f"the attack {twice[0]} stands twice in the suites; give each threat model once per attack")
+        return self
+
+
+class TrainingSpec(Frozen):
+    """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
+
+    objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    parameters: dict[str, float] = {}
+    attack: AttackSpec | None = None
+    warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these
+    epochs: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = Field(gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class CertificateSpec(Frozen):
+    """Which certificate speaks for a variant: the file `benchmark/certificates/<name>.py`."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    parameters: dict[str, float] = {}
+
+
+class VariantOnTrack(Frozen):
+    """What one variant needs on one track: `model` goes to the method's `build`."""
+
+    model: dict[str, int | float | bool | str] = {}
+    training: TrainingSpec
+    certificate: CertificateSpec | None = None
+
+
+class Variant(Frozen):
+    title: str
+    tracks: dict[str, VariantOnTrack]
+
+
+class Paper(Frozen):
+    title: str
+    authors: str
+    year: int
+    url: str = ""
+
+
+class Claim(Frozen):
+    """A number as a paper prints it, with the place; shown, never ranked."""
+
+    track: str
+    variant: str | None = None
+    metric: str
+    value: float
+    source: str
+
+
+class Submission(Frozen):
+    """`submissions/<name>/submission.yaml`."""
+
+    name: str = Name
+    summary: str
+    paper: Paper
+    division: Division = "closed"
+    variants: dict[str, Variant]
+    claims: tuple[Claim, ...] = ()
+
+    @field_validator("variants")
+    @classmethod
+    def _names(cls, variants: dict[str, Variant]) -> dict[str, Variant]:
+        for name in variants:
+            if not name.replace("_", "").replace(".", "").isalnum():
+                raise ValueError(f"variant name {name!r}: use letters, digits, '_' and '.' only")
+        if not variants:
+            raise ValueError("no variant: give at least one")
+        return variants
+
+
+class TrainRun(Frozen):
+    """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
+
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "32-true"
+
+
+class EvaluateRun(Frozen):
+    """`params.yaml`, evaluate."""
+
+    device: str = "cpu"
+
+
+class RunSettings(Frozen):
+    """`params.yaml`: how this machine runs the pipeline."""
+
+    train: TrainRun = TrainRun()
+    evaluate: EvaluateRun = EvaluateRun()
+
+
+class Proportion(Frozen):
+    """A share of `n` images with its 95% Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    n: int
+
+
+class AttackResult(Frozen):
+    """What one attack left standing: `accuracy` after it alone; `remaining` images after each of its components."""
+
+    id: str
+    suite: str
+    spec: AttackSpec
+    accuracy: Proportion
+    remaining: dict[str, int]
+    warnings: tuple[str, ...] = ()
+
+
+class RobustResult(Frozen):
+    """Accuracy under every attack run inside this ball: an image counts when none of `attacks` broke it."""
+
+    threat: ThreatModel
+    accuracy: Proportion
+    attacks: tuple[str, ...]
+
+
+class CertifiedResult(Frozen):
+    threat: ThreatModel
+    accuracy: Proportion
+    certificate: str
+
+
+class Certificate(Frozen):
+    name: str
+    guarantee: str
+    parameters: dict[str, float]
+    layer_bounds: dict[str, float] = {}
+
+
+class TrainingResult(Frozen):
+    epochs: int
+    selected_epoch: int
+    selected_by: str
+    validation_score: float
+    seed: int
+    device: str
+    precision: str
+
+
+class Record(Frozen):
+    """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name."""
+
+    schema_version: Literal[1] = 1
+    track: str
+    track_version: int
+    submission: str
+    variant: str
+    title: str
+    summary: str
+    paper: Paper
+    claims: tuple[Claim, ...] = ()
+    trust: TrustTier
+    division: Division
+    division_reasons: tuple[str, ...]
+    n: int
+    seed: int
+    clean: Proportion
+    attacks: tuple[AttackResult, ...]
+    robust: tuple[RobustResult, ...]
+    certificate: Certificate | None = None
+    certified: tuple[CertifiedResult, ...] = ()
+    parameters: int
+    flops: int
+    training: TrainingResult
+    settings: VariantOnTrack
+    sha256: dict[str, str]
+    environment: dict[str, str]
+
+    @property
+    def row(self) -> str:
+        return f"{self.submission}-{self.variant}"
+
+
+class ModelFacts(Frozen):
+    """What the harness measured of a model before attacking it."""
+
+    parameters: int
+    flops: int
+    division: Division
+    division_reasons: tuple[str, ...]
+
+
+def to_json(record: BaseModel) -> str:
+    """Canonical JSON: sorted keys, so equal records are equal bytes."""
+    return json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def headline_names(track: Track) -> list[str]:
+    """The names of a row's headline numbers on `track`, in the order of a table's columns."""
+    certified = [f"certified L2 {radius:g}" for radius in track.certified_radii]
+    return ["clean", *(f"robust {threat.label}" for threat in track.threats), *certified]
+
+
+def headline(record: Record) -> dict[str, Proportion]:
+    """A record's headline numbers by those names; a row without a certificate has no certified ones."""
+    numbers = {"clean": record.clean}
+    numbers |= {f"robust {r.threat.label}": r.accuracy for r in record.robust}
+    return numbers | {f"certified {c.threat.label}": c.accuracy for c in record.certified}

@@ -1,0 +1,77 @@
+"""Stage `certify`: certified radii of one row. `python -m benchmark.stages.certify <track> <submission> <variant>`"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from benchmark import errors, files, scratch
+from benchmark.errors import BenchmarkError
+from benchmark.evaluate import judge
+from benchmark.records import Certificate, CertificateSpec, to_json
+from benchmark.stages.context import Clock, entry, environment, run_settings
+from benchmark.stages.model import evaluation_images, set_up, trained_model
+
+
+def certify_row(track: str, submission: str, variant: str) -> None:
+    """Writes work/<track>/<row>/certify: radii.parquet and certificate.json."""
+    row, run = entry(track, submission, variant), run_settings().evaluate
+    spec = row.settings.certificate
+    if spec is None:
+        raise BenchmarkError(f"{row.row} declares no certificate on {track}")
+    device = set_up(run.device)
+    inputs = {
+        "certificate": spec.model_dump(),
+        "evaluation": row.track.evaluation.model_dump(),
+        "run": run.model_dump(),
+        "data": files.read_json(row.data / "data.json"),
+        "weights": files.sha256_file(row.folder / "train" / "model.safetensors"),
+        "code": files.sha256_files(row.code("certify")),
+        "torch": torch.__version__,
+    }
+    with scratch.locked(f"{track}/{row.row}/certify", inputs) as folder:
+        clock = Clock(folder)
+        _, (images, labels) = evaluation_images(row, device)
+        model = trained_model(row, device)
+        radii = certified_radii(model, images, labels, spec, row.track.evaluation.batch_size)
+        clean = judge(model, images, labels, row.track.evaluation.batch_size)
+        out = folder / "out"
+        out.mkdir(exist_ok=True)
+        columns = {
+            "label": labels,
+            "clean_prediction": clean.prediction,
+            "clean_margin": clean.margin,
+            "certified_l2": radii,
+        }
+        table = pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()})
+        pq.write_table(table, out / "radii.parquet")
+        module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+        certificate = Certificate(name=spec.name, guarantee=module.guarantee(), parameters=spec.parameters)
+        files.write(out / "certificate.json", to_json(certificate))
+        files.write_json(out / "stage.json", {"environment": environment(), "code": inputs["code"]})
+        files.put_folder(out, row.folder / "certify")
+        clock.finish(row, "certify")
+    print(f"{row.row}: median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images")
+
+
+def certified_radii(
+    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
+) -> torch.Tensor:
+    """(n,) float64 l2 radii, batch by batch; a BenchmarkError for one that is negative or not finite."""
+    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    parts = [
+        module.certify(model, x, y, **spec.parameters)
+        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    ]
+    radii = torch.cat(parts)
+    if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
+        raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")
+    return radii
+
+
+if __name__ == "__main__":
+    errors.run(lambda: certify_row(*sys.argv[1:]))

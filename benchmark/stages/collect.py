@@ -1,0 +1,141 @@
+"""Stage `collect`: a row's evidence and Record. `python -m benchmark.stages.collect <track> <submission> <variant>`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import load_file, save
+
+from benchmark import errors, evidence, files, scratch
+from benchmark.data.images import evaluation_index, load_split
+from benchmark.errors import BenchmarkError
+from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
+from benchmark.stages.context import Entry, entry
+
+
+def collect_row(track: str, submission: str, variant: str) -> None:
+    """Writes work/<track>/<row>/record: record.json, evidence.parquet, images.safetensors.
+
+    Raises:
+        BenchmarkError: the sandwich gate found a contradiction; no record is written.
+    """
+    row = entry(track, submission, variant)
+    with scratch.locked(f"{track}/{row.row}/collect", {}) as folder:
+        merged = evidence.merge(_tables(row))
+        evidence.check_sandwich(merged, row.row)
+        out = folder / "out"
+        out.mkdir(exist_ok=True)
+        pq.write_table(merged, out / "evidence.parquet")
+        files.write(out / "images.safetensors", save(_images(row)))
+        record = _record(row, merged, files.sha256_file(out / "evidence.parquet"))
+        files.write(out / "record.json", to_json(record))
+        files.put_folder(out, row.folder / "record")
+    print(f"{row.row}: clean {record.clean.value:.3f}, " + ", ".join(
+        f"robust {r.threat.label} {r.accuracy.value:.3f}" for r in record.robust
+    ))
+
+
+def _tables(row: Entry) -> dict[str, pa.Table]:
+    paths = {stage: row.folder / stage / "verdicts.parquet" for stage in row.stages() if stage.startswith("attack-")}
+    if row.settings.certificate:
+        paths["certify"] = row.folder / "certify" / "radii.parquet"
+    missing = [path for path in paths.values() if not path.exists()]
+    if missing:
+        raise BenchmarkError(f"{missing[0]} is missing; run `rvb repro` to build it")
+    return {stage: pq.read_table(path) for stage, path in paths.items()}
+
+
+def _images(row: Entry) -> dict[str, np.ndarray]:
+    """Clean and adversarial images of the track's first suite, (n, c, h, w) float32: what a reader needs to replay it."""
+    rules = row.track.evaluation
+    test = load_split(row.data, "test")
+    chosen = test.take(evaluation_index(len(test), rules.images, rules.seed))
+    return {"clean": chosen.floats(), **load_file(row.folder / row.stages()[1] / "adversarial.safetensors")}
+
+
+def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
+    suites = [stage for stage in row.stages() if stage.startswith("attack-")]
+    facts = [ModelFacts.model_validate(files.read_json(row.folder / stage / "model.json")) for stage in suites]
+    if any(fact != facts[0] for fact in facts):
+        raise BenchmarkError(f"{row.row}: attack stages saw different models; delete its folder under work/, run `rvb repro`")
+    certificate = None
+    if row.settings.certificate:
+        certificate = Certificate.model_validate(files.read_json(row.folder / "certify" / "certificate.json"))
+    about = {stage: files.read_json(row.folder / stage / "stage.json") for stage in row.stages() if stage != "collect"}
+    environments = {stage: info["environment"] for stage, info in about.items()}
+    return Record(
+        track=row.track.name,
+        track_version=row.track.version,
+        submission=row.submission.name,
+        variant=row.variant,
+        title=row.submission.variants[row.variant].title,
+        summary=row.submission.summary,
+        paper=row.submission.paper,
+        claims=tuple(c for c in row.submission.claims if c.variant in (None, row.variant)),
+        trust="rebuilt",
+        division=facts[0].division,
+        division_reasons=facts[0].division_reasons,
+        n=merged.num_rows,
+        seed=row.track.evaluation.seed,
+        clean=evidence.clean(merged),
+        attacks=tuple(_attack_results(row, suites, merged)),
+        robust=evidence.robust(merged, row.track),
+        certificate=certificate,
+        certified=evidence.certified(merged, row.track, certificate.name) if certificate else (),
+        parameters=facts[0].parameters,
+        flops=facts[0].flops,
+        training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),
+        settings=row.settings,
+        sha256=_digests(row, suites, evidence_digest, about),
+        environment=_one_environment(environments),
+    )
+
+
+def _attack_results(row: Entry, suites: list[str], merged: pa.Table) -> list[AttackResult]:
+    results = []
+    for stage in suites:
+        for summary in files.read_json(row.folder / stage / "attacks.json"):
+            spec = AttackSpec.model_validate(summary["spec"])
+            results.append(
+                AttackResult(
+                    id=spec.id,
+                    suite=stage.removeprefix("attack-"),
+                    spec=spec,
+                    accuracy=evidence.after_attack(merged, spec.id),
+                    remaining=summary["remaining"],
+                    warnings=tuple(summary["warnings"]),
+                )
+            )
+    return results
+
+
+def _digests(row: Entry, suites: list[str], evidence_digest: str, about: dict[str, Any]) -> dict[str, str]:
+    """sha256 of every input and output of the row: data by split, code by stage, weights, evidence, images."""
+    data = files.read_json(row.data / "data.json")["sha256"]
+    digests = {f"data {split}": digest for split, digest in data.items()}
+    digests |= {f"code {stage}": info["code"] for stage, info in about.items()}
+    digests["weights"] = files.sha256_file(row.folder / "train" / "model.safetensors")
+    digests["evidence"] = evidence_digest
+    for stage in suites:
+        path: Path = row.folder / stage / "adversarial.safetensors"
+        digests[f"adversarial images {stage.removeprefix('attack-')}"] = files.sha256_file(path)
+    return digests
+
+
+def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The environment of all stages; where one differs, its value carries the stage's name."""
+    merged: dict[str, str] = {}
+    for stage, environment in environments.items():
+        for name, value in environment.items():
+            if merged.setdefault(name, value) != value:
+                merged[f"{name} ({stage})"] = value
+    return merged
+
+
+if __name__ == "__main__":
+    errors.run(lambda: collect_row(*sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""What every stage of one row shares: its names, its folders, its scratch key, its clock."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchmark import code, files, submissions, tracks
+from benchmark.errors import BenchmarkError, explain, near_miss
+from benchmark.records import RunSettings, Submission, Track, VariantOnTrack
+
+WORK = Path("work")
+PARAMS = Path("params.yaml")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of one track."""
+
+    track: Track
+    submission: Submission
+    variant: str
+    settings: VariantOnTrack
+
+    @property
+    def row(self) -> str:
+        return f"{self.submission.name}-{self.variant}"
+
+    @property
+    def folder(self) -> Path:
+        return WORK / self.track.name / self.row
+
+    @property
+    def data(self) -> Path:
+        return WORK / self.track.name / "data"
+
+    @property
+    def method(self) -> Path:
+        return submissions.FOLDER / self.submission.name / "method.py"
+
+    def stages(self) -> list[str]:
+        """The stages that this row goes through, in order."""
+        attacks = [f"attack-{suite}" for suite in self.track.suites]
+        return ["train", *attacks, *(["certify"] if self.settings.certificate else []), "collect"]
+
+    def code(self, stage: str) -> list[Path]:
+        """The project files that `stage` really imports for this row: those named by its settings and theirs."""
+        kind = stage.split("-")[0]
+        package = Path("benchmark")
+        entries = [package / "stages" / f"{kind}.py"]
+        if kind != "collect":
+            entries.append(self.method)
+        if kind == "train":
+            entries.append(package / "training" / f"{self.settings.training.objective}.py")
+            if self.settings.training.attack:
+                entries.append(package / "attacks" / f"{self.settings.training.attack.attack}.py")
+        if kind == "attack":
+            suite = self.track.suites[stage.removeprefix("attack-")]
+            entries += sorted({package / "attacks" / f"{spec.attack}.py" for spec in suite})
+        if kind == "certify" and self.settings.certificate:
+            entries.append(package / "certificates" / f"{self.settings.certificate.name}.py")
+        return code.closure(*entries)
+
+
+def entry(track: str, submission: str, variant: str) -> Entry:
+    """The row of this name; a BenchmarkError with the near miss for an unknown track, submission or variant."""
+    loaded = submissions.load(submission)
+    rules = tracks.load(track)
+    return Entry(rules, loaded, variant, submissions.settings(loaded, variant, track))
+
+
+def entry_of_row(track: str, row: str) -> Entry:
+    """The same, of `<submission>-<variant>`."""
+    submission, _, variant = row.partition("-")
+    if not variant:
+        known = [f"{s.name}-{v}" for s, v in submissions.rows(track)]
+        raise BenchmarkError(f"{row!r} names no row: use <submission>-<variant>{near_miss(row, known)}")
+    return entry(track, submission, variant)
+
+
+def run_settings() -> RunSettings:
+    """`params.yaml`; a BenchmarkError for an unknown key or a bad value."""
+    try:
+        return RunSettings.model_validate(tracks.read_yaml(PARAMS) if PARAMS.exists() else {})
+    except ValidationError as error:
+        raise explain(error, RunSettings, str(PARAMS)) from None
+
+
+def environment() -> dict[str, str]:
+    """Versions that a result can depend on. No host name, no date."""
+    packages = ("torch", "torchvision", "timm", "pyautoattack", "foolbox", "numpy", "robust-vit-bench")
+    found = {name: version(name) for name in packages}
+    return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), **found}
+
+
+class Clock:
+    """Seconds that a stage took, over all the runs it needed; kept in its scratch folder until it is done.
+
+    Written beside the results and never into them, since no two runs take the same time.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._path = scratch / "seconds.json"
+        self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
+        self._wall, self._process = time.perf_counter(), time.process_time()
+
+    def seconds(self) -> dict[str, float]:
+        wall, process = time.perf_counter() - self._wall, time.process_time() - self._process
+        return {
+            "wall_seconds": round(self._before.get("wall_seconds", 0.0) + wall, 2),
+            "process_seconds": round(self._before.get("process_seconds", 0.0) + process, 2),
+        }
+
+    def lap(self) -> None:
+        """Keeps the time so far in case this process is killed."""
+        files.write_json(self._path, self.seconds())
+
+    def finish(self, row: Entry, stage: str, **also: Any) -> None:
+        """Writes the row's times of this stage."""
+        files.write_json(row.folder / "times" / f"{stage}.json", self.seconds() | also)

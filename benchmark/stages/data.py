@@ -1,0 +1,24 @@
+"""Stage `data`: a track's pinned source to its three splits. `python -m benchmark.stages.data <track>`"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmark import errors, files, scratch, tracks
+from benchmark.data.prepare import prepare
+from benchmark.stages.context import WORK
+
+
+def prepare_data(name: str) -> None:
+    """Writes work/<track>/data."""
+    track = tracks.load(name)
+    target = WORK / name / "data"
+    with scratch.locked(f"{name}/data", {"data": track.data.model_dump(mode="json")}) as folder:
+        digests = prepare(track.data, folder / "out")
+        files.put_folder(folder / "out", target)
+    for split, digest in digests.items():
+        print(f"{split}: sha256 {digest}")
+
+
+if __name__ == "__main__":
+    errors.run(lambda: prepare_data(*sys.argv[1:]))

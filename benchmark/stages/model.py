@@ -1,0 +1,68 @@
+"""Tensors and models of a row, as the stages need them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from benchmark import submissions
+from benchmark.data.images import Images, evaluation_index, load_split
+from benchmark.errors import BenchmarkError
+from benchmark.stages.context import Entry
+
+Split = tuple[torch.Tensor, torch.Tensor]
+
+
+def set_up(device: str) -> torch.device:
+    """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one)."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise BenchmarkError("params.yaml asks for device cuda, but torch finds none; set it to cpu or auto")
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda or auto") from None
+
+
+def tensors(images: Images) -> Split:
+    return torch.from_numpy(images.floats()), torch.from_numpy(images.labels)
+
+
+def evaluation_images(row: Entry, device: torch.device) -> tuple[Images, Split]:
+    """The test images that every model of this track is judged on, as integers and as tensors on `device`."""
+    rules = row.track.evaluation
+    test = load_split(row.data, "test")
+    chosen = test.take(evaluation_index(len(test), rules.images, rules.seed))
+    images, labels = tensors(chosen)
+    return chosen, (images.to(device), labels.to(device))
+
+
+def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:
+    """The row's model with its trained weights, in evaluation mode, frozen.
+
+    Raises:
+        BenchmarkError: the weights are missing or do not fit what `build` makes.
+    """
+    path = row.folder / "train" / "model.safetensors"
+    model = submissions.build(row.submission, row.variant, row.track)
+    load_weights(model, path)
+    submissions.check_output(model, row.submission.name, row.track)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def load_weights(model: torch.nn.Module, path: Path) -> None:
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` to train the model")
+    try:
+        model.load_state_dict(load_file(path))
+    except Exception as error:
+        raise BenchmarkError(f"{path} does not fit the model: {str(error).splitlines()[0]}; train it again") from error

@@ -1,0 +1,129 @@
+"""The only reader of submissions/: load, validate, list. A submission is a folder; there is no registry."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from pydantic import ValidationError
+
+from benchmark.errors import BenchmarkError, explain, near_miss
+from benchmark.records import Submission, Track, VariantOnTrack
+from benchmark.tracks import read_yaml
+
+FOLDER = Path("submissions")
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob("*/submission.yaml"))
+
+
+def load(name: str) -> Submission:
+    """The submission of this name.
+
+    Raises:
+        BenchmarkError: unknown submission, no method.py, an unknown key (the near miss is suggested), or a bad value.
+    """
+    folder = FOLDER / name
+    if not (folder / "submission.yaml").exists():
+        raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
+    try:
+        submission = Submission.model_validate(read_yaml(folder / "submission.yaml"))
+    except ValidationError as error:
+        raise explain(error, Submission, str(folder / "submission.yaml")) from None
+    if submission.name != name:
+        raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
+    if not (folder / "method.py").exists():
+        raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
+    _check_parts(submission)
+    return submission
+
+
+def load_all() -> list[Submission]:
+    return [load(name) for name in names()]
+
+
+def _check_parts(submission: Submission) -> None:
+    """Every track, objective, attack and certificate that the variants name must be a file that exists."""
+    for variant_name, variant in submission.variants.items():
+        for track, entry in variant.tracks.items():
+            place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
+            parts = {"tracks": track, "training": entry.training.objective}
+            if entry.training.attack:
+                parts["attacks"] = entry.training.attack.attack
+            if entry.certificate:
+                parts["certificates"] = entry.certificate.name
+            for kind, part in parts.items():
+                suffix = "yaml" if kind == "tracks" else "py"
+                folder = Path("benchmark") / kind
+                if not (folder / f"{part}.{suffix}").exists():
+                    known = {path.stem for path in folder.glob(f"*.{suffix}")} - {"__init__", "loop"}
+                    raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+
+
+def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
+    """What `variant` needs on `track`; a BenchmarkError for an unknown variant or one that does not enter the track."""
+    if variant not in submission.variants:
+        raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
+    entry = submission.variants[variant].tracks.get(track)
+    if entry is None:
+        known = submission.variants[variant].tracks
+        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, known)}")
+    return entry
+
+
+def rows(track: str) -> list[tuple[Submission, str]]:
+    """(submission, variant) of every row of a track's board, in order: the submissions say so, not files on disk."""
+    return [(s, v) for s in load_all() for v, variant in sorted(s.variants.items()) if track in variant.tracks]
+
+
+def method(name: str) -> ModuleType:
+    """The submission's method.py as a module; a BenchmarkError when it does not import or lacks `build`."""
+    path = FOLDER / name / "method.py"
+    spec = importlib.util.spec_from_file_location(f"submissions.{name}.method", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise BenchmarkError(f"{path} does not import: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, "build", None)):
+        raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
+    return module
+
+
+def build(submission: Submission, variant: str, track: Track):
+    """A fresh, untrained model (torch.nn.Module): images (n, c, h, w) in [0, 1] to logits (n, classes).
+
+    Raises:
+        BenchmarkError: build refuses its options, or the model returns a wrong shape or something that is not finite.
+    """
+    options = settings(submission, variant, track.name).model
+    try:
+        model = method(submission.name).build(track.data, **options)
+    except (TypeError, ValueError) as error:
+        raise BenchmarkError(f"submissions/{submission.name}/method.py: build failed: {error}") from error
+    check_output(model, submission.name, track)
+    return model
+
+
+def check_output(model, name: str, track: Track) -> None:
+    """One forward pass of two grey images: shape (2, classes) and finite, else a BenchmarkError."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise BenchmarkError(f"submissions/{name}: build returned {type(model).__name__}, not a torch module")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    model.eval()
+    with torch.no_grad():
+        logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
+    wanted = (2, track.data.classes)
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
+        shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise BenchmarkError(f"submissions/{name}: two images give {shape}; logits of shape {wanted} are needed")
+    if not torch.isfinite(logits).all():
+        raise BenchmarkError(f"submissions/{name}: the model's logits are not finite (NaN or infinity)")

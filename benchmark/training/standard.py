@@ -1,0 +1,22 @@
+"""Cross-entropy on clean images."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from benchmark.training.objective import TrainingAttack, accuracy
+
+
+class Standard:
+    selected_by = "validation accuracy"
+
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:  # noqa: ARG002
+        return nn.functional.cross_entropy(model(images), labels)
+
+    def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+        return accuracy(model, images, labels)
+
+
+def objective(attack: TrainingAttack | None) -> Standard:  # noqa: ARG001 - one interface for all objectives
+    return Standard()

@@ -1,0 +1,42 @@
+"""Records to the rows of a table: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmark.records import Proportion, Record, Track, headline, headline_names
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a board: `cells` in the order of the columns, None where a model has no such number."""
+
+    rank: int
+    record: Record
+    cells: tuple[Proportion | None, ...]
+
+
+def columns(track: Track) -> list[str]:
+    return headline_names(track)
+
+
+def rank(records: list[Record], track: Track) -> list[Row]:
+    """Best first by the first robust accuracy, then by the other columns from left to right, then by name.
+
+    Models whose first robust accuracy is equal share a rank: an order that the number does not show is not claimed.
+    """
+    names = columns(track)
+    key = next((name for name in names if name.startswith("robust")), "clean")
+    values = {record.row: headline(record) for record in records}
+
+    def order(record: Record) -> tuple:
+        numbers = values[record.row]
+        rest = [-numbers[name].value if name in numbers else 1.0 for name in names]
+        return (-numbers[key].value, *rest, record.row)
+
+    rows: list[Row] = []
+    for place, record in enumerate(sorted(records, key=order), start=1):
+        numbers = values[record.row]
+        tied = rows and headline(rows[-1].record)[key].value == numbers[key].value
+        rows.append(Row(rows[-1].rank if tied else place, record, tuple(numbers.get(name) for name in names)))
+    return rows
