@@ -26,7 +26,8 @@ def near_miss(word: str, known: Iterable[str]) -> str:
 
 def explain(error: ValidationError, model: type[BaseModel], source: str) -> BenchmarkError:
     """The first thing wrong in a file, as one line with its place and, for an unknown key, the near miss."""
-    first = error.errors()[0]
+    found = error.errors()
+    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])  # a typo also leaves a key missing
     where = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "extra_forbidden":
         known = _fields_at(model, first["loc"][:-1])

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from benchmark import pipeline, submissions, tracks
 from benchmark.errors import BenchmarkError
@@ -32,7 +35,7 @@ def repro(track: str, jobs: int, report: Report) -> None:
             a person must mend.
     """
     tracks.load(track)
-    check_rwlock()
+    mend_rwlock(report)
     for path in pipeline.write():
         report(f"updated {path}")
     board = pipeline.board_file(track)
@@ -131,13 +134,27 @@ def _environment() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def check_rwlock() -> None:
-    """A BenchmarkError when a killed dvc left half a lock file, with what to do."""
+def mend_rwlock(report: Report) -> None:
+    """Removes the list of running commands that a killed dvc left cut short, when no dvc runs here.
+
+    Raises:
+        BenchmarkError: it is cut short and a dvc runs, with what to do.
+    """
     path = Path(".dvc/tmp/rwlock")
-    if path.exists():
-        try:
-            json.loads(path.read_text())
-        except ValueError:
+    try:
+        json.loads(path.read_text())
+    except FileNotFoundError:
+        return
+    except ValueError:
+        running = [p.pid for p in psutil.process_iter(["cmdline", "cwd"]) if _is_dvc_here(p.info)]
+        if running:
             raise BenchmarkError(
-                f"{path} is cut short, by a killed dvc; make sure that no dvc runs, then: rm {path}"
+                f"{path} is cut short and dvc runs as process {running[0]}; wait for it or end it, then run this again"
             ) from None
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
+
+
+def _is_dvc_here(process: dict[str, Any]) -> bool:
+    words = [Path(word).name for word in process["cmdline"] or []]
+    return "dvc" in words[:4] and process["cwd"] == str(Path.cwd())

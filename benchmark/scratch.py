@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmark import files
 
@@ -27,29 +27,40 @@ def key(inputs: dict[str, Any]) -> str:
 
 
 @contextmanager
-def locked(stage: str, inputs: dict[str, Any]) -> Iterator[Path]:
+def locked(stage: str, inputs: dict[str, Any], out: Path) -> Iterator[Path | None]:
     """The scratch folder of `stage` for these inputs, held by this process alone.
 
-    Waits, and says so, while another process holds it. Work left for other inputs is removed. The folder itself goes
-    when the block ends without an error; a kill or an error keeps it for the next run.
+    Waits, and says so, while another process holds it. If that process finished the same work and `out` stands, there is
+    nothing left to do and None is given. Work left for other inputs is removed. The folder itself goes when the block
+    ends without an error; a kill or an error keeps it for the next run.
     """
     home = FOLDER / stage
     home.mkdir(parents=True, exist_ok=True)
+    name, finished = key(inputs), home / "finished"
     with (home / "lock").open("a+") as handle:
-        _take(handle, stage)
-        folder = home / key(inputs)
+        waited = _take(handle, stage)
+        if waited and out.exists() and finished.exists() and finished.read_text() == name:
+            print(f"{stage}: the earlier process has finished it", flush=True)
+            yield None
+            return
+        finished.unlink(missing_ok=True)
+        folder = home / name
         for other in home.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other)
         folder.mkdir(exist_ok=True)
         yield folder
         shutil.rmtree(folder)
+        finished.write_text(name)
 
 
-def _take(handle, stage: str) -> None:
+def _take(handle: IO[str], stage: str) -> bool:
+    """Takes the lock and writes this process's number into the file; whether it had to wait."""
+    waited = False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        waited = True
         handle.seek(0)
         owner = handle.read().strip() or "unknown"
         print(f"{stage} is already running as process {owner}; waiting for it to end", file=sys.stderr, flush=True)
@@ -58,3 +69,4 @@ def _take(handle, stage: str) -> None:
     handle.truncate()
     handle.write(str(os.getpid()))
     handle.flush()
+    return waited

@@ -23,8 +23,8 @@ from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
-from benchmark.layers.vit import Normalise
 
 Bound = Callable[[torch.Tensor], torch.Tensor]
 

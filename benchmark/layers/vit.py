@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from torch import nn
 
+from benchmark.layers.normalise import Normalise
 from benchmark.records import DataSpec
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # timm 1.0.9 decorates with torch.jit, which torch deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
     from timm.models.vision_transformer import VisionTransformer
-
-
-class Normalise(nn.Module):
-    """(x - mean) / std per channel, inside the model: attacks and radii see [0, 1] pixels.
-
-    Shapes: x (n, c, h, w) to the same; mean and std are one number for all channels.
-    """
-
-    def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:
-        super().__init__()
-        if std <= 0:
-            raise ValueError(f"std {std} should be positive")
-        self.mean, self.std = mean, std
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x - self.mean) / self.std
 
 
 def vision_transformer(data: DataSpec, *, patch_size: int, width: int, depth: int, heads: int) -> nn.Sequential:

@@ -37,8 +37,9 @@ def attack_row(track: str, submission: str, variant: str, suite: str) -> None:
         "code": files.sha256_files(row.code(stage)),
         "torch": torch.__version__,
     }
-    with scratch.locked(f"{track}/{row.row}/{stage}", inputs) as folder:
-        _attack(row, stage, folder, device, inputs["code"])
+    with scratch.locked(f"{track}/{row.row}/{stage}", inputs, row.folder / stage) as folder:
+        if folder is not None:
+            _attack(row, stage, folder, device, inputs["code"])
 
 
 def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_digest: str) -> None:

@@ -33,7 +33,9 @@ def certify_row(track: str, submission: str, variant: str) -> None:
         "code": files.sha256_files(row.code("certify")),
         "torch": torch.__version__,
     }
-    with scratch.locked(f"{track}/{row.row}/certify", inputs) as folder:
+    with scratch.locked(f"{track}/{row.row}/certify", inputs, row.folder / "certify") as folder:
+        if folder is None:
+            return
         clock = Clock(folder)
         _, (images, labels) = evaluation_images(row, device)
         model = trained_model(row, device)

@@ -25,7 +25,9 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         BenchmarkError: the sandwich gate found a contradiction; no record is written.
     """
     row = entry(track, submission, variant)
-    with scratch.locked(f"{track}/{row.row}/collect", {}) as folder:
+    with scratch.locked(f"{track}/{row.row}/collect", {}, row.folder / "record") as folder:
+        if folder is None:  # never: collect keeps no partial work, but the type allows it
+            return
         merged = evidence.merge(_tables(row))
         evidence.check_sandwich(merged, row.row)
         out = folder / "out"

@@ -13,7 +13,9 @@ def prepare_data(name: str) -> None:
     """Writes work/<track>/data."""
     track = tracks.load(name)
     target = WORK / name / "data"
-    with scratch.locked(f"{name}/data", {"data": track.data.model_dump(mode="json")}) as folder:
+    with scratch.locked(f"{name}/data", {"data": track.data.model_dump(mode="json")}, target) as folder:
+        if folder is None:
+            return
         digests = prepare(track.data, folder / "out")
         files.put_folder(folder / "out", target)
     for split, digest in digests.items():

@@ -30,7 +30,9 @@ def train_row(track: str, submission: str, variant: str) -> None:
         "code": files.sha256_files(row.code("train")),
         "torch": torch.__version__,
     }
-    with scratch.locked(f"{track}/{row.row}/train", inputs) as folder:
+    with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
+        if folder is None:
+            return
         clock = Clock(folder)
         spec = row.settings.training
         torch.manual_seed(run.seed)

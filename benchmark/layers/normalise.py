@@ -1,0 +1,22 @@
+"""Input normalisation as a layer of the model."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Normalise(nn.Module):
+    """(x - mean) / std per channel, inside the model: attacks and radii see [0, 1] pixels.
+
+    Shapes: x (n, c, h, w) to the same; mean and std are one number for all channels.
+    """
+
+    def __init__(self, mean: float = 0.5, std: float = 0.5) -> None:
+        super().__init__()
+        if std <= 0:
+            raise ValueError(f"std {std} should be positive")
+        self.mean, self.std = mean, std
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x - self.mean) / self.std

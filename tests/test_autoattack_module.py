@@ -1,0 +1,104 @@
+"""The module `autoattack` with its authors' interface, and robustbench through it."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autoattack
+from benchmark.evaluate import run_attack
+from benchmark.records import AttackSpec
+from tests.models import Linear, grey_images
+from tests.test_data import write_cifar
+
+
+def test_signature_is_the_authors() -> None:
+    names = list(inspect.signature(autoattack.AutoAttack.__init__).parameters)[1:]
+    assert names == [
+        "model", "norm", "eps", "seed", "verbose", "attacks_to_run", "version", "is_tf_model", "device", "log_path",
+    ]  # fmt: skip
+    run = inspect.signature(autoattack.AutoAttack.run_standard_evaluation)
+    assert list(run.parameters)[1:] == ["x_orig", "y_orig", "bs", "return_labels", "state_path"]
+
+
+def small(version: str = "custom") -> tuple[autoattack.AutoAttack, torch.Tensor, torch.Tensor]:
+    model, images = Linear().eval().requires_grad_(False), grey_images(6)
+    eps = float(model.radius(images, model(images).argmax(1), "Linf").median())
+    attacker = autoattack.AutoAttack(
+        model, norm="Linf", eps=eps, seed=0, verbose=False, attacks_to_run=["apgd-ce", "apgd-t"], version=version,
+        device="cpu",
+    )  # fmt: skip
+    attacker.apgd_targeted.n_target_classes = 3
+    return attacker, images, model(images).argmax(1)
+
+
+def test_results_are_the_authors_shapes() -> None:
+    attacker, images, labels = small()
+    adversarial = attacker.run_standard_evaluation(images, labels, bs=4)
+    assert adversarial.shape == images.shape
+    again, predicted = attacker.run_standard_evaluation(images, labels, bs=4, return_labels=True)
+    assert torch.equal(again, adversarial)
+    assert torch.equal(predicted, attacker.model(again).argmax(1))
+    each = attacker.run_standard_evaluation_individual(images, labels, bs=4)
+    assert set(each) == {"apgd-ce", "apgd-t"}
+    assert attacker.attacks_to_run == ["apgd-ce", "apgd-t"]
+
+
+def test_progress_is_printed_or_logged_as_asked(tmp_path, capsys) -> None:
+    model, images = Linear().eval().requires_grad_(False), grey_images(2)
+    log = tmp_path / "log.txt"
+    attacker = autoattack.AutoAttack(
+        model, eps=0.01, seed=0, verbose=True, attacks_to_run=["apgd-ce"], version="custom", device="cpu", log_path=log
+    )
+    attacker.run_standard_evaluation(images, model(images).argmax(1))
+    assert "robust accuracy after APGD-CE" in log.read_text()
+    assert "robust accuracy after APGD-CE" in capsys.readouterr().err
+    small()
+
+
+def test_tensorflow_models_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="PyTorch"):
+        autoattack.AutoAttack(Linear(), is_tf_model=True, device="cpu")
+
+
+class TinyCifarNet(nn.Module):
+    """Ten classes on 32x32 images, smooth and weak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x - 0.5)
+
+
+@pytest.mark.slow
+def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypatch) -> None:
+    """`robustbench.eval.benchmark` itself, on a tiny CIFAR-10 archive, against our own harness on the same images."""
+    from robustbench.eval import benchmark
+    from tests import test_data
+
+    write_cifar(tmp_path, monkeypatch, "cifar10")
+    model = TinyCifarNet().eval()
+    images = torch.from_numpy(test_data.PIXELS[14:].astype(np.float32) / 255)
+    # the archive's labels say what the model says but for one image, so that clean accuracy is 5 of 6
+    labels = model(images).argmax(1)
+    labels[0] = (labels[0] + 1) % 10
+    monkeypatch.setattr(test_data, "LABELS", np.concatenate([test_data.LABELS[:14], labels.numpy()]))
+    (tmp_path / "again").mkdir()
+    write_cifar(tmp_path / "again", monkeypatch, "cifar10")
+    eps = 4 / 255
+    clean, robust = benchmark(
+        model, n_examples=6, dataset="cifar10", threat_model="Linf", eps=eps, data_dir=str(tmp_path / "again"), batch_size=6
+    )
+    model.requires_grad_(False)
+    spec = AttackSpec(attack="autoattack", norm="Linf", eps=eps)
+    _, after = run_attack(model, images, labels, spec, batch_size=6, checkpoint=tmp_path / "state")
+    assert clean == pytest.approx(5 / 6)
+    assert robust == pytest.approx(float(after.right.float().mean()))
+    assert 0 < robust < clean

@@ -1,0 +1,65 @@
+"""The static closure of imports, which makes DVC's deps, against what stages really import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmark import code, pipeline
+from benchmark.stages.context import entry
+
+
+def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -> None:
+    assert Path("benchmark/errors.py") in code.closure(Path("benchmark/files.py"))
+    assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/files.py"))
+    assert Path("benchmark/tracks/__init__.py") in code.closure(Path("benchmark/submissions.py"))
+
+
+def test_changing_one_attack_concerns_its_own_stages_only() -> None:
+    row = entry("digits", "Dosovitskiy2021ViT", "standard")
+    cw = Path("benchmark/attacks/cw.py")
+    assert [stage for stage in row.stages() if cw in row.code(stage)] == ["attack-papers"]
+
+
+STAGES = ["train", "attack-standard", "attack-papers", "certify", "collect"]
+
+
+@pytest.mark.slow
+def test_deps_are_what_the_stages_really_import(project) -> None:
+    """Runs every stage of a tiny row and compares sys.modules with the deps in its dvc.yaml, both ways."""
+    project.add("Tiny2026Net", epochs=1)
+    project.rvb("pipeline")
+    import json
+
+    stages = json.loads((project.root / pipeline.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
+    data = json.loads((project.root / pipeline.data_file("tiny")).read_text())["stages"]["data"]
+    for name, stage in {"data": data, **stages}.items():
+        module, *arguments = stage["cmd"].removeprefix("python -m ").split()
+        assert really_imported(project, module, arguments) == local_code(stage["deps"]), name
+
+
+def local_code(deps: list[str]) -> set[str]:
+    return {dep for dep in deps if dep.endswith(".py")}
+
+
+def really_imported(project, module: str, arguments: list[str]) -> set[str]:
+    """Files of the project that a stage has in sys.modules when it ends, inert packages left out."""
+    script = (
+        "import runpy, sys, pathlib\n"
+        f"sys.argv = {[module, *arguments]!r}\n"
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=False)\n"
+        "root = pathlib.Path.cwd()\n"
+        "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
+        "print('MODULES', *sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=project.root, env=project.environment(), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
+    entry_file = module.replace(".", "/") + ".py"
+    found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
+    return {name for name in found if Path(name).name != "__init__.py" or name == "benchmark/tracks/__init__.py"}

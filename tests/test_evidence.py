@@ -1,0 +1,90 @@
+"""Evidence: counting, the Wilson interval, and the sandwich gate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmark import evidence, tracks
+from benchmark.errors import BenchmarkError
+
+PGD, LINF = "autoattack-L2-0.5", "autoattack-Linf-0.15"
+
+
+def table(**changes) -> pa.Table:
+    """Four images: 0 robust and certified, 1 broken at l2 0.4, 2 broken in Linf at l2 distance 0.9, 3 wrong when clean."""
+    columns = {
+        "label": [1, 2, 3, 4],
+        "clean_prediction": [1, 2, 3, 5],
+        "clean_margin": np.array([0.5, 0.4, 0.3, -0.1], dtype=np.float32),
+        f"{PGD}:success": [False, True, False, False],
+        f"{PGD}:prediction": [1, 9, 3, 5],
+        f"{PGD}:margin": np.array([0.4, -0.2, 0.2, -0.1], dtype=np.float32),
+        f"{PGD}:linf": [0.0, 0.2, 0.0, 0.0],
+        f"{PGD}:l2": [0.0, 0.4, 0.0, 0.0],
+        f"{LINF}:success": [False, False, True, False],
+        f"{LINF}:prediction": [1, 2, 7, 5],
+        f"{LINF}:margin": np.array([0.4, 0.2, -0.2, -0.1], dtype=np.float32),
+        f"{LINF}:linf": [0.0, 0.0, 0.15, 0.0],
+        f"{LINF}:l2": [0.0, 0.0, 0.9, 0.0],
+        "certified_l2": [0.6, 0.3, 0.8, 0.0],
+    }
+    return pa.table(columns | changes)
+
+
+def test_wilson_interval_is_the_published_one() -> None:
+    """Newcombe 1998, table I: 81 of 263 gives .2553 to .3662; 0 of 20 gives 0 to .1611; 1 of 29 gives .0061 to .1718."""
+    for count, n, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
+        found = evidence.proportion(np.arange(n) < count)
+        assert found.low == pytest.approx(low, abs=5e-5)
+        assert found.high == pytest.approx(high, abs=5e-5)
+        assert found.count == count
+
+
+def test_a_consistent_table_passes_and_is_counted() -> None:
+    track = tracks.load("digits")
+    evidence.check_sandwich(table(), "row")
+    assert evidence.clean(table()).count == 3
+    assert evidence.after_attack(table(), PGD).count == 2
+    robust = {r.threat.label: r.accuracy.count for r in evidence.robust(table(), track)}
+    # at l2 1 the image broken in the Linf ball is lost too, because its l2 distance is 0.9
+    assert robust == {"Linf 0.15": 2, "L2 0.5": 2, "L2 1": 1}
+    certified = {c.threat.label: c.accuracy.count for c in evidence.certified(table(), track, "local")}
+    assert certified == {"L2 0.1": 3, "L2 0.25": 3, "L2 0.5": 2}
+
+
+@pytest.mark.parametrize(
+    ("radii", "image", "attack"),
+    [([0.6, 0.4, 0.8, 0.0], 1, PGD), ([0.6, 0.3, 0.9, 0.0], 2, LINF), ([0.6, 5.0, 0.8, 0.0], 1, PGD)],
+)
+def test_certified_and_attacked_stops_with_index_verdicts_and_margins(radii, image, attack) -> None:
+    """At exactly the certified radius too; and by an attack in another norm whose l2 distance is inside."""
+    with pytest.raises(BenchmarkError) as raised:
+        evidence.check_sandwich(table(certified_l2=radii), "row")
+    text = str(raised.value)
+    assert f"image {image} is certified at l2 {radii[image]:.6g}" in text
+    assert f"{attack} broke it" in text
+    assert text.count("margin") == 2
+    assert "nothing is published" in text
+
+
+def test_certified_but_wrong_when_clean_stops() -> None:
+    with pytest.raises(BenchmarkError, match="image 3 is certified at l2 0.1 but misclassified"):
+        evidence.check_sandwich(table(certified_l2=[0.6, 0.3, 0.8, 0.1]), "row")
+
+
+def test_a_tie_is_neither_right_nor_certified() -> None:
+    tied = table(clean_margin=np.array([0.0, 0.4, 0.3, -0.1], dtype=np.float32))
+    assert evidence.clean(tied).count == 2
+    with pytest.raises(BenchmarkError, match="image 0"):
+        evidence.check_sandwich(tied, "row")
+
+
+def test_stages_that_disagree_about_the_clean_images_are_refused() -> None:
+    shared = table().select(["label", "clean_prediction", "clean_margin"])
+    other = shared.set_column(1, "clean_prediction", pa.array([1, 2, 3, 4]))
+    with pytest.raises(BenchmarkError, match="disagree on clean_prediction"):
+        evidence.merge({"attack-standard": shared, "certify": other})
+    merged = evidence.merge({"attack-standard": shared, "certify": shared})
+    assert merged["image"].to_pylist() == [0, 1, 2, 3]

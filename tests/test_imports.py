@@ -1,0 +1,90 @@
+"""Data flows one way: which module may import which, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Each group may import groups listed for it, itself included; everything may import records, errors and files.
+BASE = {"records", "errors", "files"}
+ALLOWED = {
+    "records": set(),
+    "errors": set(),
+    "files": {"errors"},
+    "code": set(),
+    "tracks": BASE,
+    "data": BASE | {"data"},
+    "layers": BASE | {"layers"},
+    "training": BASE | {"data", "layers", "training"},
+    "attacks": BASE | {"data", "layers", "attacks"},
+    "certificates": BASE | {"data", "layers", "certificates"},
+    "submissions": BASE | {"tracks"},
+    "scratch": {"files"},
+    "verdicts": BASE,
+    "inspection": BASE | {"training"},
+    "evaluate": BASE | {"inspection", "training", "verdicts"},
+    "evidence": BASE,
+}
+ALLOWED["stages"] = {*ALLOWED, "stages"}
+ALLOWED["pipeline"] = {*ALLOWED}
+ALLOWED["repro"] = {*ALLOWED}
+ALLOWED["cli"] = {*ALLOWED}
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of all modules that a file imports, anywhere in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "benchmark" else {node.module}
+    return names
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in Path(folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources("benchmark"), ids=str)
+def test_benchmark_imports_flow_one_way(path: Path) -> None:
+    group = path.relative_to("benchmark").parts[0].removesuffix(".py")
+    if group == "__init__":
+        assert not imported(path)
+        return
+    local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.")}
+    assert local <= ALLOWED[group], f"{path} may not import {sorted(local - ALLOWED[group])}"
+
+
+@pytest.mark.parametrize("path", sources("benchmark", "leaderboard"), ids=str)
+def test_no_submission_is_imported_by_name(path: Path) -> None:
+    assert not {name for name in imported(path) if name.startswith("submissions")}
+
+
+@pytest.mark.parametrize("path", sources("leaderboard"), ids=str)
+def test_leaderboard_imports_only_records(path: Path) -> None:
+    local = {name for name in imported(path) if name.split(".")[0] == "benchmark"}
+    assert local <= {"benchmark.records"}
+
+
+@pytest.mark.parametrize("path", sources("submissions"), ids=str)
+def test_submissions_import_only_public_parts(path: Path) -> None:
+    local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.")}
+    assert local <= {"records", "layers", "training", "attacks", "certificates", "submissions", "tracks", "data"}
+
+
+def test_import_and_help_do_not_import_torch() -> None:
+    code = (
+        "import sys, benchmark, benchmark.cli\n"
+        "sys.argv = ['rvb', '--help']\n"
+        "try: benchmark.cli.main()\n"
+        "except SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'benchmark.repro' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "repro" in result.stdout

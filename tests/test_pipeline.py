@@ -1,0 +1,126 @@
+"""The pipeline end to end on a tiny track: real commands, real DVC."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pytest
+
+from benchmark import pipeline
+
+pytestmark = pytest.mark.slow
+
+
+def locks(project) -> dict[str, str]:
+    return {str(p.relative_to(project.root)): p.read_text() for p in project.root.glob("pipelines/**/dvc.lock")}
+
+
+def ran(output: str) -> set[str]:
+    """The stages that a `dvc repro` ran."""
+    return set(re.findall(r"Running stage '([^']+)'", output))
+
+
+def test_serial_and_side_by_side_give_the_same_bytes(project, finished) -> None:
+    """`rvb repro --jobs 2` made the finished project; a plain `dvc repro` from scratch must end with the same bytes."""
+    project.add("Tiny2026Net")
+    project.add("Tiny2026Twin")
+    project.rvb("pipeline")
+    project.run("dvc", "repro", "pipelines/tiny/dvc.yaml")
+    for row in ("Tiny2026Net-small", "Tiny2026Twin-small"):
+        assert project.results(row) == finished.results(row)
+    assert locks(project) == locks(finished)
+
+
+def test_a_new_submission_runs_its_own_stages_and_the_board_alone(built) -> None:
+    before = locks(built)
+    assert "up to date" in built.rvb("repro", "--track", "tiny").stdout
+    built.add("Tiny2026Third", epochs=1)
+    built.rvb("pipeline")
+    output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
+    assert {stage.split(":")[0] for stage in ran(output)} == {
+        "pipelines/tiny/dvc.yaml",
+        "pipelines/tiny/Tiny2026Third-small/dvc.yaml",
+    }
+    kept = {name: text for name, text in locks(built).items() if "Third" not in name and name in before}
+    board = "pipelines/tiny/dvc.lock"
+    assert kept.pop(board) != before.pop(board)
+    assert kept == before
+    index = (built.root / "work/tiny/site/index.html").read_text()
+    assert all(f"Tiny2026{name}-small" in index for name in ("Net", "Twin", "Third"))
+
+
+def test_changing_one_attack_runs_that_suite_again_and_nothing_else_before_collect(built) -> None:
+    with (built.root / "benchmark/attacks/pgd.py").open("a") as code:
+        code.write("\n# a change\n")
+    output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
+    stages = {stage.rpartition(":")[2] for stage in ran(output)}
+    assert "attack-papers" in stages
+    assert not stages & {"data", "train", "attack-standard", "certify"}
+
+
+def test_a_removed_submission_leaves_the_board(built) -> None:
+    shutil.rmtree(built.root / "submissions/Tiny2026Twin")
+    assert built.rvb("pipeline", "--check", check=False).returncode == 1
+    built.rvb("repro", "--track", "tiny")
+    index = (built.root / "work/tiny/site/index.html").read_text()
+    assert "Tiny2026Net" in index
+    assert "Tiny2026Twin" not in index
+    assert not (built.root / pipeline.row_file("tiny", "Tiny2026Twin-small")).exists()
+
+
+def test_metrics_and_plots_work(built) -> None:
+    shown = json.loads(built.run("dvc", "metrics", "show", "--json").stdout)
+    files = shown[""]["data"].values()  # the digits board stands beside, not built here
+    numbers = next(file["data"] for file in files if "data" in file)["Tiny2026Net-small"]
+    assert 0 <= numbers["robust Linf 0.15"] <= numbers["clean"] <= 1
+    plots = built.root / "plots"
+    built.run("dvc", "plots", "show", "-o", str(plots))
+    assert "Tiny2026Net-small" in (plots / "index.html").read_text()
+
+
+def test_a_stage_that_fails_names_its_reason_and_log_and_a_mended_one_goes_on(built) -> None:
+    method = built.root / "submissions/Tiny2026Twin/method.py"
+    good = method.read_text()
+    method.write_text(good.replace("NormalisedHead(width, data.classes)", "NormalisedHead(width, data.classes + 1)"))
+    result = built.rvb("repro", "--track", "tiny", check=False)
+    assert result.returncode == 1
+    assert "two images give (2, 11)" in result.stderr
+    assert "log: work/logs" in result.stderr
+    assert "Traceback" not in result.stderr
+    method.write_text(good)
+    built.rvb("repro", "--track", "tiny")
+    assert (built.root / "work/tiny/Tiny2026Twin-small/record/record.json").exists()
+
+
+def test_a_lying_certificate_stops_the_pipeline(built) -> None:
+    """A certificate that is too large contradicts the attacks; no record and no row come of it."""
+    local = built.root / "benchmark/certificates/local.py"
+    local.write_text(local.read_text().replace("    return low\n", "    return low * 0 + 3.0\n"))
+    result = built.rvb("repro", "--track", "tiny", check=False)
+    assert result.returncode == 1
+    assert re.search(r"image \d+ is certified at l2 3 .*margin", result.stderr), result.stderr
+    assert not (built.root / "work/tiny/Tiny2026Net-small/record").exists()
+
+
+def test_data_that_changed_is_refused_with_both_hashes(built) -> None:
+    path = built.root / "work/tiny/data/test.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    result = built.rvb("stage", "train", "Tiny2026Net-small", "--track", "tiny", check=False)
+    assert result.returncode == 0, "training does not read the test split"
+    result = built.rvb("stage", "certify", "Tiny2026Net-small", "--track", "tiny", check=False)
+    assert result.returncode == 1
+    assert len(re.findall(r"[0-9a-f]{64}", result.stderr)) == 2
+
+
+def test_a_board_without_records_is_an_explained_page(project) -> None:
+    project.add("Tiny2026Net")
+    project.rvb("pipeline")
+    (project.root / "pipelines/tiny/rows.json").write_text("[]\n")
+    project.run("leaderboard.build", "tiny")
+    page = (project.root / "work/tiny/site/index.html").read_text()
+    assert "No model has been evaluated on this track yet" in page

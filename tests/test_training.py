@@ -1,0 +1,135 @@
+"""Training: exact resume, selection on validation images, refusal of a loss that is not finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from benchmark.attacks import pgd
+from benchmark.errors import BenchmarkError
+from benchmark.records import ThreatModel, TrainingSpec
+from benchmark.training import adversarial, margin, standard
+from benchmark.training.loop import train
+from benchmark.training.objective import accuracy, margins
+from tests.models import Linear
+
+
+def blobs(seed: int, n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four classes of noisy bright quadrants."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 4
+    images = 0.3 * torch.rand(n, 1, 6, 6, generator=generator)
+    for label in range(4):
+        row, column = 3 * (label // 2), 3 * (label % 2)
+        images[labels == label, :, row : row + 3, column : column + 3] += 0.4
+    return images, labels
+
+
+def spec(**changes) -> TrainingSpec:
+    return TrainingSpec(**{"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02, **changes})
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, **options):
+    return train(
+        network, objective, rules, blobs(0), blobs(1, 40),
+        fabric=Fabric(accelerator="cpu", devices=1), seed=3, checkpoint=checkpoint, **options,
+    )  # fmt: skip
+
+
+def attack(network, images, labels, strength):
+    threat = ThreatModel(norm="Linf", eps=0.1 * strength)
+    return pgd.attack(network, images, labels, threat, seed=None, steps=2, step_size=0.1)
+
+
+@pytest.mark.parametrize("objective", [standard.objective(None), adversarial.objective(attack)])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, stop) -> None:
+    rules = spec(optimizer=optimizer, warmup_epochs=2)
+    whole, history = run(model(), objective, rules, tmp_path / "whole")
+    calls = []
+
+    def stopping() -> None:
+        calls.append(1)
+        if len(calls) > stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model(), objective, rules, tmp_path / "stopped", on_epoch=stopping)
+    resumed, again = run(model(), objective, rules, tmp_path / "stopped")
+    assert again == history
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_the_best_validation_epoch_is_returned(tmp_path) -> None:
+    class Scripted(standard.Standard):
+        scores = iter([0.1, 0.9, 0.9, 0.2, 0.3, 0.4])
+
+        def score(self, network, images, labels) -> float:
+            assert len(labels) == 40, "the score may look at validation images only"
+            states.append({name: t.clone() for name, t in network.module.state_dict().items()})
+            return next(self.scores)
+
+    states: list[dict[str, torch.Tensor]] = []
+    best, done = run(model(), Scripted(), spec(), tmp_path / "checkpoint")
+    assert done.best_epoch == 2
+    assert all(torch.equal(best[name], states[1][name]) for name in best)
+
+
+def test_training_learns(tmp_path) -> None:
+    network = model()
+    best, done = run(network, standard.objective(None), spec(epochs=12), tmp_path / "checkpoint")
+    network.load_state_dict(best)
+    assert accuracy(network, *blobs(2)) > 0.95
+    assert done.losses[-1] < done.losses[0]
+
+
+def test_nan_loss_stops_and_keeps_the_last_checkpoint(tmp_path) -> None:
+    class Breaking(standard.Standard):
+        def loss(self, network, images, labels, strength):
+            value = super().loss(network, images, labels, strength)
+            return value * float("nan") if (tmp_path / "checkpoint").exists() else value
+
+    with pytest.raises(BenchmarkError, match="training loss is nan in epoch 2"):
+        run(model(), Breaking(), spec(), tmp_path / "checkpoint")
+    assert (tmp_path / "checkpoint").exists()
+
+
+def test_adversarial_objective_leaves_no_gradient_and_restores_the_mode() -> None:
+    network = model().train()
+    images, labels = blobs(0)
+    perturbed = adversarial.objective(attack).perturb(network, images, labels, 1.0)
+    assert network.training
+    assert all(p.requires_grad and p.grad is None for p in network.parameters())
+    assert (perturbed - images).abs().max() <= 0.1 + 1e-6
+    assert torch.equal(adversarial.objective(attack).perturb(network, images, labels, 0.0), images)
+    with pytest.raises(BenchmarkError, match=r"needs `training\.attack`"):
+        adversarial.objective(None)
+
+
+def test_margin_objective_by_hand() -> None:
+    network = Linear().eval()
+    images, labels = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 3, 0])
+    logits = network(images).detach()
+    lowered = logits.clone()
+    lowered[range(5), labels] -= 0.3
+    expected = nn.functional.cross_entropy(7 * lowered, labels)
+    objective = margin.objective(None, margin=0.3, temperature=7)
+    assert torch.allclose(objective.loss(network, images, labels, 1.0), expected)
+    share = (margins(logits, labels) > 0.15).float().mean().item()
+    assert objective.score(network, images, labels) == pytest.approx(share)
+
+
+def test_margins_are_true_less_best_other() -> None:
+    logits = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 5.0]])
+    assert margins(logits, torch.tensor([0, 1])).tolist() == [1.0, 0.0]
