@@ -26,7 +26,12 @@ STAGES = ("data", "train", "attack", "certify", "collect")
 
 
 def main() -> None:
-    errors.run(lambda: (_to_root(), app()))
+    errors.run(_start)
+
+
+def _start() -> None:
+    _to_root()
+    app()
 
 
 def _to_root() -> None:
@@ -37,7 +42,9 @@ def _to_root() -> None:
         if (folder / "submissions").is_dir() and (folder / "params.yaml").is_file():
             os.chdir(folder)
             return
-    raise BenchmarkError("run rvb inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above")
+    raise BenchmarkError(
+        "run rvb inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above"
+    )
 
 
 @app.command()

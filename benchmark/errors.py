@@ -61,4 +61,6 @@ def run(main: Callable[[], None]) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" while writing {error.filename}" if error.filename else ""
-        sys.exit(f"error: the disk is full{where}; free some space and run the same command again, finished work is kept")
+        sys.exit(
+            f"error: the disk is full{where}; free some space and run the same command again, finished work is kept"
+        )

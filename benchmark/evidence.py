@@ -104,7 +104,9 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
     right, radius = _column(evidence, "clean_margin") > 0, _column(evidence, "certified_l2")
     return tuple(
         CertifiedResult(
-            threat=ThreatModel(norm="L2", eps=eps), accuracy=proportion(right & (radius >= eps)), certificate=certificate
+            threat=ThreatModel(norm="L2", eps=eps),
+            accuracy=proportion(right & (radius >= eps)),
+            certificate=certificate,
         )
         for eps in track.certified_radii
     )

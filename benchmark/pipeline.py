@@ -136,7 +136,7 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
 
 def _board_stage(track: Track, rows: list[Entry]) -> dict[str, Any]:
     folder = WORK / track.name
-    deps = _paths(code.closure(Path("leaderboard/build.py"))) + ["leaderboard/templates", "leaderboard/static"]
+    deps = [*_paths(code.closure(Path("leaderboard/build.py"))), "leaderboard/templates", "leaderboard/static"]
     deps += [str(FOLDER / track.name / "rows.json"), _track_file(track.name), *(str(r.folder / "record") for r in rows)]
     return {
         "cmd": f"python -m leaderboard.build {track.name}",

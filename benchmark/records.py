@@ -104,7 +104,9 @@ class Track(Frozen):
         ids = [attack.id for suite in self.suites.values() for attack in suite]
         twice = sorted({i for i in ids if ids.count(i) > 1})
         if twice:
-            raise ValueError(f"the attack {twice[0]} stands twice in the suites; give each threat model once per attack")
+            raise ValueError(
+                f"the attack {twice[0]} stands twice in the suites; give each threat model once per attack"
+            )
         return self
 
 

@@ -131,7 +131,12 @@ def _command() -> list[str]:
 def _environment() -> dict[str, str]:
     """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more."""
     here = str(Path(sys.executable).parent)
-    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **os.environ, "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        **os.environ,
+        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
 
 
 def mend_rwlock(report: Report) -> None:

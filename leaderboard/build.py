@@ -102,6 +102,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.filters["header"] = lambda name: name.replace(
+        "robust", "AutoAttack"
+    )  # which decides it; others can only lower it
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track)}

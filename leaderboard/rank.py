@@ -21,7 +21,7 @@ def columns(track: Track) -> list[str]:
 
 
 def rank(records: list[Record], track: Track) -> list[Row]:
-    """Best first by the first robust accuracy, then by the other columns from left to right, then by name.
+    """Best first by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
     Models whose first robust accuracy is equal share a rank: an order that the number does not show is not claimed.
     """
@@ -31,7 +31,7 @@ def rank(records: list[Record], track: Track) -> list[Row]:
 
     def order(record: Record) -> tuple:
         numbers = values[record.row]
-        rest = [-numbers[name].value if name in numbers else 1.0 for name in names]
+        rest = [-numbers[name].value if name in numbers else 1.0 for name in (*names[1:], "clean")]
         return (-numbers[key].value, *rest, record.row)
 
     rows: list[Row] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import pyautoattack
+import pytest
 import torch
+from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark.attacks import autoattack, cw, fgsm, pgd
@@ -12,7 +13,7 @@ from benchmark.errors import BenchmarkError
 from benchmark.evaluate import run_attack
 from benchmark.records import AttackSpec, ThreatModel
 from benchmark.verdicts import distances, into_ball, logits
-from tests.models import Linear, grey_images
+
 
 @pytest.fixture
 def linear() -> tuple[Linear, torch.Tensor, torch.Tensor]:
@@ -61,9 +62,7 @@ def test_cw_finds_nearly_the_exact_l2_radius(linear) -> None:
 
 def test_cw_returns_the_clean_image_beyond_its_radius(linear) -> None:
     model, images, labels = linear
-    found = cw.attack(
-        model, images, labels, ThreatModel(norm="L2", eps=1e-6), seed=0, steps=20, step_size=0.01, c=50.0
-    )
+    found = cw.attack(model, images, labels, ThreatModel(norm="L2", eps=1e-6), seed=0, steps=20, step_size=0.01, c=50.0)
     assert torch.equal(found, images)
 
 
@@ -124,7 +123,11 @@ def test_into_ball_brings_rounding_back_and_refuses_more(norm) -> None:
     images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     threat = ThreatModel(norm=norm, eps=0.3)
     direction = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
-    size = direction.abs().amax((1, 2, 3), keepdim=True) if norm == "Linf" else direction.flatten(1).norm(dim=1)[:, None, None, None]
+    size = (
+        direction.abs().amax((1, 2, 3), keepdim=True)
+        if norm == "Linf"
+        else direction.flatten(1).norm(dim=1)[:, None, None, None]
+    )
     inside = into_ball((images + direction / size * 0.300001).clamp(0, 1), images, threat, "test")
     assert distances(inside, images)[norm].max() <= 0.3 + 1e-12
     assert inside.min() >= 0

@@ -126,9 +126,14 @@ def test_attention_bound_is_tight_for_small_radii() -> None:
 def test_attention_jacobian_is_the_dense_one() -> None:
     x, weights = attention_case(4, 1.0, 1.0)
     dense = torch.stack(
-        [torch.autograd.functional.jacobian(lambda z: attend(z[None], *weights)[0], x[i]).reshape(24, 24) for i in range(3)]
+        [
+            torch.autograd.functional.jacobian(lambda z: attend(z[None], *weights)[0], x[i]).reshape(24, 24)
+            for i in range(3)
+        ]
     )
-    assert torch.allclose(attention_sensitivity(x, *weights).jacobian, torch.linalg.matrix_norm(dense, ord=2), rtol=1e-8)
+    assert torch.allclose(
+        attention_sensitivity(x, *weights).jacobian, torch.linalg.matrix_norm(dense, ord=2), rtol=1e-8
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -220,7 +225,9 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance() -> None:
     logits, weight = model(images).double(), model[-1].weight.double()
     labels = logits.argmax(1)
     margin = logits.gather(1, labels[:, None]) - logits
-    exact = (margin / (weight[labels][:, None] - weight[None]).norm(dim=-1)).scatter(1, labels[:, None], math.inf).amin(1)
+    exact = (
+        (margin / (weight[labels][:, None] - weight[None]).norm(dim=-1)).scatter(1, labels[:, None], math.inf).amin(1)
+    )
     radii = certify(model, images, labels)
     assert (radii <= exact).all()
     assert (radii >= exact - 2e-4 / (weight[:, None] - weight[None]).norm(dim=-1).fill_diagonal_(9).min()).all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import pickle
 import struct
 from pathlib import Path
 
@@ -15,15 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from tiny_cifar import LABELS, PIXELS, write_cifar
 
 from benchmark import tracks
 from benchmark.data.images import Images, evaluation_index, load_split
 from benchmark.data.prepare import prepare, read, split
 from benchmark.errors import BenchmarkError
 from benchmark.records import DataSpec
-
-PIXELS = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)
-LABELS = np.arange(20) % 10
 
 
 def spec(**changes) -> DataSpec:
@@ -60,31 +57,6 @@ def test_evaluation_images_are_the_same_for_everyone() -> None:
     assert len(set(evaluation_index(400, 100, 0))) == 100
     with pytest.raises(BenchmarkError, match="asks for 500"):
         evaluation_index(400, 500, 0)
-
-
-def write_cifar(root: Path, monkeypatch, kind: str) -> None:
-    """A tiny archive in the real layout, with torchvision's checksums set to its own."""
-    from torchvision import datasets
-
-    ten = kind == "cifar10"
-    base = root / ("cifar-10-batches-py" if ten else "cifar-100-python")
-    base.mkdir(parents=True)
-
-    def put(name: str, content: dict) -> list[str]:
-        data = pickle.dumps(content)
-        (base / name).write_bytes(data)
-        return [name, hashlib.md5(data).hexdigest()]
-
-    key = "labels" if ten else "fine_labels"
-    flat = PIXELS.reshape(20, -1)
-    train = [put("data_batch_1" if ten else "train", {"data": flat[:14], key: LABELS[:14].tolist()})]
-    test = [put("test_batch" if ten else "test", {"data": flat[14:], key: LABELS[14:].tolist()})]
-    names = "label_names" if ten else "fine_label_names"
-    meta = put("batches.meta" if ten else "meta", {names: [str(i) for i in range(10)]})
-    made = datasets.CIFAR10 if ten else datasets.CIFAR100
-    monkeypatch.setattr(made, "train_list", train)
-    monkeypatch.setattr(made, "test_list", test)
-    monkeypatch.setattr(made, "meta", {"filename": meta[0], "key": names, "md5": meta[1]})
 
 
 @pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
@@ -161,7 +133,9 @@ def test_bad_image_folders(tmp_path) -> None:
     write_folder(tmp_path)
     broken = tmp_path / "train" / "cat" / "0.png"
     broken.write_bytes(b"no image")
-    with pytest.raises(BenchmarkError, match=rf"0\.png does not open as an image \(sha256 {hashlib.sha256(b'no image').hexdigest()}"):
+    with pytest.raises(
+        BenchmarkError, match=rf"0\.png does not open as an image \(sha256 {hashlib.sha256(b'no image').hexdigest()}"
+    ):
         read(spec(source="image_folder", path=str(tmp_path), classes=2))
     (tmp_path / "train" / "zebra").mkdir()
     with pytest.raises(BenchmarkError, match="'zebra' stands in only one"):

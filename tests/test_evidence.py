@@ -70,7 +70,7 @@ def test_certified_and_attacked_stops_with_index_verdicts_and_margins(radii, ima
 
 
 def test_certified_but_wrong_when_clean_stops() -> None:
-    with pytest.raises(BenchmarkError, match="image 3 is certified at l2 0.1 but misclassified"):
+    with pytest.raises(BenchmarkError, match=r"image 3 is certified at l2 0\.1 but misclassified"):
         evidence.check_sandwich(table(certified_l2=[0.6, 0.3, 0.8, 0.1]), "row")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark import files, submissions, tracks
@@ -14,7 +15,6 @@ from benchmark.errors import BenchmarkError
 from benchmark.inspection import inspect
 from benchmark.records import AttackSpec, Submission, ThreatModel, Track, to_json
 from benchmark.stages.context import entry, entry_of_row, run_settings
-from tests.models import Linear, grey_images
 
 
 def test_linf_radius_in_the_wrong_unit_is_refused_with_a_hint() -> None:
@@ -68,10 +68,16 @@ def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("learning_rate:", "learning_rat:"), "unknown key 'variants.linf.tracks.digits.training.learning_rat'; did you mean 'learning_rate'?"),
+        (
+            ("learning_rate:", "learning_rat:"),
+            "unknown key 'variants.linf.tracks.digits.training.learning_rat'; did you mean 'learning_rate'?",
+        ),
         (("summary:", "sumary:"), "unknown key 'sumary'; did you mean 'summary'?"),
         (("eps: 0.15, p", "eps: 8, p"), "pixels in [0, 1]"),
-        (("objective: adversarial", "objective: adversary"), "no training file named 'adversary'; did you mean 'adversarial'?"),
+        (
+            ("objective: adversarial", "objective: adversary"),
+            "no training file named 'adversary'; did you mean 'adversarial'?",
+        ),
         (("attack: fgsm", "attack: fgms"), "no attacks file named 'fgms'; did you mean 'fgsm'?"),
         (("      digits:", "      digit:"), "no tracks file named 'digit'; did you mean 'digits'?"),
         (("epochs: 30", "epochs: many"), "variants.linf.tracks.digits.training.epochs"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning_fabric import Fabric
+from tiny_models import Linear
 from torch import nn
 
 from benchmark.attacks import pgd
@@ -15,7 +16,6 @@ from benchmark.records import ThreatModel, TrainingSpec
 from benchmark.training import adversarial, margin, standard
 from benchmark.training.loop import train
 from benchmark.training.objective import accuracy, margins
-from tests.models import Linear
 
 
 def blobs(seed: int, n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,7 +20,7 @@ def attack(
     labels: torch.Tensor,
     threat: ThreatModel,
     *,
-    seed: int | None,  # noqa: ARG001 - deterministic; one interface for all attacks
+    seed: int | None,
     steps: int,
     step_size: float,
     c: float,

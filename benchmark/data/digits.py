@@ -9,7 +9,7 @@ from benchmark.data.images import Images
 from benchmark.records import DataSpec
 
 
-def read(spec: DataSpec) -> dict[str, Images]:  # noqa: ARG001 - one interface for all readers
+def read(spec: DataSpec) -> dict[str, Images]:
     digits = load_digits()
     pixels = digits.images.astype(np.uint8)[:, None]
     return {"all": Images(pixels, digits.target.astype(np.int64), levels=16)}

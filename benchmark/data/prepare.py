@@ -28,10 +28,10 @@ def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
     """
     splits = split(spec, read(spec))
     digests = {name: images.digest() for name, images in splits.items()}
-    for name, pinned in spec.sha256.items():
-        if digests[name] != pinned:
+    for pinned_name, pinned in spec.sha256.items():
+        if digests[pinned_name] != pinned:
             raise BenchmarkError(
-                f"{spec.source} data: the {name} split has sha256 {digests[name]}, the track pins {pinned}; "
+                f"{spec.source} data: the {pinned_name} split has sha256 {digests[pinned_name]}, the track pins {pinned}; "
                 "the source files differ from the track's, restore them or make a new track version"
             )
     for name, images in splits.items():
@@ -51,7 +51,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
         if images.pixels.shape[1:] != tuple(spec.shape):
             found = "x".join(map(str, images.pixels.shape[1:]))
             raise BenchmarkError(f"{spec.source} data: {name} images are {found}, the track says {spec.shape}")
-        if len(images) and not (0 <= images.labels.min() and images.labels.max() < spec.classes):
+        if len(images) and not (images.labels.min() >= 0 and images.labels.max() < spec.classes):
             raise BenchmarkError(f"{spec.source} data: a {name} label lies outside 0..{spec.classes - 1}")
     return pools
 

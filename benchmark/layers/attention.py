@@ -27,6 +27,7 @@ class ResidualAttention(nn.Module):
 
     def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
+
         def split(weight: torch.Tensor) -> torch.Tensor:
             return weight.mT.unflatten(1, (self.heads, -1)).transpose(0, 1)
 

@@ -68,9 +68,7 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_dig
         )
         columns |= _verdict_columns(spec, clean, after, state.adversarial, images)
         adversarial[spec.id] = state.adversarial.cpu().contiguous()
-        summary.append(
-            {"spec": spec.model_dump(mode="json"), "remaining": state.remaining, "warnings": state.warnings}
-        )
+        summary.append({"spec": spec.model_dump(mode="json"), "remaining": state.remaining, "warnings": state.warnings})
         console.print(f"{row.row}: {spec.id}: {int(after.right.sum())} of {len(labels)} robust", highlight=False)
     out = folder / "out"
     out.mkdir(exist_ok=True)

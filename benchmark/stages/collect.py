@@ -37,9 +37,10 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         record = _record(row, merged, files.sha256_file(out / "evidence.parquet"))
         files.write(out / "record.json", to_json(record))
         files.put_folder(out, row.folder / "record")
-    print(f"{row.row}: clean {record.clean.value:.3f}, " + ", ".join(
-        f"robust {r.threat.label} {r.accuracy.value:.3f}" for r in record.robust
-    ))
+    print(
+        f"{row.row}: clean {record.clean.value:.3f}, "
+        + ", ".join(f"robust {r.threat.label} {r.accuracy.value:.3f}" for r in record.robust)
+    )
 
 
 def _tables(row: Entry) -> dict[str, pa.Table]:
@@ -64,7 +65,9 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
     suites = [stage for stage in row.stages() if stage.startswith("attack-")]
     facts = [ModelFacts.model_validate(files.read_json(row.folder / stage / "model.json")) for stage in suites]
     if any(fact != facts[0] for fact in facts):
-        raise BenchmarkError(f"{row.row}: attack stages saw different models; delete its folder under work/, run `rvb repro`")
+        raise BenchmarkError(
+            f"{row.row}: attack stages saw different models; delete its folder under work/, run `rvb repro`"
+        )
     certificate = None
     if row.settings.certificate:
         certificate = Certificate.model_validate(files.read_json(row.folder / "certify" / "certificate.json"))

@@ -20,9 +20,7 @@ class Adversarial:
     def __init__(self, attack: TrainingAttack) -> None:
         self.attack = attack
 
-    def perturb(
-        self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float
-    ) -> torch.Tensor:
+    def perturb(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
         """Adversarial images against the frozen model; the images themselves at strength 0."""
         if strength <= 0:
             return images

@@ -61,24 +61,24 @@ def train(
         BenchmarkError: the loss is not finite; the last good checkpoint stays.
     """
     optimizer = _optimizer(model, spec)
-    model, optimizer = fabric.setup(model, optimizer)
+    wrapped, optimizer = fabric.setup(model, optimizer)  # `model` itself is what it wraps
     best, done = _resume(model, optimizer, checkpoint)
     data = tuple(t.to(fabric.device) for t in (*train_split, *validation_split))
     with Progress(disable=not fabric.is_global_zero, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
         for epoch in range(done.epoch, spec.epochs):
             _seed(seed, epoch)
-            loss = _epoch(model, objective, optimizer, spec, data[0], data[1], epoch, fabric)
+            loss = _epoch(wrapped, objective, optimizer, spec, data[0], data[1], epoch, fabric)
             _seed(seed, epoch, "score")
-            score = objective.score(model, data[2], data[3])
+            score = objective.score(wrapped, data[2], data[3])
             done.losses.append(loss)
             done.scores.append(score)
             if score > done.best_score:
                 done.best_epoch, done.best_score = epoch + 1, score
-                best = {name: tensor.detach().cpu().clone() for name, tensor in model.module.state_dict().items()}
+                best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
             done.epoch = epoch + 1
             on_epoch()
-            files.write(checkpoint, _pack(model.module, best, optimizer.optimizer, done))
+            files.write(checkpoint, _pack(model, best, optimizer.optimizer, done))
             progress.update(task, advance=1, description=f"epoch {epoch + 1} loss {loss:.3f} score {score:.3f}")
     return best, done
 
@@ -121,9 +121,7 @@ def _seed(*parts: int | str) -> None:
 
 def _optimizer(model: torch.nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
     if spec.optimizer == "sgd":
-        return torch.optim.SGD(
-            model.parameters(), lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay
-        )
+        return torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay)
     return torch.optim.AdamW(model.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay)
 
 
@@ -131,7 +129,9 @@ def _pack(model, best: dict[str, torch.Tensor], optimizer, done: Progressed) -> 
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None}
+        tensors |= {
+            f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
+        }
     packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return save(packed, {"progress": json.dumps(asdict(done))})
 
@@ -143,7 +143,7 @@ def _resume(model, optimizer, checkpoint: Path) -> tuple[dict[str, torch.Tensor]
     with safe_open(checkpoint, "pt") as stored:
         done = Progressed(**json.loads(stored.metadata()["progress"]))
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
-    model.module.load_state_dict(_under(tensors, "model."))
+    model.load_state_dict(_under(tensors, "model."))
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in _under(tensors, "optimizer.").items():
         index, key = name.split(".", 1)

@@ -18,7 +18,7 @@ class Margin:
         self.margin, self.temperature = margin, temperature
         self.selected_by = f"validation accuracy with margin {margin / 2:g} or more"
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:  # noqa: ARG002
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
         logits = model(images)
         lowered = logits - self.margin * nn.functional.one_hot(labels, logits.shape[1])
         return nn.functional.cross_entropy(self.temperature * lowered, labels)
@@ -27,5 +27,5 @@ class Margin:
         return accuracy(model, images, labels, margin=self.margin / 2)
 
 
-def objective(attack: TrainingAttack | None, *, margin: float, temperature: float) -> Margin:  # noqa: ARG001
+def objective(attack: TrainingAttack | None, *, margin: float, temperature: float) -> Margin:
     return Margin(margin, temperature)

@@ -1,0 +1,53 @@
+"""On a CUDA device: training, attacks and certificates run there and agree with the CPU but for rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmark import submissions, tracks
+from benchmark.certificates.local import certify
+from benchmark.evaluate import judge, run_attack
+from benchmark.records import AttackSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
+]
+
+
+def model(device: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    built = submissions.build(submissions.load("Havens2024LoFAST"), "mean_pool", tracks.load("digits"))
+    return built.to(device).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_certified_radii_agree_with_the_cpu(images) -> None:
+    labels = model("cpu")(images).argmax(1)
+    here = certify(model("cpu"), images, labels)
+    there = certify(model("cuda"), images.cuda(), labels.cuda())
+    assert torch.allclose(here, there.cpu(), rtol=1e-6, atol=1e-9)
+
+
+def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> None:
+    labels = model("cpu")(images).argmax(1)
+    spec = AttackSpec(attack="pgd", norm="L2", eps=0.5, parameters={"steps": 20, "step_size": 0.1})
+    state, after = run_attack(
+        model("cuda"), images.cuda(), labels.cuda(), spec, batch_size=20, checkpoint=tmp_path / "state"
+    )
+    again = judge(model("cpu"), state.adversarial.cpu(), labels, 20)
+    assert torch.allclose(again.margin, after.margin.cpu(), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_pipeline_trains_on_the_device(project) -> None:
+    project.add("Tiny2026Net", epochs=2)
+    params = project.root / "params.yaml"
+    params.write_text(params.read_text().replace("device: cpu", "device: cuda"))
+    project.rvb("repro", "--track", "tiny")
+    assert (project.root / "work/tiny/Tiny2026Net-small/record/record.json").exists()

@@ -1,0 +1,151 @@
+"""The rendered site: its pages say what the records say, escaped, without network."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmark import tracks
+from benchmark.records import Proportion, Record
+from leaderboard import build
+from leaderboard.rank import columns, rank
+
+
+def proportion(count: int, n: int = 100) -> dict:
+    return {"value": count / n, "low": max(0, count / n - 0.1), "high": min(1, count / n + 0.1), "count": count, "n": n}
+
+
+def record(name: str, linf: int, l2: int, title: str = "A model", certified: int | None = None) -> Record:
+    threats = [("Linf", 0.15, linf), ("L2", 0.5, l2), ("L2", 1.0, 0)]
+    return Record.model_validate(
+        {
+            "track": "digits", "track_version": 1, "submission": name, "variant": "v", "title": title, "summary": "S.",
+            "paper": {"title": "P", "authors": "A", "year": 2026}, "trust": "rebuilt", "division": "closed",
+            "division_reasons": ["deterministic"], "n": 100, "seed": 0, "clean": proportion(97), "attacks": [],
+            "robust": [
+                {"threat": {"norm": n, "eps": e}, "accuracy": proportion(c), "attacks": []} for n, e, c in threats
+            ],
+            "certified": [] if certified is None else [
+                {"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(certified), "certificate": "local"}
+            ],
+            "parameters": 1234, "flops": 5678,
+            "training": {
+                "epochs": 1, "selected_epoch": 1, "selected_by": "validation accuracy", "validation_score": 0.5,
+                "seed": 0, "device": "cpu", "precision": "32-true",
+            },
+            "settings": {"training": {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}},
+            "sha256": {}, "environment": {},
+        }
+    )  # fmt: skip
+
+
+def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
+    track = tracks.load("digits")
+    rows = rank(
+        [record("B", 40, 10), record("A", 40, 30), record("C", 70, 0, certified=60), record("D", 10, 90)], track
+    )
+    assert [(row.rank, row.record.submission) for row in rows] == [(1, "C"), (2, "A"), (2, "B"), (4, "D")]
+    names = columns(track)
+    assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
+    assert rows[1].cells[names.index("certified L2 0.1")] is None
+    assert len(rows[0].cells) == len(names)
+
+
+def test_order_does_not_depend_on_the_order_given() -> None:
+    track = tracks.load("digits")
+    records = [record(name, 50, 50) for name in "CAB"]
+    assert rank(records, track) == rank(records[::-1], track)
+
+
+def test_a_missing_or_damaged_record_is_one_line(tmp_path) -> None:
+    with pytest.raises(SystemExit, match=r"record\.json is missing"):
+        build.read_record(tmp_path / "record.json")
+    (tmp_path / "record.json").write_text('{"track": "digits"}')
+    with pytest.raises(SystemExit, match="is no record"):
+        build.read_record(tmp_path / "record.json")
+
+
+def test_numbers_lacking_are_empty_not_zero() -> None:
+    track = tracks.load("digits")
+    rows = rank([record("A", 40, 30)], track)
+    line = build.table(rows, track).splitlines()[1]
+    assert line == "A-v,0.97,0.4,0.3,0.0,,,"
+    assert "certified L2 0.1" not in build.metrics(rows)["A-v"]
+
+
+@pytest.mark.slow
+def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
+    """Rebuilds the site of a finished project with a hostile title."""
+    root = built.root
+    path = root / "work/tiny/Tiny2026Net-small/record/record.json"
+    content = json.loads(path.read_text())
+    content["title"] = "<script>alert(1)</script> & Co"
+    path.chmod(0o644)
+    path.write_text(json.dumps(content))
+    shutil.rmtree(root / "work/tiny/site")
+    built.run("leaderboard.build", "tiny")
+    site = root / "work/tiny/site"
+    pages = [site / "index.html", *site.glob("models/*/index.html")]
+    assert len(pages) == 3
+    for page in pages:
+        text = page.read_text()
+        assert "<script>alert" not in text
+        links = re.findall(r'(?:src|href)="([^"]+)"', text)
+        for link in links:
+            if not link.startswith(("data:", "https://")):
+                assert (page.parent / link).exists(), f"{page}: {link}"
+        loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:[^"]+)"', text)
+        assert not loaded, "the site must not need the network"
+    index = pages[0].read_text()
+    assert "&lt;script&gt;alert(1)" in index
+    clean = content["clean"]
+    assert f"<b>{100 * clean['value']:.1f}</b>" in index
+    assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
+
+
+def chromium() -> list[str]:
+    return [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not all(chromium()), reason="needs chromium and chromedriver (Debian packages)")
+def test_a_reader_finds_a_model_in_a_real_browser(built, tmp_path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium()[0]
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromium()[1]))
+    try:
+        site: Path = built.root / "work/tiny/site"
+        browser.set_window_size(1400, 900)
+        browser.get(f"file://{site}/index.html")
+        rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
+        assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
+        seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
+        assert float(seconds) > 0
+        rows[0].find_element(By.TAG_NAME, "a").click()
+        assert browser.find_element(By.TAG_NAME, "h1").text == "Tiny2026Net, small"
+        widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+        assert widths
+        assert all(width == 8 for width in widths)
+        details = browser.find_element(By.TAG_NAME, "summary")
+        details.click()
+        assert len(browser.find_elements(By.CSS_SELECTOR, ".evidence tbody tr")) == 8
+        browser.set_window_size(420, 900)
+        overflow = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0, "a phone should not scroll sideways"
+        errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert not errors
+    finally:
+        browser.quit()
