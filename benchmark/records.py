@@ -182,27 +182,6 @@ class Submission(Frozen):
         return variants
 
 
-class TrainRun(Frozen):
-    """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
-
-    seed: int = 0
-    device: str = "cpu"
-    precision: str = "32-true"
-
-
-class EvaluateRun(Frozen):
-    """`params.yaml`, evaluate."""
-
-    device: str = "cpu"
-
-
-class RunSettings(Frozen):
-    """`params.yaml`: how this machine runs the pipeline."""
-
-    train: TrainRun = TrainRun()
-    evaluate: EvaluateRun = EvaluateRun()
-
-
 class Proportion(Frozen):
     """A share of `n` images with its 95% Wilson interval."""
 

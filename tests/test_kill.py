@@ -147,8 +147,13 @@ def test_an_orphan_is_waited_for(fresh, finished) -> None:
 
 
 def test_rendering_killed_at_any_moment_is_done_again(built) -> None:
+    """Every page is there again, whether rendered anew or brought back by DVC (times.js alone is not kept by DVC)."""
     site = built.root / "work/tiny/site"
-    pages = {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()}
+
+    def pages() -> dict[Path, bytes]:
+        return {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file() and p != site / "times.js"}
+
+    before = pages()
     for delay in (0.3, 0.6, 0.9, 1.2):
         dvc = subprocess.Popen(
             [sys.executable, "-m", "dvc", "repro", "-f", "-s", "pipelines/tiny/dvc.yaml"], cwd=built.root,
@@ -158,4 +163,4 @@ def test_rendering_killed_at_any_moment_is_done_again(built) -> None:
         os.killpg(dvc.pid, signal.SIGKILL)
         dvc.wait()
         built.rvb("repro", "--track", "tiny")
-        assert {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file()} == pages
+        assert pages() == before

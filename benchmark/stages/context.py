@@ -14,10 +14,31 @@ from pydantic import ValidationError
 
 from benchmark import code, files, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, near_miss
-from benchmark.records import RunSettings, Submission, Track, VariantOnTrack
+from benchmark.records import Frozen, Submission, Track, VariantOnTrack
 
 WORK = Path("work")
 PARAMS = Path("params.yaml")
+
+
+class TrainRun(Frozen):
+    """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
+
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "32-true"
+
+
+class EvaluateRun(Frozen):
+    """`params.yaml`, evaluate."""
+
+    device: str = "cpu"
+
+
+class RunSettings(Frozen):
+    """`params.yaml`: how this machine runs the pipeline."""
+
+    train: TrainRun = TrainRun()
+    evaluate: EvaluateRun = EvaluateRun()
 
 
 @dataclass(frozen=True)

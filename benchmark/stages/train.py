@@ -12,8 +12,8 @@ from safetensors.torch import save
 from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError
-from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, TrainRun, to_json
-from benchmark.stages.context import Clock, entry, environment, run_settings
+from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
+from benchmark.stages.context import Clock, TrainRun, entry, environment, run_settings
 from benchmark.stages.model import set_up, tensors
 from benchmark.training.loop import train
 from benchmark.training.objective import Objective, TrainingAttack
