@@ -221,7 +221,6 @@ class Certificate(Frozen):
     name: str
     guarantee: str
     parameters: dict[str, float]
-    layer_bounds: dict[str, float] = {}
 
 
 class TrainingResult(Frozen):

@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +41,7 @@ def main() -> None:
                 ["dvc", "--wait-for-lock", "repro", "-s", row],
                 ["benchmark.cli", "pipeline"],
             )
-            samples = [[timed(lambda c=command: run(root, *c)) for command in commands] for _ in range(RUNS + 1)]
+            samples = [[timed(root, command) for command in commands] for _ in range(RUNS + 1)]
             medians = [statistics.median(column) for column in zip(*samples[1:], strict=True)]
             print(f"| {size} | " + " | ".join(f"{m:.2f}" for m in medians) + " |", flush=True)
 
@@ -89,9 +88,9 @@ def run(root: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", *arguments], cwd=root, env=environment, check=True, capture_output=True)
 
 
-def timed(call: Callable[[], None]) -> float:
+def timed(root: Path, command: list[str]) -> float:
     started = time.perf_counter()
-    call()
+    run(root, *command)
     return time.perf_counter() - started
 
 

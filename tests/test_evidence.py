@@ -84,7 +84,7 @@ def test_a_tie_is_neither_right_nor_certified() -> None:
 def test_stages_that_disagree_about_the_clean_images_are_refused() -> None:
     shared = table().select(["label", "clean_prediction", "clean_margin"])
     other = shared.set_column(1, "clean_prediction", pa.array([1, 2, 3, 4]))
-    with pytest.raises(BenchmarkError, match="disagree on clean_prediction"):
+    with pytest.raises(BenchmarkError, match="disagree on the clean prediction"):
         evidence.merge({"attack-standard": shared, "certify": other})
     merged = evidence.merge({"attack-standard": shared, "certify": shared})
     assert merged["image"].to_pylist() == [0, 1, 2, 3]

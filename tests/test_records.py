@@ -55,6 +55,14 @@ def test_unknown_names_suggest_the_near_miss(call, message) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_an_unknown_key_in_a_track_is_refused(tmp_path, monkeypatch) -> None:
+    text = (tracks.FOLDER / "digits.yaml").read_text()
+    (tmp_path / "digits.yaml").write_text(text.replace("certified_radii", "certified_radius"))
+    monkeypatch.setattr(tracks, "FOLDER", tmp_path)
+    with pytest.raises(BenchmarkError, match="unknown key 'certified_radius'; did you mean 'certified_radii'"):
+        tracks.load("digits")
+
+
 def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: str | None = None) -> None:
     source = submissions.FOLDER / "Wong2020Fast"
     text = (source / "submission.yaml").read_text()

@@ -58,7 +58,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, 
     whole, history = run(model(), objective, rules, tmp_path / "whole")
     calls = []
 
-    def stopping() -> None:
+    def stopping(_) -> None:
         calls.append(1)
         if len(calls) > stop:
             raise KeyboardInterrupt

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save
 
 from benchmark import files
 from benchmark.errors import BenchmarkError
+from benchmark.records import EvaluationSpec
 
 SPLITS = ("train", "validation", "test")
 
@@ -73,6 +74,12 @@ def load_split(folder: Path, split: str) -> Images:
             f"delete {folder} and run `rvb repro`"
         )
     return images
+
+
+def evaluation_split(folder: Path, rules: EvaluationSpec) -> Images:
+    """The prepared test images that count, as `rules` choose them."""
+    test = load_split(folder, "test")
+    return test.take(evaluation_index(len(test), rules.images, rules.seed))
 
 
 def evaluation_index(n: int, count: int, seed: int) -> np.ndarray:

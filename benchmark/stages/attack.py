@@ -16,27 +16,18 @@ from benchmark.errors import BenchmarkError, near_miss
 from benchmark.evaluate import Judged, judge, run_attack
 from benchmark.inspection import inspect
 from benchmark.records import AttackSpec, to_json
-from benchmark.stages.context import Clock, Entry, entry, environment, run_settings
+from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 from benchmark.verdicts import distances
 
 
 def attack_row(track: str, submission: str, variant: str, suite: str) -> None:
     """Writes work/<track>/<row>/attack-<suite>: verdicts.parquet, adversarial.safetensors, attacks.json, model.json."""
-    row, run = entry(track, submission, variant), run_settings().evaluate
+    row = entry(track, submission, variant)
     if suite not in row.track.suites:
         raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.track.suites)}")
-    stage = f"attack-{suite}"
-    device = set_up(run.device)
-    inputs = {
-        "suite": [spec.model_dump(mode="json") for spec in row.track.suites[suite]],
-        "evaluation": row.track.evaluation.model_dump(),
-        "run": run.model_dump(),
-        "data": files.read_json(row.data / "data.json"),
-        "weights": files.sha256_file(row.folder / "train" / "model.safetensors"),
-        "code": files.sha256_files(row.code(stage)),
-        "torch": torch.__version__,
-    }
+    stage, device = f"attack-{suite}", set_up(run_settings().evaluate.device)
+    inputs = evaluation_inputs(row, stage, [spec.model_dump(mode="json") for spec in row.track.suites[suite]])
     with scratch.locked(f"{track}/{row.row}/{stage}", inputs, row.folder / stage) as folder:
         if folder is not None:
             _attack(row, stage, folder, device, inputs["code"])
@@ -44,7 +35,7 @@ def attack_row(track: str, submission: str, variant: str, suite: str) -> None:
 
 def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_digest: str) -> None:
     clock, console = Clock(folder), Console(stderr=True, soft_wrap=True)
-    _, (images, labels) = evaluation_images(row, device)
+    images, labels = evaluation_images(row, device)
     model = trained_model(row, device)
     batch_size = row.track.evaluation.batch_size
     facts = inspect(model, images[:batch_size], labels[:batch_size], row.submission)
@@ -76,9 +67,7 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_dig
     files.write(out / "adversarial.safetensors", save(adversarial))
     files.write_json(out / "attacks.json", summary)
     files.write(out / "model.json", to_json(facts))
-    files.write_json(out / "stage.json", {"environment": environment(), "code": code_digest})
-    files.put_folder(out, row.folder / stage)
-    clock.finish(row, stage)
+    finish(row, stage, out, code_digest, clock)
 
 
 def _verdict_columns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,50 +14,42 @@ from benchmark import errors, files, scratch
 from benchmark.errors import BenchmarkError
 from benchmark.evaluate import judge
 from benchmark.records import Certificate, CertificateSpec, to_json
-from benchmark.stages.context import Clock, entry, environment, run_settings
+from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 
 
 def certify_row(track: str, submission: str, variant: str) -> None:
     """Writes work/<track>/<row>/certify: radii.parquet and certificate.json."""
-    row, run = entry(track, submission, variant), run_settings().evaluate
+    row = entry(track, submission, variant)
     spec = row.settings.certificate
     if spec is None:
         raise BenchmarkError(f"{row.row} declares no certificate on {track}")
-    device = set_up(run.device)
-    inputs = {
-        "certificate": spec.model_dump(),
-        "evaluation": row.track.evaluation.model_dump(),
-        "run": run.model_dump(),
-        "data": files.read_json(row.data / "data.json"),
-        "weights": files.sha256_file(row.folder / "train" / "model.safetensors"),
-        "code": files.sha256_files(row.code("certify")),
-        "torch": torch.__version__,
-    }
+    device = set_up(run_settings().evaluate.device)
+    inputs = evaluation_inputs(row, "certify", spec.model_dump())
     with scratch.locked(f"{track}/{row.row}/certify", inputs, row.folder / "certify") as folder:
-        if folder is None:
-            return
-        clock = Clock(folder)
-        _, (images, labels) = evaluation_images(row, device)
-        model = trained_model(row, device)
-        radii = certified_radii(model, images, labels, spec, row.track.evaluation.batch_size)
-        clean = judge(model, images, labels, row.track.evaluation.batch_size)
-        out = folder / "out"
-        out.mkdir(exist_ok=True)
-        columns = {
-            "label": labels,
-            "clean_prediction": clean.prediction,
-            "clean_margin": clean.margin,
-            "certified_l2": radii,
-        }
-        table = pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()})
-        pq.write_table(table, out / "radii.parquet")
-        module = importlib.import_module(f"benchmark.certificates.{spec.name}")
-        certificate = Certificate(name=spec.name, guarantee=module.guarantee(), parameters=spec.parameters)
-        files.write(out / "certificate.json", to_json(certificate))
-        files.write_json(out / "stage.json", {"environment": environment(), "code": inputs["code"]})
-        files.put_folder(out, row.folder / "certify")
-        clock.finish(row, "certify")
+        if folder is not None:
+            _certify(row, spec, folder, device, inputs["code"])
+
+
+def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.device, code_digest: str) -> None:
+    clock = Clock(folder)
+    images, labels = evaluation_images(row, device)
+    model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
+    radii = certified_radii(model, images, labels, spec, batch_size)
+    clean = judge(model, images, labels, batch_size)
+    columns = {
+        "label": labels,
+        "clean_prediction": clean.prediction,
+        "clean_margin": clean.margin,
+        "certified_l2": radii,
+    }
+    out = folder / "out"
+    out.mkdir(exist_ok=True)
+    pq.write_table(pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "radii.parquet")
+    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    certificate = Certificate(name=spec.name, guarantee=module.guarantee(), parameters=spec.parameters)
+    files.write(out / "certificate.json", to_json(certificate))
+    finish(row, "certify", out, code_digest, clock)
     print(f"{row.row}: median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images")
 
 

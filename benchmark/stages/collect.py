@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save
 
 from benchmark import errors, evidence, files, scratch
-from benchmark.data.images import evaluation_index, load_split
+from benchmark.data.images import evaluation_split
 from benchmark.errors import BenchmarkError
 from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
 from benchmark.stages.context import Entry, entry
@@ -55,10 +55,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
 
 def _images(row: Entry) -> dict[str, np.ndarray]:
     """Clean and adversarial images of the track's first suite, (n, c, h, w) float32: what a reader needs to replay it."""
-    rules = row.track.evaluation
-    test = load_split(row.data, "test")
-    chosen = test.take(evaluation_index(len(test), rules.images, rules.seed))
-    return {"clean": chosen.floats(), **load_file(row.folder / row.stages()[1] / "adversarial.safetensors")}
+    clean = evaluation_split(row.data, row.track.evaluation).floats()
+    return {"clean": clean, **load_file(row.folder / row.stages()[1] / "adversarial.safetensors")}
 
 
 def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:

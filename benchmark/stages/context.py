@@ -143,6 +143,22 @@ class Clock:
         """Keeps the time so far in case this process is killed."""
         files.write_json(self._path, self.seconds())
 
-    def finish(self, row: Entry, stage: str, **also: Any) -> None:
-        """Writes the row's times of this stage."""
-        files.write_json(row.folder / "times" / f"{stage}.json", self.seconds() | also)
+
+def evaluation_inputs(row: Entry, stage: str, rules: Any) -> dict[str, Any]:
+    """Everything that an evaluation stage's result depends on: the key of its partial work. `rules` are its own."""
+    return {
+        "rules": rules,
+        "evaluation": row.track.evaluation.model_dump(),
+        "run": run_settings().evaluate.model_dump(),
+        "data": files.read_json(row.data / "data.json"),
+        "weights": files.sha256_file(row.folder / "train" / "model.safetensors"),
+        "code": files.sha256_files(row.code(stage)),
+        "torch": version("torch"),
+    }
+
+
+def finish(row: Entry, stage: str, out: Path, code_digest: str, clock: Clock) -> None:
+    """Completes a stage: its environment and code beside its results, all moved to their place, its times apart."""
+    files.write_json(out / "stage.json", {"environment": environment(), "code": code_digest})
+    files.put_folder(out, row.folder / stage)
+    files.write_json(row.folder / "times" / f"{stage}.json", clock.seconds())

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmark import submissions
-from benchmark.data.images import Images, evaluation_index, load_split
+from benchmark.data.images import Images, evaluation_split
 from benchmark.errors import BenchmarkError
 from benchmark.stages.context import Entry
 
@@ -37,13 +37,10 @@ def tensors(images: Images) -> Split:
     return torch.from_numpy(images.floats()), torch.from_numpy(images.labels)
 
 
-def evaluation_images(row: Entry, device: torch.device) -> tuple[Images, Split]:
-    """The test images that every model of this track is judged on, as integers and as tensors on `device`."""
-    rules = row.track.evaluation
-    test = load_split(row.data, "test")
-    chosen = test.take(evaluation_index(len(test), rules.images, rules.seed))
-    images, labels = tensors(chosen)
-    return chosen, (images.to(device), labels.to(device))
+def evaluation_images(row: Entry, device: torch.device) -> Split:
+    """The test images that every model of this track is judged on."""
+    images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
+    return images.to(device), labels.to(device)
 
 
 def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:

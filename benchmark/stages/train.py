@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
@@ -13,14 +14,14 @@ from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError
 from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
-from benchmark.stages.context import Clock, TrainRun, entry, environment, run_settings
+from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
 from benchmark.stages.model import set_up, tensors
-from benchmark.training.loop import train
+from benchmark.training.loop import Progressed, train
 from benchmark.training.objective import Objective, TrainingAttack
 
 
 def train_row(track: str, submission: str, variant: str) -> None:
-    """Writes work/<track>/<row>/train: model.safetensors and training.json."""
+    """Writes work/<track>/<row>/train: model.safetensors, training.json, history.json."""
     row, run = entry(track, submission, variant), run_settings().train
     set_up(run.device)
     inputs = {
@@ -31,39 +32,43 @@ def train_row(track: str, submission: str, variant: str) -> None:
         "torch": torch.__version__,
     }
     with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
-        if folder is None:
-            return
-        clock = Clock(folder)
-        spec = row.settings.training
-        torch.manual_seed(run.seed)
-        model = submissions.build(row.submission, variant, row.track)
-        best, done = train(
-            model,
-            _objective(spec),
-            spec,
-            tensors(load_split(row.data, "train")),
-            tensors(load_split(row.data, "validation")),
-            fabric=_fabric(run),
-            seed=run.seed,
-            checkpoint=folder / "checkpoint.safetensors",
-            on_epoch=clock.lap,
-        )
-        result = TrainingResult(
-            epochs=done.epoch,
-            selected_epoch=done.best_epoch,
-            selected_by=_objective(spec).selected_by,
-            validation_score=done.best_score,
-            seed=run.seed,
-            device=run.device,
-            precision=run.precision,
-        )
-        out = folder / "out"
-        files.write(out / "model.safetensors", save(best))
-        files.write(out / "training.json", to_json(result))
-        files.write_json(out / "history.json", {"loss": done.losses, "score": done.scores})
-        files.write_json(out / "stage.json", {"environment": environment(), "code": inputs["code"]})
-        files.put_folder(out, row.folder / "train")
-        clock.finish(row, "train")
+        if folder is not None:
+            _train(row, run, folder, inputs["code"])
+
+
+def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
+    clock, spec = Clock(folder), row.settings.training
+    objective = _objective(spec)
+
+    def on_epoch(done: Progressed) -> None:
+        clock.lap()
+        if done.epoch % max(1, spec.epochs // 4) == 0:
+            print(f"{row.row}: epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}", flush=True)
+
+    torch.manual_seed(run.seed)
+    best, done = train(
+        submissions.build(row.submission, row.variant, row.track),
+        objective,
+        spec,
+        tensors(load_split(row.data, "train")),
+        tensors(load_split(row.data, "validation")),
+        fabric=_fabric(run),
+        seed=run.seed,
+        checkpoint=folder / "checkpoint.safetensors",
+        on_epoch=on_epoch,
+    )
+    result = TrainingResult(
+        epochs=done.epoch,
+        selected_epoch=done.best_epoch,
+        selected_by=objective.selected_by,
+        validation_score=done.best_score,
+        **run.model_dump(),
+    )
+    out = folder / "out"
+    files.write(out / "model.safetensors", save(best))
+    files.write(out / "training.json", to_json(result))
+    files.write_json(out / "history.json", {"loss": done.losses, "score": done.scores})
+    finish(row, "train", out, code_digest, clock)
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
 
 

@@ -49,7 +49,7 @@ def train(
     fabric: Fabric,
     seed: int,
     checkpoint: Path,
-    on_epoch: Callable[[], None] = lambda: None,
+    on_epoch: Callable[[Progressed], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], Progressed]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
 
@@ -77,7 +77,7 @@ def train(
                 done.best_epoch, done.best_score = epoch + 1, score
                 best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
             done.epoch = epoch + 1
-            on_epoch()
+            on_epoch(done)
             files.write(checkpoint, _pack(model, best, optimizer.optimizer, done))
             progress.update(task, advance=1, description=f"epoch {epoch + 1} loss {loss:.3f} score {score:.3f}")
     return best, done
