@@ -60,9 +60,13 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
         BenchmarkError: an image is certified although misclassified, or both certified and successfully attacked; with
             the image's index, both verdicts and both margins.
     """
+    for attack in attack_ids(evidence):
+        for norm in ("linf", "l2"):
+            _finite(evidence, f"{attack}:{norm}", row)
     if "certified_l2" not in evidence.column_names:
+        _finite(evidence, "clean_margin", row)
         return
-    radius, margin = _column(evidence, "certified_l2"), _column(evidence, "clean_margin")
+    radius, margin = _finite(evidence, "certified_l2", row), _finite(evidence, "clean_margin", row)
     wrong = np.flatnonzero((radius > 0) & (margin <= 0))
     if len(wrong):
         image = int(wrong[0])
@@ -71,8 +75,8 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
             f"(margin {margin[image]:.6g}); the certificate is wrong and nothing is published"
         )
     for attack in attack_ids(evidence):
-        distance = _column(evidence, f"{attack}:l2")
-        contradicted = np.flatnonzero(_column(evidence, f"{attack}:success") & (distance <= radius))
+        distance = _finite(evidence, f"{attack}:l2", row)
+        contradicted = np.flatnonzero(_column(evidence, f"{attack}:success") & (distance <= radius + ROUNDING))
         if len(contradicted):
             image = int(contradicted[0])
             raise BenchmarkError(
@@ -116,6 +120,13 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
         )
         for eps in track.certified_radii
     )
+
+
+def _finite(evidence: pa.Table, name: str, row: str) -> np.ndarray:
+    values = _column(evidence, name)
+    if evidence[name].null_count or not np.isfinite(values).all():
+        raise BenchmarkError(f"{row}: the evidence column {name} holds a value that is missing or not finite")
+    return values
 
 
 def _column(evidence: pa.Table, name: str) -> np.ndarray:

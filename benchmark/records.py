@@ -128,7 +128,7 @@ class CertificateSpec(Frozen):
     """Which certificate speaks for a variant: the file `benchmark/certificates/<name>.py`."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, float] = {}
+    parameters: dict[str, int | float] = {}
 
 
 class VariantOnTrack(Frozen):
@@ -218,9 +218,15 @@ class CertifiedResult(Frozen):
 
 
 class Certificate(Frozen):
+    """What certified a row: `float32_gap` is the largest difference of a margin between the float32 network and its
+    float64 copy on the clean images; `attacked` images were attacked at their own certified radius, in vain.
+    """
+
     name: str
     guarantee: str
-    parameters: dict[str, float]
+    parameters: dict[str, int | float]
+    float32_gap: float
+    attacked: int
 
 
 class TrainingResult(Frozen):

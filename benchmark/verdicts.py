@@ -44,7 +44,8 @@ def into_ball(found: torch.Tensor, images: torch.Tensor, threat: ThreatModel, at
         raise BenchmarkError(f"attack {attack} left [0, 1]: pixels from {found.min():.4g} to {found.max():.4g}")
     inside = _clamp_linf(found, images, threat.eps) if threat.norm == "Linf" else _scale_l2(found, images, threat.eps)
     inside = inside.clamp(0, 1)
-    assert distances(inside, images)[threat.norm].max() <= threat.eps + ROUNDING
+    if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:
+        raise BenchmarkError(f"attack {attack}: the harness could not put an image back into its {threat.label} ball")
     return inside
 
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmark.certificates.local import certify, local_bound, projection_bound, trace
+from benchmark.certificates.local import certify, float32_gap, local_bound, projection_bound, trace
 from benchmark.certificates.lofast import attention_sensitivity
-from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, almost_orthogonal
@@ -39,23 +38,6 @@ def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, sca
     for parameter in model.parameters():
         parameter.data += scale * 0.3 * torch.randn(parameter.shape)
     return model.eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (2, 40, 40)])
-@pytest.mark.parametrize("scale", [1e-150, 1e-3, 1.0, 1e12])
-def test_spectral_norm_upper_is_above_and_close(shape, scale) -> None:
-    matrix = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * scale
-    bound = spectral_norm_upper(matrix)
-    exact = torch.linalg.matrix_norm(matrix, ord=2)
-    assert (bound >= exact).all()
-    assert (bound <= exact * (1 + 1e-9)).all()
-
-
-def test_spectral_norm_upper_of_known_and_bad_matrices() -> None:
-    assert spectral_norm_upper(torch.zeros(3, 4)) == 0
-    assert spectral_norm_upper(torch.diag(torch.tensor([3.0, -7.0]))) >= 7
-    with pytest.raises(ValueError, match="not finite"):
-        spectral_norm_upper(torch.tensor([[float("nan")]]))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -248,3 +230,51 @@ def test_a_layer_without_a_bound_is_refused_by_name() -> None:
         trace(model, torch.rand(2, 1, 4, 4))
     with pytest.raises(BenchmarkError, match="NormalisedHead"):
         certify(nn.Sequential(nn.Flatten()), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
+
+
+class Sum(MeanPool):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1)
+
+
+class Detour(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 10 * super().forward(x)
+
+
+def with_hook() -> nn.Sequential:
+    model = network(0)
+    model[2].register_forward_hook(lambda _module, _inputs, output: 5 * output)
+    return model
+
+
+def with_bias() -> nn.Sequential:
+    model = network(0)
+    model[5].query.bias = nn.Parameter(torch.ones(8))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Sequential(*list(network(0))[:-2], Sum(), network(0)[-1]), "no bound is declared for the layer Sum"),
+        (Detour(*network(0)), "plain nn.Sequential"),
+        (with_hook(), "forward hook"),
+        (with_bias(), "has a bias"),
+        (nn.Sequential(Patchify(4), Positions(16, 16), MeanPool(), NormalisedHead(16, 4)), "positions .* do not fit"),
+        (nn.Sequential(Patchify(2), NormalisedHead(4, 4)), "one vector an image"),
+    ],
+)
+def test_what_could_hide_behind_a_declared_layer_is_refused(model, reason) -> None:
+    with pytest.raises(BenchmarkError, match=reason):
+        certify(model.eval(), torch.rand(3, 1, 4, 4), torch.zeros(3, dtype=torch.long))
+
+
+def test_float32_that_strays_from_float64_is_refused() -> None:
+    model = network(0)
+    images = torch.rand(10, 1, 4, 4)
+    labels = model(images).argmax(1)
+    assert 0 < float32_gap(model, images, labels) < 1e-5
+    model[-1].bias.data += torch.tensor([0.0, 1e5, 2e5, 3e5])
+    with pytest.raises(BenchmarkError, match="margins differ"):
+        float32_gap(model, images, labels)

@@ -88,3 +88,19 @@ def test_stages_that_disagree_about_the_clean_images_are_refused() -> None:
         evidence.merge({"attack-standard": shared, "certify": other})
     merged = evidence.merge({"attack-standard": shared, "certify": shared})
     assert merged["image"].to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("column", ["certified_l2", "clean_margin", f"{PGD}:l2", f"{LINF}:linf"])
+def test_values_that_are_not_finite_stop(column) -> None:
+    values = table()[column].to_pylist()
+    with pytest.raises(BenchmarkError, match=f"column {column} holds"):
+        evidence.check_sandwich(table(**{column: [float("nan"), *values[1:]]}), "row")
+    with pytest.raises(BenchmarkError, match=f"column {column} holds"):
+        evidence.check_sandwich(table(**{column: [None, *values[1:]]}), "row")
+
+
+def test_the_gate_and_the_counts_share_their_rounding() -> None:
+    """A distance a hair above the radius breaks the image at that radius in the table, so the gate must stop too."""
+    close = table(**{f"{PGD}:l2": [0.0, 0.3 + 5e-13, 0.0, 0.0]})
+    with pytest.raises(BenchmarkError, match="image 1"):
+        evidence.check_sandwich(close, "row")

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmark import pipeline
@@ -94,14 +96,31 @@ def test_a_stage_that_fails_names_its_reason_and_log_and_a_mended_one_goes_on(bu
     assert (built.root / "work/tiny/Tiny2026Twin-small/record/record.json").exists()
 
 
-def test_a_lying_certificate_stops_the_pipeline(built) -> None:
-    """A certificate that is too large contradicts the attacks; no record and no row come of it."""
+def test_a_lying_certificate_stops_the_pipeline(built, finished) -> None:
+    """A certificate that is too large falls to an attack at its own radius; what was published before stays."""
     local = built.root / "benchmark/certificates/local.py"
     local.write_text(local.read_text().replace("    return low\n", "    return low * 0 + 3.0\n"))
     result = built.rvb("repro", "--track", "tiny", check=False)
     assert result.returncode == 1
-    assert re.search(r"image \d+ is certified at l2 3 .*margin", result.stderr), result.stderr
-    assert not (built.root / "work/tiny/Tiny2026Net-small/record").exists()
+    assert re.search(r"image \d+ is certified at l2 3 but PGD broke it there \(margin", result.stderr), result.stderr
+    row = "Tiny2026Net-small"
+    record, before = built.results(row), finished.results(row)
+    assert record["record/record.json"] == before["record/record.json"]
+    assert not (built.root / "work/tiny" / row / "certify").exists()
+
+
+def test_certified_and_broken_never_becomes_a_record(built) -> None:
+    """The sandwich gate in the collect stage: radii tampered with after the certify stage."""
+    path = built.root / "work/tiny/Tiny2026Net-small/certify/radii.parquet"
+    table = pq.read_table(path)
+    path.unlink()
+    pq.write_table(table.set_column(3, "certified_l2", pa.array([3.0] * len(table))), path)
+    record = built.root / "work/tiny/Tiny2026Net-small/record"
+    shutil.rmtree(record)
+    result = built.rvb("stage", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
+    assert result.returncode == 1
+    assert re.search(r"image \d+ is certified at l2 3 .*broke it .*nothing is published", result.stderr), result.stderr
+    assert not record.exists()
 
 
 def test_data_that_changed_is_refused_with_both_hashes(built) -> None:

@@ -1,4 +1,5 @@
 """Certificates: `certify(model, images, labels, **parameters) -> certified l2 radius per image`; one a file.
 
-Mathematics only: tensors in, tensors out. A file that can speak for models also has `guarantee() -> str`.
+Mathematics only: tensors in, tensors out. A file that can speak for models also has `guarantee() -> str`
+and `float32_gap(model, images, labels) -> float`.
 """

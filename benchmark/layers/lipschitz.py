@@ -1,4 +1,4 @@
-"""Layers whose Lipschitz constant holds by construction, whatever the weights, and differentiably."""
+"""Layers whose Lipschitz constant holds by construction, in real arithmetic, and differentiably."""
 
 from __future__ import annotations
 

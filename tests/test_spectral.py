@@ -1,0 +1,110 @@
+"""Spectral norms: one-sided against dense singular values, and close."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.certificates.spectral import (
+    convolution_norm_upper,
+    gram_proof,
+    operator_norm_upper,
+    spectral_norm_upper,
+)
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (2, 40, 40), (500, 400)])
+@pytest.mark.parametrize("scale", [1e-150, 1e-3, 1.0, 1e12])
+def test_upper_and_close(shape, scale) -> None:
+    matrix = draw(*shape) * scale
+    bound, exact = spectral_norm_upper(matrix), torch.linalg.matrix_norm(matrix, ord=2)
+    assert (bound >= exact).all()
+    assert (bound <= exact * (1 + (1e-9 if min(shape[-2:]) <= 384 else 1e-3))).all()
+
+
+def test_known_and_bad_matrices() -> None:
+    assert spectral_norm_upper(torch.zeros(3, 4)) == 0
+    assert spectral_norm_upper(torch.zeros(3, 0)) == 0
+    assert spectral_norm_upper(torch.diag(torch.tensor([3.0, -7.0]))) >= 7
+    with pytest.raises(ValueError, match="not finite"):
+        spectral_norm_upper(torch.tensor([[float("nan")]]))
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (30, 9), (9, 30), (3, 12, 12)])
+@pytest.mark.parametrize("kind", ["random", "low rank", "equal", "zero"])
+def test_gram_proof_is_upper_and_close(shape, kind) -> None:
+    matrix = draw(*shape)
+    if kind == "low rank":
+        matrix = matrix[..., :1] @ draw(*shape[:-2], 1, shape[-1], seed=1)
+    elif kind == "equal":  # all singular values the same: the worst case for a proof by factorisation
+        matrix = torch.linalg.qr(matrix if shape[-2] >= shape[-1] else matrix.mT).Q
+    elif kind == "zero":
+        matrix = matrix * 0
+    bound, exact = gram_proof(matrix), torch.linalg.matrix_norm(matrix, ord=2)
+    assert (bound >= exact).all()
+    assert (bound <= exact * (1 + 1e-3) + 1e-290).all()
+
+
+def test_a_trial_below_the_norm_cannot_pass() -> None:
+    """The factorisation that stands behind the proof fails for every mu below ||A||^2, however close."""
+    matrix = draw(20, 20)
+    square = torch.linalg.matrix_norm(matrix, ord=2) ** 2
+    gram, eye = matrix.mT @ matrix, torch.eye(20, dtype=torch.float64)
+    for share in (1e-3, 1e-6, 1e-9):
+        assert int(torch.linalg.cholesky_ex(square * (1 - share) * eye - gram).info) > 0
+
+
+@pytest.mark.parametrize("shape", [(30, 50), (50, 30), (300, 200)])
+@pytest.mark.parametrize("kind", ["random", "equal", "gap"])
+def test_operator_bound_is_upper_and_close(shape, kind) -> None:
+    matrix = draw(4, *shape)
+    if kind == "equal":
+        matrix = torch.eye(*shape, dtype=torch.float64).expand(4, *shape)
+    elif kind == "gap":
+        matrix = matrix + 50 * draw(4, shape[0], 1, seed=1) @ draw(4, 1, shape[1], seed=2)
+    bound = operator_norm_upper(lambda x: x @ matrix.mT, lambda y: y @ matrix, shape[1], batch=(4,))
+    exact = torch.linalg.matrix_norm(matrix, ord=2)
+    assert (bound >= exact).all()
+    assert (bound <= exact * (1 + 1e-3)).all()
+
+
+def test_operator_bound_holds_when_the_start_is_poor() -> None:
+    """mu far below the norm (no power iteration could have converged) costs tightness, never truth."""
+    values = torch.ones(2000, dtype=torch.float64)
+    values[7] = 1.0005  # a direction that 24 power steps do not find
+    bound = operator_norm_upper(lambda x: x * values, lambda y: y * values, 2000)
+    assert bound >= 1.0005
+    assert bound <= 1.0005 * (1 + 1e-3)
+
+
+def dense(layer: nn.Conv2d, height: int, width: int) -> torch.Tensor:
+    size = layer.in_channels * height * width
+    basis = torch.eye(size, dtype=torch.float64).reshape(size, layer.in_channels, height, width)
+    return layer(basis).flatten(1).mT.detach()
+
+
+@pytest.mark.parametrize("padding", ["zeros", "circular"])
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolution_bound(padding, kernel, stride) -> None:
+    torch.manual_seed(kernel)
+    layer = nn.Conv2d(2, 3, kernel, stride=stride, padding=kernel // 2, padding_mode=padding, bias=False).double()
+    exact = torch.linalg.matrix_norm(dense(layer, 6, 5), ord=2)
+    bound = convolution_norm_upper(layer.weight, 6, 5, padding=padding)
+    if padding == "circular" and kernel == 2:  # torch then pads to 7 x 6: no longer a circular map of 6 x 5
+        bound = bound * 2
+    assert bound >= exact
+    if padding == "circular" and kernel != 2 and stride == 1:
+        assert bound <= exact * (1 + 1e-9)
+
+
+def test_convolution_refuses_what_it_cannot_bound() -> None:
+    with pytest.raises(ValueError, match="'reflect'"):
+        convolution_norm_upper(torch.ones(1, 1, 3, 3), 5, 5, padding="reflect")
+    with pytest.raises(ValueError, match="does not fit"):
+        convolution_norm_upper(torch.ones(1, 1, 3, 3), 2, 2, padding="circular")
