@@ -114,7 +114,8 @@ def test_certified_and_broken_never_becomes_a_record(built) -> None:
     path = built.root / "work/tiny/Tiny2026Net-small/certify/radii.parquet"
     table = pq.read_table(path)
     path.unlink()
-    pq.write_table(table.set_column(3, "certified_l2", pa.array([3.0] * len(table))), path)
+    lies = pa.array([3.0 if radius > 0 else 0.0 for radius in table["certified_l2"].to_pylist()])
+    pq.write_table(table.set_column(3, "certified_l2", lies), path)
     record = built.root / "work/tiny/Tiny2026Net-small/record"
     shutil.rmtree(record)
     result = built.rvb("stage", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
