@@ -8,10 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_attention import attend
 from torch import nn
 
-from benchmark.certificates.local import certify, float32_gap, local_bound, projection_bound, trace
-from benchmark.certificates.lofast import attention_sensitivity
+from benchmark.certificates.local import certify, float32_gap, trace
+from benchmark.certificates.steps import Reach, exact_step, projection_bound
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, almost_orthogonal
@@ -54,86 +55,11 @@ def test_bounded_layers_keep_their_norm(seed) -> None:
     assert ratio.max() <= 1 + 1e-12
 
 
-def attention_case(seed: int, norm: float, spread: float) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(seed)
-    heads, n, d = 2, 4, 6
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    weights = [draw(heads, d, 3) * norm for _ in range(2)] + [draw(heads, d, 3) * 0.5, draw(heads, 3, d) * 0.5]
-    return draw(3, n, d) * spread, weights
-
-
-def attend(x: torch.Tensor, w_q, w_k, w_v, w_o, residual: bool = True) -> torch.Tensor:
-    scores = torch.einsum("bic,hcd,hed,bje->bhij", x, w_q, w_k, x) / math.sqrt(w_q.shape[2])
-    mixed = torch.einsum("bhij,bjc,hcd,hde->bie", scores.softmax(-1), x, w_v, w_o)
-    return x + mixed if residual else mixed
-
-
-def steepest(x: torch.Tensor, weights, radius: float, residual: bool, steps: int = 60) -> torch.Tensor:
-    """Largest output change found by projected gradient ascent: a lower bound of the sensitivity."""
-    clean, best = attend(x, *weights, residual), torch.zeros(len(x), dtype=x.dtype)
-    for seed in range(3):
-        move = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
-        for _ in range(steps):
-            move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
-            change = (attend(x + move, *weights, residual) - clean).flatten(1).norm(dim=1)
-            best = torch.maximum(best, change.detach())
-            (gradient,) = torch.autograd.grad(change.sum(), move)
-            size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
-            move = (move + 2 * radius * gradient / size).detach()
-    return best
-
-
-@pytest.mark.parametrize("residual", [True, False])
-@pytest.mark.parametrize("norm", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 30.0])
-@pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0])
-def test_attention_bound_is_above_every_perturbation_found(residual, norm, spread, radius) -> None:
-    x, weights = attention_case(0, norm, spread)
-    bound = attention_sensitivity(x, *weights, residual=residual).bound(torch.full((3,), radius, dtype=torch.float64))
-    found = steepest(x, weights, radius, residual)
-    assert (bound >= found * (1 - 1e-9)).all()
-
-
-def test_attention_bound_is_tight_for_small_radii() -> None:
-    """To first order the bound is the Jacobian's norm, which ascent reaches."""
-    x, weights = attention_case(3, 1.0, 1.0)
-    radius = 1e-5
-    bound = attention_sensitivity(x, *weights).bound(torch.full((3,), radius, dtype=torch.float64))
-    assert (bound <= 1.02 * steepest(x, weights, radius, True, steps=300)).all()
-
-
-def test_attention_jacobian_is_the_dense_one() -> None:
-    x, weights = attention_case(4, 1.0, 1.0)
-    dense = torch.stack(
-        [
-            torch.autograd.functional.jacobian(lambda z: attend(z[None], *weights)[0], x[i]).reshape(24, 24)
-            for i in range(3)
-        ]
-    )
-    assert torch.allclose(
-        attention_sensitivity(x, *weights).jacobian, torch.linalg.matrix_norm(dense, ord=2), rtol=1e-8
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 10**6), st.floats(1e-3, 2.0), st.floats(1.0, 3.0))
-def test_attention_bound_grows_with_the_radius_and_is_zero_at_zero(seed, radius, factor) -> None:
-    x, weights = attention_case(seed, 1.0, 1.0)
-    sensitivity = attention_sensitivity(x, *weights)
-    small = sensitivity.bound(torch.full((3,), radius, dtype=torch.float64))
-    large = sensitivity.bound(torch.full((3,), radius * factor, dtype=torch.float64))
-    assert (small <= large).all()
-    assert (sensitivity.bound(torch.zeros(3, dtype=torch.float64)) == 0).all()
-
-
 def test_attention_layer_is_its_head_weights() -> None:
     torch.manual_seed(0)
     layer = ResidualAttention(8, 2, qk_norm=2.0, vo_norm=0.5).double()
     x = torch.randn(3, 5, 8, dtype=torch.float64)
-    assert torch.allclose(layer(x), attend(x, *layer.head_weights()))
+    assert torch.allclose(layer(x), attend(x, layer.head_weights()))
 
 
 @settings(max_examples=200, deadline=None)
@@ -171,7 +97,7 @@ def test_no_layer_moves_more_than_its_bound(seed) -> None:
     x = torch.rand(4, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed + 1)
     for layer in model[:-1]:
-        bound = local_bound(layer, x)
+        bound = exact_step(layer, x).bound
         for radius in (1e-3, 0.1, 1.0):
             limit = bound(torch.full((4,), radius, dtype=torch.float64))
             move = torch.randn(50, *x.shape, generator=generator, dtype=torch.float64)
@@ -179,6 +105,82 @@ def test_no_layer_moves_more_than_its_bound(seed) -> None:
             moved = torch.stack([(layer(x + m) - layer(x)).flatten(1).norm(dim=1) for m in move]).amax(0)
             assert (moved <= limit * (1 + 1e-9)).all(), type(layer).__name__
         x = layer(x)
+
+
+def random_reach(x: torch.Tensor, radius: float, rest: float, seed: int) -> tuple[Reach, torch.Tensor]:
+    """A reach around x (n, *shape) with 6 random directions, and 200 input changes inside it: (200, n, *shape)."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    n, ones = len(x), torch.ones(len(x), dtype=torch.float64)
+    columns = draw(6, *x.shape) / math.sqrt(x[0].numel())
+    xi = draw(200, n, 6)
+    xi *= radius / xi.norm(dim=2, keepdim=True)
+    other = draw(200, *x.shape)
+    other *= rest / other.flatten(2).norm(dim=2).reshape(200, n, *[1] * (x.ndim - 1))
+    flat = columns.flatten(2).permute(1, 2, 0)
+    delta = torch.linalg.matrix_norm(flat, ord=2) * radius + rest
+    moves = torch.einsum("snp,pn...->sn...", xi, columns) + other
+    return Reach(columns, radius * ones, rest * ones, delta), moves
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("radius", "rest"), [(1e-3, 0.0), (0.05, 0.01), (0.5, 0.1), (2.0, 1.0)])
+def test_no_remainder_exceeds_its_bound(seed, radius, rest) -> None:
+    """Each layer's nominal Jacobian, its remainder's norm, and what the remainder takes along its own worst direction."""
+    model = network(seed).double()
+    x = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for layer in model[:-1]:
+        step = exact_step(layer, x)
+        reach, moves = random_reach(x, radius, rest, seed)
+        linear = step.push(moves)
+        _, exact = (
+            torch.func.jvp(layer, (x,), (moves[0],)) if "Attention" not in type(layer).__name__ else (0, linear[0])
+        )
+        assert torch.allclose(linear[0], exact, atol=1e-9), type(layer).__name__
+        left = torch.stack([layer(x + move) - layer(x) for move in moves]) - linear
+        sizes = left.flatten(2).norm(dim=2)
+        assert (sizes <= step.remainder(reach) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
+        worst = left[sizes.argmax(0), torch.arange(3)]  # n, *shape
+        against = -worst / worst.flatten(1).norm(dim=1).clamp(min=1e-300).reshape(3, *[1] * (worst.ndim - 1))
+        a = torch.stack([against, torch.randn_like(against)], dim=1)
+        taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
+        assert (taken <= step.along(a, reach) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
+        x = layer(x)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_margin_falls_further_than_its_bound(seed) -> None:
+    """The network-level bound against random and gradient moves of the image, for every rival and both passes."""
+    model = network(seed).double()
+    images = torch.rand(4, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    labels = model(images).argmax(1)
+    traced = trace(model, images, labels)
+    for radius in (1e-3, 0.03, 0.3, 1.0):
+        radii = torch.full((4,), radius, dtype=torch.float64)
+        both, composed = traced.falls(radii), traced.falls(radii, composed_only=True)
+        assert (both <= composed * (1 + 1e-9)).all()
+        moves = torch.randn(100, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        moves[:4] = -traced.gradients[0].transpose(0, 1)  # straight down each rival's margin
+        moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
+        logits = model((images + moves).flatten(0, 1)).unflatten(0, (100, 4))
+        margins = logits.gather(2, labels.expand(100, 4)[..., None]) - logits
+        assert (traced.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+
+
+def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
+    """To first order it pays the gradient's norm alone, where composing pays the product of all layers."""
+    model = network(1)
+    images = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    traced = trace(model, images, model(images).argmax(1))
+    radii = torch.full((20,), 1e-4, dtype=torch.float64)
+    rivals = traced.rivals > 0
+    both, composed = traced.falls(radii)[rivals], traced.falls(radii, composed_only=True)[rivals]
+    first = (traced.gradients[0].flatten(2).norm(dim=2) * 1e-4)[rivals]
+    assert both.mean() < 1.1 * first.mean()
+    assert both.mean() < 0.9 * composed.mean()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -227,7 +229,7 @@ def test_wrong_and_tied_images_are_not_certified() -> None:
 def test_a_layer_without_a_bound_is_refused_by_name() -> None:
     model = nn.Sequential(Patchify(2), nn.LayerNorm(4), MeanPool(), NormalisedHead(4, 3))
     with pytest.raises(BenchmarkError, match="LayerNorm"):
-        trace(model, torch.rand(2, 1, 4, 4))
+        trace(model, torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
     with pytest.raises(BenchmarkError, match="NormalisedHead"):
         certify(nn.Sequential(nn.Flatten()), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
 

@@ -1,32 +1,35 @@
-"""Certified l2 radii by carrying a local bound through the network, layer by layer, around each clean image.
+"""Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
-The model is an `nn.Sequential` of layers known here. If the input moves by at most e in l2, the output of layer k moves
-by at most d_k, d_0 = e, d_(k+1) = bound_k(d_k), each `bound_k` a proven upper bound of
-sup ||f_k(x') - f_k(x)|| over ||x' - x|| <= d_k around the nominal x (Havens et al. 2024, section 3, eq. 9). With the
-last layer linear with rows w_j, a rival j wins only if ||w_y - w_j|| d_K reaches the margin logit_y - logit_j: every
-rival is checked with its own norm, and a tie is not certified. Each bound is monotone in its argument, so the certified
-radii of an image form an interval from 0, found by bisection from below: the radius returned was itself verified.
+The model is a plain `nn.Sequential` of layers with a `Step` (steps.py), ending in a `NormalisedHead` with rows w_j. Let the
+image move by xi, ||xi|| <= e, layer k's input by D_k, and f_k(x_k + D) = f_k(x_k) + J_k D + R_k(D).
+
+Composing (Havens et al. 2024, section 3): ||D_(k+1)|| <= bound_k(||D_k||), so that at the head the margin over rival j
+falls by at most ||w_y - w_j|| ||D_K||.
+
+Margin gradient: with a_k the gradient of the nominal margin at layer k's input (a_K = w_y - w_j, a_k = J_k^T a_(k+1)),
+by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>.
+So it falls by at most max |<a_i, D_i>| + sum_(k >= i) along_k. Every i is tried and the least fall counts, per rival; i = K
+is composing. Here D_k = L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k, rho_(k+1) = ||J_k|| rho_k + remainder_k,
+which also gives ||D_k|| <= ||L_k|| e + rho_k, used wherever it is less than what composing gives.
+
+Every class but the label is a rival, and a tie is not certified. The radius returned is one at which the whole check
+succeeded, so it needs no monotonicity: a ball that holds contains the smaller ones.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
-from functools import singledispatch
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
-from benchmark.certificates.lofast import attention_sensitivity
 from benchmark.certificates.spectral import spectral_norm_upper
+from benchmark.certificates.steps import UP, Reach, Step, exact_step
 from benchmark.errors import BenchmarkError
-from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
-from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
-
-Bound = Callable[[torch.Tensor], torch.Tensor]
+from benchmark.layers.lipschitz import NormalisedHead
 
 # Taken from every margin for the rounding of the float32 network that runs; see `guarantee`.
 FLOAT32_ALLOWANCE = 1e-4
@@ -59,17 +62,57 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     return gap
 
 
+@dataclass(frozen=True)
+class Trace:
+    """A network run in float64 around n images, and what both ways need of it."""
+
+    steps: list[Step]
+    columns: list[torch.Tensor]  # L_k at each step's input: (directions, n, *shape)
+    reaches: list[torch.Tensor]  # ||L_k|| at each step's output: (n,)
+    gradients: list[torch.Tensor]  # a_k at the image and at each step's output: (n, classes, *shape)
+    rivals: torch.Tensor  # ||w_y - w_j||: (n, classes), 0 for the label itself
+    margins: torch.Tensor  # logit_y - logit_j: (n, classes)
+
+    def falls(self, radius: torch.Tensor, *, composed_only: bool = False) -> torch.Tensor:
+        """How far each margin can fall within `radius` (n,): (n, classes) upper bounds."""
+        delta, rho = radius, torch.zeros_like(radius)
+        starts, taken = [], []  # the gradient's part when starting at each step, and what each step takes
+        for index, step in enumerate(self.steps):
+            if not composed_only:
+                reach = Reach(self.columns[index], radius, rho, delta)
+                starts.append(self._first_order(index, reach))
+                taken.append(step.along(self.gradients[index + 1], reach))
+                rho = (step.gain * rho + step.remainder(reach)) * UP
+            delta = step.bound(delta)
+            if not composed_only:
+                delta = torch.minimum(delta, self.reaches[index] * radius * UP + rho)
+        least = self.rivals * delta[:, None]
+        later = torch.zeros_like(least)
+        for start, part in zip(reversed(starts), reversed(taken), strict=True):
+            later = later + part
+            least = torch.minimum(least, (start + later) * UP)
+        return least
+
+    def _first_order(self, index: int, reach: Reach) -> torch.Tensor:
+        """<a, D> at the input of a step is at most this: (n, classes)."""
+        a = self.gradients[index].flatten(2)
+        sizes = torch.linalg.vector_norm(a, dim=2)
+        through = torch.linalg.vector_norm(torch.einsum("pnm,nrm->pnr", reach.columns.flatten(2), a), dim=0)
+        split = through * reach.radius[:, None] + sizes * reach.rho[:, None]
+        return torch.minimum(split, sizes * reach.delta[:, None]) * (1 + 1e-9)
+
+
 def certify(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, steps: int = 40
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-4
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
     Args:
-        model: an `nn.Sequential` of layers with a declared bound, ending in a `NormalisedHead`.
+        model: a plain `nn.Sequential` of layers with a Step, ending in a `NormalisedHead`.
         images: (n, c, h, w) in [0, 1].
         labels: (n,) int64.
-        largest: radii above this are reported as this, in pixels.
-        steps: bisection steps, so radii are within largest / 2^steps of what the bounds give.
+        largest: radii above this are not looked for, in pixels.
+        precision: relative, of what the bounds give.
 
     Returns:
         (n,) float64 radii.
@@ -77,47 +120,88 @@ def certify(
     Raises:
         BenchmarkError: a layer without a declared bound (named), or a model that is no such sequence.
     """
-    bounds, logits, head = trace(model, images)
-    weight = head.weight.detach()
-    rivals = torch.linalg.vector_norm(weight[labels][:, None] - weight[None], dim=-1) * (1 + 1e-12)
-    margins = logits.gather(1, labels[:, None]) - logits - FLOAT32_ALLOWANCE
-    is_rival = torch.ones_like(margins, dtype=torch.bool).scatter_(1, labels[:, None], False)
+    traced = trace(model, images, labels)
+    is_rival = torch.ones_like(traced.margins, dtype=torch.bool).scatter_(1, labels[:, None], False)
 
-    def holds(radius: torch.Tensor) -> torch.Tensor:
-        moved = radius
-        for bound in bounds:
-            moved = bound(moved)
-        safe = margins > rivals * moved[:, None]
-        return (safe | ~is_rival).all(1)
+    def holds(radius: torch.Tensor, composed_only: bool) -> torch.Tensor:
+        falls = traced.falls(radius, composed_only=composed_only)
+        return ((traced.margins - FLOAT32_ALLOWANCE > falls) | ~is_rival).all(1) & (radius <= largest)
 
-    low = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    high = torch.full_like(low, largest)
-    low = torch.where(holds(high), high, low)
-    for _ in range(steps):
+    radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
+    for composed_only in (True, False):
+        radius = _largest(partial(holds, composed_only=composed_only), radius, precision)
+    return radius
+
+
+def _largest(holds: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, precision: float) -> torch.Tensor:
+    """From `low`, which holds (or is 0), the largest radius found to hold: steps up by half, then bisection."""
+    high = torch.where(low > 0, low * 1.5, 2.0**-20)
+    growing = torch.ones_like(low, dtype=torch.bool)
+    while growing.any():
+        growing = growing & holds(high)
+        low = torch.where(growing, high, low)
+        high = torch.where(growing, high * 1.5, high)
+    while ((high - low) > precision * high).any() and (low > 0).any():
         middle = (low + high) / 2
         good = holds(middle)
         low, high = torch.where(good, middle, low), torch.where(good, high, middle)
+        high = torch.where(low > 0, high, 0.0)
     return low
 
 
-@torch.no_grad()
-def trace(model: nn.Module, images: torch.Tensor) -> tuple[list[Bound], torch.Tensor, NormalisedHead]:
-    """Runs the float64 copy of `model` and collects each layer's bound around what it sees: bounds, logits, head."""
+def trace(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Trace:
+    """Runs the float64 copy of `model`, collecting steps, Jacobians so far and margin gradients.
+
+    Raises:
+        BenchmarkError: as `certify`.
+    """
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
     _refuse_hooks(model)
-    model = copy.deepcopy(model).double().eval()
-    x, bounds = images.double(), []
-    for layer in model[:-1]:
-        if type(layer) not in local_bound.registry:  # a subclass may compute something else
-            local_bound.dispatch(object)(layer, x)
-        bounds.append(local_bound(layer, x))
-        x = layer(x)
+    model = copy.deepcopy(model).double().eval().requires_grad_(False)
     head = model[-1]
     assert isinstance(head, NormalisedHead)
-    if x.ndim != 2:
-        raise BenchmarkError(f"the head needs one vector an image; the layer before it gives shape {tuple(x.shape)}")
-    return bounds, head(x), head
+    with torch.enable_grad():
+        activations = [images.double().requires_grad_()]
+        steps: list[Step] = []
+        for layer in model[:-1]:
+            steps.append(exact_step(layer, activations[-1].detach()))
+            activations.append(layer(activations[-1]))
+        last = activations[-1]
+        if last.ndim != 2:
+            raise BenchmarkError(f"the head needs one vector an image; the layer before it gives {tuple(last.shape)}")
+        difference = head.weight[labels][:, None] - head.weight[None]  # w_y - w_j: (n, classes, width)
+        gradients = [
+            torch.autograd.grad((last * difference[:, rival]).sum(), activations, retain_graph=True)
+            for rival in range(difference.shape[1])
+        ]
+    logits = head(last.detach())
+    columns, reaches = _columns(images.double(), steps)
+    return Trace(
+        steps=steps,
+        columns=columns,
+        reaches=reaches,
+        gradients=[torch.stack(parts, dim=1) for parts in zip(*gradients, strict=True)],
+        rivals=torch.linalg.vector_norm(difference, dim=-1) * UP,
+        margins=logits.gather(1, labels[:, None]) - logits,
+    )
+
+
+def _columns(images: torch.Tensor, steps: list[Step]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """L at each step's input and ||L|| at its output. Only L L^T matters, so L is kept no wider than it is tall."""
+    size = images[0].numel()
+    basis = torch.eye(size, dtype=torch.float64, device=images.device)
+    now = basis.reshape(size, 1, *images.shape[1:]).expand(-1, len(images), *images.shape[1:])
+    columns, reaches = [], []
+    for step in steps:
+        columns.append(now)
+        now = step.push(now)
+        flat = now.flatten(2).permute(1, 2, 0)  # (n, outputs, directions)
+        if flat.shape[1] < flat.shape[2]:
+            flat = torch.linalg.qr(flat.mT, mode="r").R.mT
+            now = flat.permute(2, 0, 1).reshape(flat.shape[2], *now.shape[1:])
+        reaches.append(spectral_norm_upper(flat) * (1 + 1e-9))
+    return columns, reaches
 
 
 def _refuse_hooks(model: nn.Module) -> None:
@@ -127,97 +211,3 @@ def _refuse_hooks(model: nn.Module) -> None:
             raise BenchmarkError(
                 f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
             )
-
-
-def _needs(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
-    if x.ndim != ndim:
-        raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
-
-
-@singledispatch
-def local_bound(layer: nn.Module, x: torch.Tensor) -> Bound:
-    """The map from an upper bound of the input's l2 change (n,) to one of the output's, around nominal inputs x."""
-    raise BenchmarkError(
-        f"no bound is declared for the layer {type(layer).__name__}; the certificate is refused rather than guessed"
-    )
-
-
-def _times(constant: float | torch.Tensor) -> Bound:
-    return lambda radius: radius * constant
-
-
-@local_bound.register
-def _(layer: Patchify, x: torch.Tensor) -> Bound:
-    _needs(layer, x, 4)
-    if x.shape[2] % layer.patch or x.shape[3] % layer.patch:
-        raise BenchmarkError(f"patches of {layer.patch} do not tile {x.shape[2]}x{x.shape[3]} images")
-    return _times(1.0)
-
-
-@local_bound.register
-def _(layer: Positions, x: torch.Tensor) -> Bound:
-    if x.shape[1:] != layer.offset.shape:  # broadcasting would repeat the input, which is no isometry
-        raise BenchmarkError(f"positions {tuple(layer.offset.shape)} do not fit tokens {tuple(x.shape[1:])}")
-    return _times(1.0)
-
-
-@local_bound.register
-def _(layer: Normalise, x: torch.Tensor) -> Bound:
-    return _times((1 / layer.std) * (1 + 1e-12))
-
-
-@local_bound.register
-def _(layer: MeanPool, x: torch.Tensor) -> Bound:
-    _needs(layer, x, 3)
-    return _times((1 + 1e-12) / math.sqrt(x.shape[1]))
-
-
-@local_bound.register
-def _(layer: BoundedLinear, x: torch.Tensor) -> Bound:
-    return _times(spectral_norm_upper(layer.weight))
-
-
-@local_bound.register
-def _(layer: SLLBlock, x: torch.Tensor) -> Bound:
-    """With lam = ||T^-1/2 W^T W T^-1/2||: 1 if lam <= 1, else sqrt(1 + 4 lam (lam - 1)), from the proof in SLLBlock."""
-    lam = spectral_norm_upper(layer.weight / layer.scale.sqrt()) ** 2
-    return _times((1 + 4 * lam * (lam - 1).clamp(min=0)).sqrt() * (1 + 1e-12))
-
-
-@local_bound.register
-def _(layer: ResidualAttention, x: torch.Tensor) -> Bound:
-    _needs(layer, x, 3)
-    if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
-        raise BenchmarkError("ResidualAttention has a bias, which its bound leaves out; the certificate is refused")
-    return attention_sensitivity(x, *layer.head_weights()).bound
-
-
-@local_bound.register
-def _(layer: LayerProject, x: torch.Tensor) -> Bound:
-    _needs(layer, x, 3)
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    return lambda radius: projection_bound(norms, layer.radius, radius)
-
-
-def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> torch.Tensor:
-    """How far the tokens' projections onto the ball move when the tokens move by at most `radius` together.
-
-    Exact for one token up to radius norm + ball: the radius itself inside the ball; outside, the largest angle
-    (e^2 <= r^2 - R^2) or the point of the ball nearest to leaving it. Each token's squared bound is convex in its
-    squared budget and 0 at 0, so the worst case spends all on one token: the maximum over tokens.
-
-    Args:
-        norms: (n, tokens) norms r of the nominal tokens.
-        ball: R.
-        radius: (n,) budgets e.
-
-    Returns:
-        (n,) upper bounds; never above `radius`.
-    """
-    r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
-    inner = (1 - (e / r) ** 2).clamp(min=0).sqrt()
-    # 2 (1 - inner) = 2 (e/r)^2 / (1 + inner), without cancellation
-    by_angle = ball * (e / r) * (2 / (1 + inner)).sqrt()
-    by_chord = ((ball / r) * (e**2 - (r - ball) ** 2).clamp(min=0)).sqrt()
-    outside = torch.where(e**2 <= r**2 - ball**2, by_angle, by_chord)
-    return torch.minimum(torch.where(r <= ball, e, outside).amax(1) * (1 + 1e-12), radius)

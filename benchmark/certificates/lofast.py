@@ -1,55 +1,160 @@
 """Local sensitivity of multi-head dot-product attention around one input, after Havens et al. 2024 and tighter.
 
-F(X) = H X + sum_l P_l(X) X A_l, P_l = softmax(X B_l X^T / s) by rows, A_l = W_V,l W_O,l, B_l = W_Q,l W_K,l^T,
-s = sqrt(d_head), H = I (residual) or 0. For X' = X + G with ||G||_F <= e the scores change by
-dS = (T(G) + G B G^T) / s, T(G) = G B X^T + X B G^T. C = I - 11^T/n removes what softmax ignores, so with
-tau = (||T(.) C|| e + ||B|| e^2) / s: ||dS C||_F <= tau and, softmax being 1/2-Lipschitz, ||P' - P||_F <= tau / 2.
+F(X) = H X + sum_l P_l(X) X A_l, P_l = softmax(S_l / s) by rows, S_l = X B_l X^T + 1 (X c_l)^T, A_l = V_l O_l = W_V W_O,
+B_l = W_Q W_K^T, c_l = W_K b_Q, s = sqrt(d_head), H = I (residual) or 0. Key biases shift whole rows of S, which softmax
+ignores; value and output biases add constants. For X' = X + G with ||G||_F <= e the scores change by
+dS = (T(G) + G B G^T) / s with T(G) = G B X^T + X B G^T + 1 (G c)^T. All bounds below are sums of two parts.
 
-Two upper bounds of ||F(X') - F(X)||_F, the least of which is returned:
+Part one, linear in e, either way an exact norm:
+  Z. zeta = ||H (x) I + sum P_l (x) A_l^T||, leaving (P' - P) X' A, or
+  D. ||DF(X)||, the whole Jacobian, leaving what DF misses.
 
-1. *halved and centred*: F(X') - F(X) = [H G + sum P G A] + sum (P' - P)(C X A + G A), because (P' - P) 1 = 0. Hence
-   zeta e + sum_l tau/2 (||C X A|| + e ||A||), zeta = ||H (x) I + sum P_l (x) A_l^T||.
-2. *whole Jacobian, global remainder*: with J_i the softmax Jacobian of row i, P' - P = J dS + r and
-   |r_i| <= sqrt(6)/18 |C dS_i|^2 (sqrt(6)/9 is the supremum of softmax's second derivative, the largest third central
-   moment over unit directions). Collecting the part linear in G into DF(X):
-   ||DF(X)|| e + sum_l [max_i ||J_i X A|| ||B|| e^2 / s + sqrt(6)/18 tau^2 ||C X A|| + tau e ||A|| / 2].
+Part two, per head. Write C = I - 11^T/n; J_i = diag(p_i) - p_i p_i^T = K_i^T K_i with K_i = (I - q q^T) diag(q),
+q = sqrt(p_i) (I - q q^T is a projection); tau = (||T(.) C|| e + ||B|| e^2)/s, so ||dS C||_F <= tau;
+tau_J = (||row-wise K_i T|| e + max ||K_i|| ||B|| e^2)/s, so ||(K_i dS_i)_i||_F <= tau_J. Two facts about P' - P:
+  global. Softmax is 1/2-Lipschitz: ||P' - P||_F <= tau / 2; and P' - P = J dS + r with ||r||_F <= sqrt(6)/18 tau^2
+          (sqrt(6)/9 is the supremum of its second derivative, the largest third central moment). Rows of both sum to 0.
+  local.  Self-concordance: along the segment J_i(t) <= e^(t w_i) J_i, w_i bounding the spread of row i's score changes,
+          so (P' - P)_i = K_i^T (I + E) K_i dS_i, ||I + E|| <= kappa(w_i) = (e^w - 1)/w, ||E|| <= eta(w_i) = kappa - 1.
+Hence, taking the lesser of global and local wherever both bound the same thing,
+  move   = ||(P' - P) X A||  <= min(tau/2 ||C X A||,             tau_J max_i kappa_i ||K_i X A||)
+  bend   = ||(P' - P - J dS) X A|| <= min(sqrt(6)/18 tau^2 ||C X A||, tau_J max_i eta_i ||K_i X A||)
+  cross  = ||(P' - P) G A||  <= e ||A|| min(tau/2,               tau_J max_i kappa_i ||K_i||)
+  Z: move + cross.   D: max_i ||J_i X A|| ||B|| e^2 / s + bend + cross.
+Heads are summed, or taken jointly: sum_l f_l(V_l) O_l has norm at most ||[O_1; ...; O_h]|| sqrt(sum_l f_l(V_l)^2), with V_l
+in place of A_l. (METHODS' families 1 to 5 are these combinations; the per-head, per-term least is at most each of them.)
+
+The published Theorem 1, with the right T of its appendix: zeta e + sum tau'(||X A|| + e ||A||), tau' without C and without
+the 1/2. Its (12): the same with 1 + sum ||A|| ||P|| for zeta.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from benchmark.certificates.spectral import spectral_norm_upper
+from benchmark.certificates.spectral import FORMED_SIDE, operator_norm_upper, psd_norm_upper, spectral_norm_upper
 
 SOFTMAX_CURVATURE = math.sqrt(6) / 18 * (1 + 1e-12)
+FAR = 60.0  # beyond this spread the local bounds are given up: e^w would amplify the rounding of J
+METHODS = ("tight", "paper", "naive")
+
+
+@dataclass(frozen=True)
+class HeadConstants:
+    """For one choice of value map M (A_l, or V_l for joint heads): norms per head and row, float64.
+
+    a ||M|| and x ||X M||, v ||C X M||, g max_i ||J_i X M|| (batch, heads); k ||K_i X M|| (batch, heads, tokens).
+    """
+
+    a: torch.Tensor
+    x: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    k: torch.Tensor
 
 
 @dataclass(frozen=True)
 class AttentionSensitivity:
-    """What the bounds need of one attention layer at each nominal input, computed once for all radii.
+    """What the bounds need of one attention layer at each nominal input, computed once for all radii."""
 
-    Shapes: (batch,) for zeta and jacobian; (heads,) for b and a; (batch, heads) for m, v and g. float64 upper bounds.
-    """
-
-    zeta: torch.Tensor
-    jacobian: torch.Tensor
-    b: torch.Tensor
-    a: torch.Tensor
-    m: torch.Tensor
-    v: torch.Tensor
-    g: torch.Tensor
+    zeta: torch.Tensor  # (batch,)
+    jacobian: torch.Tensor  # (batch,)
+    derivative: torch.Tensor | None  # (batch, tokens * d, tokens * d), DF(X); None where it is too large to form
+    naive: torch.Tensor  # (batch,)
+    b: torch.Tensor  # (heads,)
+    outputs: torch.Tensor  # (), ||[O_1; ...; O_h]||
+    m: torch.Tensor  # (batch, heads), ||T||
+    m_centred: torch.Tensor  # (batch, heads)
+    m_local: torch.Tensor  # (batch, heads)
+    spread: torch.Tensor  # (batch, heads, tokens), the norm of row i's score spread, before 1/s
+    k: torch.Tensor  # (batch, heads, tokens), ||K_i||
+    summed: HeadConstants
+    joint: HeadConstants
     scale: float
+    failure: float  # probability over random probes that zeta or jacobian is too small; 0 unless n d > 8192
 
-    def bound(self, radius: torch.Tensor) -> torch.Tensor:
+    def bound(self, radius: torch.Tensor, method: str = "tight") -> torch.Tensor:
         """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (batch,) to (batch,), monotone."""
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
+        if not (torch.isfinite(radius).all() and (radius >= 0).all()):
+            raise ValueError("a radius is negative or not finite")
+        if method != "tight":
+            e = radius[:, None]
+            rest = (self.m * e + self.b * e**2) / self.scale * (self.summed.x + e * self.summed.a)
+            return (self.naive if method == "naive" else self.zeta) * radius + rest.sum(1)
+        first = torch.stack([self.zeta * radius, self.jacobian * radius])
+        return (first + self._least(radius)).amin(0) * (1 + 1e-12)
+
+    def remainder(self, radius: torch.Tensor) -> torch.Tensor:
+        """||F(X + G) - F(X) - DF(X) G|| is at most this for ||G||_F <= radius: (batch,) to (batch,)."""
+        return self._least(radius)[1] * (1 + 1e-12)
+
+    def _least(self, radius: torch.Tensor) -> torch.Tensor:
+        """Part two after Z and after D, heads summed or joint, whichever is less: (2, batch)."""
+        summed, joint = self._remainders(self.summed, radius), self._remainders(self.joint, radius)
+        return torch.minimum(summed.sum(-1), self.outputs * torch.linalg.vector_norm(joint, dim=-1))
+
+    def _remainders(self, head: HeadConstants, radius: torch.Tensor) -> torch.Tensor:
+        """Part two after Z and after D, per head: (2, batch, heads)."""
         e = radius[:, None]
-        tau = (self.m * e + self.b * e**2) / self.scale
-        halved = self.zeta * radius + (tau / 2 * (self.v + e * self.a)).sum(1)
-        remainder = self.g * self.b * e**2 / self.scale + SOFTMAX_CURVATURE * tau**2 * self.v + tau * e * self.a / 2
-        return torch.minimum(halved, self.jacobian * radius + remainder.sum(1))
+        tau = (self.m_centred * e + self.b * e**2) / self.scale
+        tau_local = (self.m_local * e + self.k.amax(-1) * self.b * e**2) / self.scale
+        # 1.2072 >= (1 + sqrt 2) / 2: the spread of the quadratic part of one row
+        w = (self.spread * e[..., None] + 1.2072 * (self.b * e**2)[..., None]) / self.scale
+        kappa = torch.where(w < 1e-8, 1 + w, torch.expm1(w) / w.clamp(min=1e-300))
+        eta = torch.where(w < 1e-3, w / 2 * (1 + w / 2), kappa - 1)
+        kappa, eta = (torch.where(w > FAR, math.inf, factor * (1 + 1e-12)) for factor in (kappa, eta))
+
+        def local(factor: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+            product = tau_local * (factor * norms).amax(-1)
+            return torch.where(torch.isnan(product), math.inf, product)  # 0 times infinity
+
+        move = torch.minimum(tau / 2 * head.v, local(kappa, head.k))
+        bend = torch.minimum(SOFTMAX_CURVATURE * tau**2 * head.v, local(eta, head.k))
+        cross = e * head.a * torch.minimum(tau / 2, local(kappa, self.k))
+        return torch.stack([move + cross, head.g * self.b * e**2 / self.scale + bend + cross])
+
+
+def attention_bound(
+    x: torch.Tensor,
+    w_q: torch.Tensor,
+    w_k: torch.Tensor,
+    w_v: torch.Tensor,
+    w_o: torch.Tensor,
+    radius: float | torch.Tensor,
+    *,
+    residual: bool = True,
+    query_bias: torch.Tensor | None = None,
+    method: str = "tight",
+) -> torch.Tensor:
+    """An upper bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius, per example.
+
+    Guarantee: never below the supremum (with probability 1 - 2e-9 over random probes when tokens * d > 8192).
+
+    Args:
+        x: (tokens, d) or (batch, tokens, d) nominal inputs.
+        w_q, w_k, w_v: (heads, d, d_head), acting on rows: queries are x @ w_q (+ query_bias).
+        w_o: (heads, d_head, d).
+        radius: one number or (batch,), l2 in token space.
+        query_bias: (heads, d_head). Biases of keys, values and outputs do not matter.
+        method: "tight" (the module's least), "paper" (Theorem 1, right T) or "naive" (eq. 12).
+
+    Returns:
+        () or (batch,) float64.
+
+    Raises:
+        ValueError: shapes that do not fit, a radius that is negative or NaN, a value that is not finite.
+    """
+    batch = x if x.ndim == 3 else x[None]
+    sensitivity = attention_sensitivity(batch, w_q, w_k, w_v, w_o, residual=residual, query_bias=query_bias)
+    radii = torch.as_tensor(radius, dtype=torch.float64, device=batch.device).expand(len(batch))
+    result = sensitivity.bound(radii, method)
+    return result if x.ndim == 3 else result[0]
 
 
 def attention_sensitivity(
@@ -60,50 +165,138 @@ def attention_sensitivity(
     w_o: torch.Tensor,
     *,
     residual: bool = True,
+    query_bias: torch.Tensor | None = None,
 ) -> AttentionSensitivity:
-    """The constants of the bounds at each nominal input.
-
-    Args:
-        x: (batch, tokens, d) nominal inputs.
-        w_q, w_k, w_v: (heads, d, d_head), acting on rows: queries are x @ w_q.
-        w_o: (heads, d_head, d).
-        residual: H = I, else H = 0.
-
-    Raises:
-        ValueError: shapes that do not fit, or a value that is not finite.
-    """
+    """The constants of the bounds; arguments as in `attention_bound`, x with a batch axis."""
     x, w_q, w_k, w_v, w_o = (t.detach().double() for t in (x, w_q, w_k, w_v, w_o))
-    if x.ndim != 3 or w_q.shape != w_k.shape or w_q.shape[1] != x.shape[2] or w_o.shape[2] != x.shape[2]:
-        raise ValueError(f"x {tuple(x.shape)} does not fit weights {tuple(w_q.shape)}, {tuple(w_o.shape)}")
-    batch, n, d = x.shape
-    scale = math.sqrt(w_q.shape[2])
+    _check(x, w_q, w_k, w_v, w_o)
+    n, scale = x.shape[1], math.sqrt(w_q.shape[2])
     B, A = w_q @ w_k.mT, w_v @ w_o
-    P = torch.softmax(torch.einsum("bic,hcd,bjd->bhij", x, B, x) / scale, dim=-1)
-    XA = torch.einsum("bnc,hcd->bhnd", x, A)
-    centred = XA - XA.mean(2, keepdim=True)
-    T = _score_jacobian(x, B)  # b h i j a k
-    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None])  # b h i j c: rows p_j (xA_j - sum_m p_m xA_m)
-    linear = torch.einsum("bhij,hkc->bicjk", P, A)
-    if residual:
-        linear = linear + torch.eye(n * d, dtype=x.dtype, device=x.device).reshape(n, d, n, d)
-    total = linear + torch.einsum("bhijak,bhijc->bicak", T, JXA) / scale
-    T_centred = T - T.mean(3, keepdim=True)
+    c = torch.zeros_like(w_q[..., 0]) if query_bias is None else (w_k @ query_bias.detach().double()[..., None])[..., 0]
+    right = torch.einsum("hkd,bjd->bhjk", B, x)  # r_j = B x_j
+    left = torch.einsum("hkd,bik->bhid", B, x) + c[:, None]  # l_i = B^T x_i + c; T_ij = <G, e_i r_j^T + e_j l_i^T>
+    P = torch.softmax(
+        (torch.einsum("bic,bhjc->bhij", x, right) + torch.einsum("bjc,hc->bhj", x, c)[:, :, None]) / scale, -1
+    )
+    q = P.sqrt()
+    K = torch.diag_embed(q) - q[..., None] * P[..., None, :]  # (I - q q^T) diag(q), row i's in [..., i, :, :]
+    floor = 1e-15 * n  # what rounding may have lost of J = K^T K
+    gram = _score_gram(right, left)
+    whole = psd_norm_upper(gram.flatten(2, 3).flatten(3)).clamp(min=0)
+    centred = gram - gram.mean(3, keepdim=True)
+    centred = centred - centred.mean(5, keepdim=True)
+    weighted = torch.einsum("bhiaj,bhijkl,bhkcl->bhiakc", K, gram, K)
+    zeta, jacobian, derivative, failure = _linear_norms(x, P, A, right, left, scale, residual)
+    summed, joint = (_head_constants(x, M, P, K, floor) for M in (A, w_v))
+    norms = spectral_norm_upper(P)
     return AttentionSensitivity(
-        zeta=spectral_norm_upper(linear.reshape(batch, n * d, n * d)),
-        jacobian=spectral_norm_upper(total.reshape(batch, n * d, n * d)),
+        zeta=zeta,
+        jacobian=jacobian,
+        derivative=derivative,
+        naive=residual + (spectral_norm_upper(A) * norms).sum(1),
         b=spectral_norm_upper(B),
-        a=spectral_norm_upper(A),
-        m=spectral_norm_upper(T_centred.flatten(4).flatten(2, 3)),
-        v=spectral_norm_upper(centred),
-        g=spectral_norm_upper(JXA).amax(2),
+        outputs=spectral_norm_upper(w_o.flatten(0, 1)),
+        m=whole.sqrt(),
+        m_centred=psd_norm_upper(centred.flatten(2, 3).flatten(3)).sqrt(),
+        m_local=(psd_norm_upper(weighted.flatten(2, 3).flatten(3)) + floor * whole).sqrt(),
+        spread=_spread(right, left),
+        k=(spectral_norm_upper(K) ** 2 + floor).sqrt(),
+        summed=summed,
+        joint=joint,
         scale=scale,
+        failure=failure,
     )
 
 
-def _score_jacobian(x: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    """T(G)_ij = (G B X^T + X B G^T)_ij as a tensor (batch, heads, i, j, a, k) over G_ak."""
-    n = x.shape[1]
-    eye = torch.eye(n, dtype=x.dtype, device=x.device)
-    right = torch.einsum("hkd,bjd->bhjk", B, x)  # (B X^T)_kj
-    left = torch.einsum("bic,hck->bhik", x, B)  # (X B)_ik
-    return torch.einsum("ia,bhjk->bhijak", eye, right) + torch.einsum("ja,bhik->bhijak", eye, left)
+def _check(x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, w_o: torch.Tensor) -> None:
+    heads, d, inner = w_q.shape
+    fits = x.ndim == 3 and x.shape[2] == d and w_k.shape == w_q.shape and w_v.shape[:2] == (heads, d)
+    if not fits or w_o.shape != (heads, w_v.shape[2], d) or not inner:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (x, w_q, w_k, w_v, w_o))
+        raise ValueError(f"shapes of x, w_q, w_k, w_v, w_o do not fit: {shapes}")
+    if not all(torch.isfinite(t).all() for t in (x, w_q, w_k, w_v, w_o)):
+        raise ValueError("an input or weight is not finite (NaN or infinity)")
+
+
+def _score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+    """T T^*: inner products of the functionals T_ij and T_kl, (batch, heads, i, j, k, l)."""
+    n = right.shape[2]
+    eye = torch.eye(n, dtype=right.dtype, device=right.device)
+    rr, ll = right @ right.mT, left @ left.mT
+    rl = right @ left.mT  # r_j . l_k
+    gram = torch.einsum("ik,bhjl->bhijkl", eye, rr) + torch.einsum("jl,bhik->bhijkl", eye, ll)
+    return gram + torch.einsum("il,bhjk->bhijkl", eye, rl) + torch.einsum("jk,bhli->bhijkl", eye, rl)
+
+
+def _spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+    """max over j, k of the norm of G -> T(G)_ij - T(G)_ik, per row i: (batch, heads, tokens)."""
+    n = right.shape[2]
+    gaps = ((right[:, :, :, None] - right[:, :, None]) ** 2).sum(-1)[:, :, None]  # |r_j - r_k|^2 at (1, j, k)
+    own = (left**2).sum(-1)[..., None, None]  # |l_i|^2
+    squared = gaps + 2 * own  # i is neither j nor k
+    along = 2 * (left @ right.mT)  # 2 l_i . r_j
+    difference = along[..., :, None] - along[..., None, :]  # 2 l_i . (r_j - r_k) at (i, j, k)
+    eye = torch.eye(n, dtype=torch.bool, device=right.device)
+    squared = torch.where(eye[:, :, None], gaps + difference + 2 * own, squared)  # i = j: |r_j - r_k + l_i|^2 + |l_i|^2
+    squared = torch.where(eye[:, None, :], gaps - difference + 2 * own, squared)  # i = k
+    squared = torch.where(eye[None], 0.0, squared)  # j = k
+    return (squared.clamp(min=0).flatten(3).amax(-1) * (1 + 1e-10)).sqrt()
+
+
+def _head_constants(x: torch.Tensor, M: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float) -> HeadConstants:
+    XM = torch.einsum("bnc,hcd->bhnd", x, M)
+    size = spectral_norm_upper(XM)
+    JXM = P[..., None] * (XM[:, :, None] - (P @ XM)[:, :, :, None])  # row i: p_j (xM_j - sum_m p_m xM_m)
+    local = spectral_norm_upper(torch.einsum("bhiaj,bhjc->bhiac", K, XM))
+    return HeadConstants(
+        a=spectral_norm_upper(M),
+        x=size,
+        v=spectral_norm_upper(XM - XM.mean(2, keepdim=True)),
+        g=spectral_norm_upper(JXM).amax(2) + floor * size,
+        k=(local**2 + floor * size[..., None] ** 2).sqrt(),
+    )
+
+
+def _linear_norms(
+    x: torch.Tensor,
+    P: torch.Tensor,
+    A: torch.Tensor,
+    right: torch.Tensor,
+    left: torch.Tensor,
+    scale: float,
+    residual: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]:
+    """zeta, ||DF(X)|| and DF(X) per example, formed where n d allows it, else norms through products; and the failure
+    probability of those.
+    """
+    batch, n, d = x.shape
+    XA = torch.einsum("bnc,hcd->bhnd", x, A)
+    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None])  # b h i j c
+    own = torch.einsum("bhijc,bhjk->bhick", JXA, right) / scale  # what G_i adds to row i through r
+    if n * d <= FORMED_SIDE:
+        linear = torch.einsum("bhij,hkc->bicjk", P, A)
+        if residual:
+            linear = linear + torch.eye(n * d, dtype=x.dtype, device=x.device).reshape(n, d, n, d)
+        total = linear + torch.einsum("bhiac,bhik->bicak", JXA, left) / scale
+        index = torch.arange(n, device=x.device)
+        total[:, index, :, index] += own.sum(1).transpose(0, 1)
+        linear, total = (t.reshape(batch, n * d, n * d) for t in (linear, total))
+        return spectral_norm_upper(linear), spectral_norm_upper(total), total, 0.0
+
+    def apply(y: torch.Tensor, *, whole: bool, adjoint: bool) -> torch.Tensor:
+        G = y.unflatten(-1, (n, d))
+        first, second = ("bhji", "hdc") if adjoint else ("bhij", "hcd")
+        out = torch.einsum(f"{first},bpjc,{second}->bpid", P, G, A) + (G if residual else 0)
+        if whole and adjoint:
+            out = out + torch.einsum("bhick,bpic->bpik", own, G)
+            out = out + torch.einsum("bhik,bhiac,bpic->bpak", left, JXA, G) / scale
+        elif whole:
+            out = out + torch.einsum("bhick,bpik->bpic", own, G)
+            out = out + torch.einsum("bhiac,bhik,bpak->bpic", JXA, left, G) / scale
+        return out.flatten(-2)
+
+    def norm(whole: bool) -> torch.Tensor:
+        forward, back = partial(apply, whole=whole, adjoint=False), partial(apply, whole=whole, adjoint=True)
+        return operator_norm_upper(forward, back, n * d, batch=(batch,), device=x.device)
+
+    return norm(False), norm(True), None, 2e-9
