@@ -193,6 +193,7 @@ def _columns(images: torch.Tensor, steps: list[Step]) -> tuple[list[torch.Tensor
     basis = torch.eye(size, dtype=torch.float64, device=images.device)
     now = basis.reshape(size, 1, *images.shape[1:]).expand(-1, len(images), *images.shape[1:])
     columns, reaches = [], []
+    reach = torch.ones(len(images), dtype=torch.float64, device=images.device)
     for step in steps:
         columns.append(now)
         now = step.push(now)
@@ -200,7 +201,9 @@ def _columns(images: torch.Tensor, steps: list[Step]) -> tuple[list[torch.Tensor
         if flat.shape[1] < flat.shape[2]:
             flat = torch.linalg.qr(flat.mT, mode="r").R.mT
             now = flat.permute(2, 0, 1).reshape(flat.shape[2], *now.shape[1:])
-        reaches.append(spectral_norm_upper(flat) * (1 + 1e-9))
+        linear = type(step) is Step  # then the product of norms is near enough
+        reach = reach * step.gain * UP if linear else spectral_norm_upper(flat) * (1 + 1e-9)
+        reaches.append(reach)
     return columns, reaches
 
 
