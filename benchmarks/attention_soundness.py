@@ -39,6 +39,8 @@ def main() -> None:
         found, bounds = one_layer(seed)
         seed += 1
         trials += len(found)
+        if seed % 100 == 0:
+            print(f"{trials} of {wanted} trials, {violations} violations", file=sys.stderr, flush=True)
         for method, bound in bounds.items():
             share = torch.where(found > 0, found / bound.clamp(min=1e-300), 0.0)
             violations += int((share > 1 + 1e-9).sum())  # ascent itself rounds
