@@ -72,7 +72,7 @@ def pipeline(
         console.print("the pipeline fits the submissions")
         return
     changed = stages.write()
-    console.print("\n".join(f"updated {path}" for path in changed) or "the pipeline fits the submissions")
+    console.print("\n".join(changed) or "the pipeline fits the submissions")
 
 
 @app.command(name="list")
@@ -117,7 +117,7 @@ def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], 
 
 @app.command()
 def stage(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STAGES)}, or attack-<suite>.")],
+    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
 ) -> None:
@@ -125,6 +125,12 @@ def stage(
     kind, _, suite = name.partition("-")
     if kind not in STAGES:
         raise BenchmarkError(f"unknown stage {name!r}{near_miss(kind, STAGES)}")
+    if (kind == "data") == bool(row):
+        raise BenchmarkError(
+            "the data stage takes no row" if row else f"stage {name} needs a row: <submission>-<variant>"
+        )
+    if kind == "attack" and not suite:
+        raise BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
     if kind == "data":
         from benchmark.stages.data import prepare_data
 

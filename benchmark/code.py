@@ -10,6 +10,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from benchmark.errors import BenchmarkError
+
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 
 
@@ -31,7 +33,11 @@ def closure(*entries: Path) -> list[Path]:
 @cache
 def _imports(path: Path, _modified: int) -> list[Path]:
     found: list[Path] = []
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    try:
+        tree = ast.parse(path.read_text(), str(path))
+    except SyntaxError as error:
+        raise BenchmarkError(f"{path}, line {error.lineno}: {error.msg}") from None
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found += _resolve(alias.name)

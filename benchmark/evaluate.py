@@ -125,7 +125,7 @@ def _run_component(
     for number, index in enumerate(batches):
         if number < state.batch or not len(index):
             continue
-        report(f"{spec.id}: {component}, {int(state.standing.sum())} of {len(labels)} images standing")
+        report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}")
         with logged_warnings() as warnings:
             found = _call(module, model, images[index], labels[index], spec, component)
         found = into_ball(found, images[index], spec.threat, spec.id)

@@ -58,16 +58,17 @@ def stale() -> list[Path]:
     return sorted(changed) + _orphans(wanted)
 
 
-def write() -> list[Path]:
-    """Brings the generated files up to date and returns those that changed. Locks of other rows are not touched."""
-    wanted = generate()
-    changed = stale()
-    for path in changed:
+def write() -> list[str]:
+    """Brings the generated files up to date; what was done, a line a file. Locks of other rows are not touched."""
+    wanted, done = generate(), []
+    for path in stale():
         if path in wanted:
             files.write(path, wanted[path])
+            done.append(f"updated {path}")
         else:
             shutil.rmtree(path.parent)
-    return changed
+            done.append(f"removed {path.parent}, which belongs to no submission")
+    return done
 
 
 def _orphans(wanted: dict[Path, str]) -> list[Path]:

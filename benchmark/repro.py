@@ -36,8 +36,8 @@ def repro(track: str, jobs: int, report: Report) -> None:
     """
     tracks.load(track)
     mend_rwlock(report)
-    for path in pipeline.write():
-        report(f"updated {path}")
+    for line in pipeline.write():
+        report(line)
     board = pipeline.board_file(track)
     if not board.exists():
         raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
@@ -51,6 +51,8 @@ def repro(track: str, jobs: int, report: Report) -> None:
     todo = [row for row in rows if str(pipeline.row_file(track, row)) in changed]
     _run_rows(track, sorted(todo, key=lambda row: -_seconds(track, row)), jobs, report)
     _dvc(["repro", str(board)], f"{track}-board", report)
+    # DVC keeps no times, so a board that it brought back from its cache lacks them
+    subprocess.run([sys.executable, "-m", "leaderboard.build", track, "times"], check=True)
     report(f"done: open {WORK / track / 'site' / 'index.html'}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from benchmark.errors import BenchmarkError, explain, near_miss
 from benchmark.records import Submission, Track, VariantOnTrack
+from benchmark.tracks import names as track_names
 from benchmark.tracks import read_yaml
 
 FOLDER = Path("submissions")
@@ -56,11 +58,18 @@ def _check_parts(submission: Submission) -> None:
             if entry.certificate:
                 parts["certificates"] = entry.certificate.name
             for kind, part in parts.items():
-                suffix = "yaml" if kind == "tracks" else "py"
-                folder = Path("benchmark") / kind
-                if not (folder / f"{part}.{suffix}").exists():
-                    known = {path.stem for path in folder.glob(f"*.{suffix}")} - {"__init__", "loop"}
+                known = _parts(kind)
+                if part not in known:
                     raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+
+
+def _parts(kind: str) -> set[str]:
+    """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
+    if kind == "tracks":
+        return set(track_names())
+    entry = {"training": "objective", "attacks": "attack", "certificates": "certify"}[kind]
+    paths = (Path("benchmark") / kind).glob("*.py")
+    return {path.stem for path in paths if f"\ndef {entry}(" in path.read_text()}
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
@@ -90,7 +99,7 @@ def method(name: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BenchmarkError(f"{path} does not import: {type(error).__name__}: {error}") from error
+        raise BenchmarkError(f"{_place(name, error)} does not import: {_words(error)}") from error
     if not callable(getattr(module, "build", None)):
         raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
     return module
@@ -105,10 +114,21 @@ def build(submission: Submission, variant: str, track: Track):
     options = settings(submission, variant, track.name).model
     try:
         model = method(submission.name).build(track.data, **options)
-    except (TypeError, ValueError) as error:
-        raise BenchmarkError(f"submissions/{submission.name}/method.py: build failed: {error}") from error
+    except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
+        raise BenchmarkError(f"{_place(submission.name, error)}: build failed: {_words(error)}") from error
     check_output(model, submission.name, track)
     return model
+
+
+def _place(name: str, error: Exception) -> str:
+    """The last line of the submission's own code that the error passed through."""
+    path = FOLDER / name / "method.py"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check_output(model, name: str, track: Track) -> None:
@@ -119,8 +139,11 @@ def check_output(model, name: str, track: Track) -> None:
         raise BenchmarkError(f"submissions/{name}: build returned {type(model).__name__}, not a torch module")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model.eval()
-    with torch.no_grad():
-        logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
+    try:
+        with torch.no_grad():
+            logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
+    except Exception as error:
+        raise BenchmarkError(f"{_place(name, error)}: the model fails on two images: {_words(error)}") from error
     wanted = (2, track.data.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
         shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -34,19 +34,22 @@ WORK = Path("work")
 PICTURES = 12  # images shown on a model's page
 
 
-def build(name: str) -> None:
-    """Writes the board of track `name`; an explained empty page when it has no record."""
+def build(name: str, only: str = "") -> None:
+    """Writes the board of track `name`; an explained empty page when it has no record. Only its times with "times"."""
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
     wanted = json.loads(Path(f"pipelines/{name}/rows.json").read_text())
     records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
     rows = rank(records, track)
     folder = WORK / name
+    if only == "times":
+        write_times(folder / "site", folder, rows)
+        return
     _write(folder / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
     _write(folder / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
     render(site, track, rows, folder)
-    _write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
+    write_times(site, folder, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")
@@ -77,6 +80,10 @@ def table(rows: list[Row], track: Track) -> str:
     for row in rows:
         writer.writerow([row.record.row, *("" if cell is None else cell.value for cell in row.cells)])
     return text.getvalue()
+
+
+def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
+    _write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
 
 
 def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:

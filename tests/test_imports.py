@@ -15,7 +15,7 @@ ALLOWED = {
     "records": set(),
     "errors": set(),
     "files": {"errors"},
-    "code": set(),
+    "code": {"errors"},
     "tracks": BASE,
     "data": BASE | {"data"},
     "layers": BASE | {"layers"},

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_attention import attend, attention_case, steepest
 
-from benchmark.certificates import lofast
+from benchmark.certificates import attention_norms, lofast
 from benchmark.certificates.lofast import attention_bound, attention_sensitivity
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
@@ -137,7 +137,7 @@ def test_score_map_is_the_dense_one() -> None:
 def test_products_agree_with_formed_matrices(monkeypatch) -> None:
     x, weights = attention_case(8, heads=2, n=5, d=6)
     formed = attention_sensitivity(x, *weights)
-    monkeypatch.setattr(lofast, "FORMED_SIDE", 10)
+    monkeypatch.setattr(attention_norms, "FORMED_SIDE", 10)
     products = attention_sensitivity(x, *weights)
     assert products.failure > 0
     for name in ("zeta", "jacobian"):

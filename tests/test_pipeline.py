@@ -70,6 +70,7 @@ def test_a_removed_submission_leaves_the_board(built) -> None:
     assert "Tiny2026Net" in index
     assert "Tiny2026Twin" not in index
     assert not (built.root / pipeline.row_file("tiny", "Tiny2026Twin-small")).exists()
+    assert "Tiny2026Net-small" in (built.root / "work/tiny/site/times.js").read_text()
 
 
 def test_metrics_and_plots_work(built) -> None:

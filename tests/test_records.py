@@ -91,6 +91,11 @@ def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: s
         (("epochs: 30", "epochs: many"), "variants.linf.tracks.digits.training.epochs"),
         (("name: Wong2020Fast", "name: Wong2021Fast"), "must match its folder"),
         (("variants:", "variants: [}"), "not valid YAML"),
+        (("epochs: 30", "epochs: 30\n          epochs: 31"), "the key 'epochs' stands twice"),
+        (
+            ("objective: adversarial", "objective: loop"),
+            "no training file named 'loop'; known: adversarial, margin, standard",
+        ),
     ],
 )
 def test_bad_submissions_get_one_clear_line(tmp_path, monkeypatch, change, message) -> None:
@@ -108,6 +113,11 @@ def test_bad_submissions_get_one_clear_line(tmp_path, monkeypatch, change, messa
         ("import nothing_like_this", "does not import: ModuleNotFoundError"),
         ("x = 1", "must define build"),
         ("def build(data): pass", "build failed"),
+        ("def build(data, **o):\n raise RuntimeError('boom')", "method.py, line 2: build failed: RuntimeError: boom"),
+        (
+            "from torch import nn\ndef build(data, **o): return nn.Linear(3, 10)",
+            "the model fails on two images: RuntimeError",
+        ),
         ("def build(data, **o): return 3", "returned int, not a torch module"),
         ("from torch import nn\ndef build(data, **o): return nn.Flatten()", r"give (2, 64); logits of shape (2, 10)"),
         (
@@ -125,6 +135,15 @@ def test_bad_methods_get_one_clear_line(tmp_path, monkeypatch, method, message) 
         submissions.build(submission, "linf", tracks.load("digits"))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_syntax_error_names_its_line(tmp_path) -> None:
+    from benchmark import code
+
+    path = tmp_path / "method.py"
+    path.write_text("x = 1\ndef build(:\n")
+    with pytest.raises(BenchmarkError, match=r"method\.py, line 2: invalid syntax"):
+        code.closure(path)
 
 
 class Noisy(Linear):

@@ -32,29 +32,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from benchmark.certificates.spectral import FORMED_SIDE, operator_norm_upper, psd_norm_upper, spectral_norm_upper
+from benchmark.certificates.attention_norms import (
+    HeadConstants,
+    head_constants,
+    linear_norms,
+    score_gram,
+    score_spread,
+)
+from benchmark.certificates.spectral import psd_norm_upper, spectral_norm_upper
 
 SOFTMAX_CURVATURE = math.sqrt(6) / 18 * (1 + 1e-12)
 FAR = 60.0  # beyond this spread the local bounds are given up: e^w would amplify the rounding of J
 METHODS = ("tight", "paper", "naive")
-
-
-@dataclass(frozen=True)
-class HeadConstants:
-    """For one choice of value map M (A_l, or V_l for joint heads): norms per head and row, float64.
-
-    a ||M|| and x ||X M||, v ||C X M||, g max_i ||J_i X M|| (batch, heads); k ||K_i X M|| (batch, heads, tokens).
-    """
-
-    a: torch.Tensor
-    x: torch.Tensor
-    v: torch.Tensor
-    g: torch.Tensor
-    k: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -181,13 +173,13 @@ def attention_sensitivity(
     q = P.sqrt()
     K = torch.diag_embed(q) - q[..., None] * P[..., None, :]  # (I - q q^T) diag(q), row i's in [..., i, :, :]
     floor = 1e-15 * n  # what rounding may have lost of J = K^T K
-    gram = _score_gram(right, left)
+    gram = score_gram(right, left)
     whole = psd_norm_upper(gram.flatten(2, 3).flatten(3)).clamp(min=0)
     centred = gram - gram.mean(3, keepdim=True)
     centred = centred - centred.mean(5, keepdim=True)
     weighted = torch.einsum("bhiaj,bhijkl,bhkcl->bhiakc", K, gram, K)
-    zeta, jacobian, derivative, failure = _linear_norms(x, P, A, right, left, scale, residual)
-    summed, joint = (_head_constants(x, M, P, K, floor) for M in (A, w_v))
+    zeta, jacobian, derivative, failure = linear_norms(x, P, A, right, left, scale, residual)
+    summed, joint = (head_constants(x, M, P, K, floor) for M in (A, w_v))
     norms = spectral_norm_upper(P)
     return AttentionSensitivity(
         zeta=zeta,
@@ -199,7 +191,7 @@ def attention_sensitivity(
         m=whole.sqrt(),
         m_centred=psd_norm_upper(centred.flatten(2, 3).flatten(3)).sqrt(),
         m_local=(psd_norm_upper(weighted.flatten(2, 3).flatten(3)) + floor * whole).sqrt(),
-        spread=_spread(right, left),
+        spread=score_spread(right, left),
         k=(spectral_norm_upper(K) ** 2 + floor).sqrt(),
         summed=summed,
         joint=joint,
@@ -216,87 +208,3 @@ def _check(x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Ten
         raise ValueError(f"shapes of x, w_q, w_k, w_v, w_o do not fit: {shapes}")
     if not all(torch.isfinite(t).all() for t in (x, w_q, w_k, w_v, w_o)):
         raise ValueError("an input or weight is not finite (NaN or infinity)")
-
-
-def _score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """T T^*: inner products of the functionals T_ij and T_kl, (batch, heads, i, j, k, l)."""
-    n = right.shape[2]
-    eye = torch.eye(n, dtype=right.dtype, device=right.device)
-    rr, ll = right @ right.mT, left @ left.mT
-    rl = right @ left.mT  # r_j . l_k
-    gram = torch.einsum("ik,bhjl->bhijkl", eye, rr) + torch.einsum("jl,bhik->bhijkl", eye, ll)
-    return gram + torch.einsum("il,bhjk->bhijkl", eye, rl) + torch.einsum("jk,bhli->bhijkl", eye, rl)
-
-
-def _spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """max over j, k of the norm of G -> T(G)_ij - T(G)_ik, per row i: (batch, heads, tokens)."""
-    n = right.shape[2]
-    gaps = ((right[:, :, :, None] - right[:, :, None]) ** 2).sum(-1)[:, :, None]  # |r_j - r_k|^2 at (1, j, k)
-    own = (left**2).sum(-1)[..., None, None]  # |l_i|^2
-    squared = gaps + 2 * own  # i is neither j nor k
-    along = 2 * (left @ right.mT)  # 2 l_i . r_j
-    difference = along[..., :, None] - along[..., None, :]  # 2 l_i . (r_j - r_k) at (i, j, k)
-    eye = torch.eye(n, dtype=torch.bool, device=right.device)
-    squared = torch.where(eye[:, :, None], gaps + difference + 2 * own, squared)  # i = j: |r_j - r_k + l_i|^2 + |l_i|^2
-    squared = torch.where(eye[:, None, :], gaps - difference + 2 * own, squared)  # i = k
-    squared = torch.where(eye[None], 0.0, squared)  # j = k
-    return (squared.clamp(min=0).flatten(3).amax(-1) * (1 + 1e-10)).sqrt()
-
-
-def _head_constants(x: torch.Tensor, M: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float) -> HeadConstants:
-    XM = torch.einsum("bnc,hcd->bhnd", x, M)
-    size = spectral_norm_upper(XM)
-    JXM = P[..., None] * (XM[:, :, None] - (P @ XM)[:, :, :, None])  # row i: p_j (xM_j - sum_m p_m xM_m)
-    local = spectral_norm_upper(torch.einsum("bhiaj,bhjc->bhiac", K, XM))
-    return HeadConstants(
-        a=spectral_norm_upper(M),
-        x=size,
-        v=spectral_norm_upper(XM - XM.mean(2, keepdim=True)),
-        g=spectral_norm_upper(JXM).amax(2) + floor * size,
-        k=(local**2 + floor * size[..., None] ** 2).sqrt(),
-    )
-
-
-def _linear_norms(
-    x: torch.Tensor,
-    P: torch.Tensor,
-    A: torch.Tensor,
-    right: torch.Tensor,
-    left: torch.Tensor,
-    scale: float,
-    residual: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]:
-    """zeta, ||DF(X)|| and DF(X) per example, formed where n d allows it, else norms through products; and the failure
-    probability of those.
-    """
-    batch, n, d = x.shape
-    XA = torch.einsum("bnc,hcd->bhnd", x, A)
-    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None])  # b h i j c
-    own = torch.einsum("bhijc,bhjk->bhick", JXA, right) / scale  # what G_i adds to row i through r
-    if n * d <= FORMED_SIDE:
-        linear = torch.einsum("bhij,hkc->bicjk", P, A)
-        if residual:
-            linear = linear + torch.eye(n * d, dtype=x.dtype, device=x.device).reshape(n, d, n, d)
-        total = linear + torch.einsum("bhiac,bhik->bicak", JXA, left) / scale
-        index = torch.arange(n, device=x.device)
-        total[:, index, :, index] += own.sum(1).transpose(0, 1)
-        linear, total = (t.reshape(batch, n * d, n * d) for t in (linear, total))
-        return spectral_norm_upper(linear), spectral_norm_upper(total), total, 0.0
-
-    def apply(y: torch.Tensor, *, whole: bool, adjoint: bool) -> torch.Tensor:
-        G = y.unflatten(-1, (n, d))
-        first, second = ("bhji", "hdc") if adjoint else ("bhij", "hcd")
-        out = torch.einsum(f"{first},bpjc,{second}->bpid", P, G, A) + (G if residual else 0)
-        if whole and adjoint:
-            out = out + torch.einsum("bhick,bpic->bpik", own, G)
-            out = out + torch.einsum("bhik,bhiac,bpic->bpak", left, JXA, G) / scale
-        elif whole:
-            out = out + torch.einsum("bhick,bpik->bpic", own, G)
-            out = out + torch.einsum("bhiac,bhik,bpak->bpic", JXA, left, G) / scale
-        return out.flatten(-2)
-
-    def norm(whole: bool) -> torch.Tensor:
-        forward, back = partial(apply, whole=whole, adjoint=False), partial(apply, whole=whole, adjoint=True)
-        return operator_norm_upper(forward, back, n * d, batch=(batch,), device=x.device)
-
-    return norm(False), norm(True), None, 2e-9
