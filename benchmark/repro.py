@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 
 from benchmark import pipeline, submissions, tracks
 from benchmark.errors import BenchmarkError
@@ -41,7 +42,7 @@ def repro(track: str, jobs: int, report: Report) -> None:
     board = pipeline.board_file(track)
     if not board.exists():
         raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
-    changed = _changed_files(board)
+    changed = _changed_files(board, report)
     if not changed:
         report(f"everything is up to date: open {WORK / track / 'site' / 'index.html'}")
         return
@@ -83,11 +84,12 @@ def _seconds(track: str, row: str) -> float:
     return sum(json.loads(path.read_text())["wall_seconds"] for path in paths) if paths else float("inf")
 
 
-def _changed_files(board: Path) -> set[str]:
+def _changed_files(board: Path, report: Report) -> set[str]:
     """The dvc.yaml files with a stage that DVC would run."""
-    result = subprocess.run(
-        [*_command(), "status", "--json", str(board), "--with-deps"], capture_output=True, text=True, env=_environment()
-    )
+    command = [*_command(), "status", "--json", str(board), "--with-deps"]
+    result = subprocess.run(command, capture_output=True, text=True, env=_environment())
+    if result.returncode and mend_locks(report):
+        result = subprocess.run(command, capture_output=True, text=True, env=_environment())
     if result.returncode:
         raise BenchmarkError(f"dvc status failed: {_last_line(result.stderr or result.stdout)}")
     return {stage.rpartition(":")[0] or "dvc.yaml" for stage in json.loads(result.stdout)}
@@ -160,6 +162,25 @@ def mend_rwlock(report: Report) -> None:
             ) from None
         path.unlink()
         report(f"removed {path}, which a killed dvc had left cut short")
+
+
+def mend_locks(report: Report) -> bool:
+    """Removes lock files that a killed dvc left cut short; their stages come back from DVC's run-cache or run again."""
+    broken = [
+        path for path in (Path("dvc.lock"), *pipeline.FOLDER.rglob("dvc.lock")) if path.exists() and _is_cut(path)
+    ]
+    for path in broken:
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
+    return bool(broken)
+
+
+def _is_cut(lock: Path) -> bool:
+    try:
+        content = yaml.safe_load(lock.read_text())
+    except yaml.YAMLError:
+        return True
+    return not isinstance(content, dict) or "stages" not in content
 
 
 def _is_dvc_here(process: dict[str, Any]) -> bool:

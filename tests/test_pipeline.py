@@ -125,6 +125,17 @@ def test_certified_and_broken_never_becomes_a_record(built) -> None:
     assert not record.exists()
 
 
+def test_files_that_a_killed_dvc_left_cut_short_are_mended(built, finished) -> None:
+    lock, rwlock = built.root / "pipelines/tiny/Tiny2026Net-small/dvc.lock", built.root / ".dvc/tmp/rwlock"
+    lock.write_text(lock.read_text()[:200] + "\n   - [")
+    rwlock.write_text('{"a": {"re')
+    output = built.rvb("repro", "--track", "tiny").stdout
+    assert "removed .dvc/tmp/rwlock" in output
+    assert "removed pipelines/tiny/Tiny2026Net-small/dvc.lock" in output
+    assert locks(built) == locks(finished)
+    assert built.results("Tiny2026Net-small") == finished.results("Tiny2026Net-small")
+
+
 def test_data_that_changed_is_refused_with_both_hashes(built) -> None:
     path = built.root / "work/tiny/data/test.safetensors"
     content = bytearray(path.read_bytes())
