@@ -54,7 +54,7 @@ def test_a_new_submission_runs_its_own_stages_and_the_board_alone(built) -> None
 
 
 def test_changing_one_attack_runs_that_suite_again_and_nothing_else_before_collect(built) -> None:
-    with (built.root / "benchmark/attacks/pgd.py").open("a") as code:
+    with (built.root / "benchmark/attacks/fgsm.py").open("a") as code:
         code.write("\n# a change\n")
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     stages = {stage.rpartition(":")[2] for stage in ran(output)}
