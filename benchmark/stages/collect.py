@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         BenchmarkError: the sandwich gate found a contradiction; no record is written.
     """
     row = entry(track, submission, variant)
-    with scratch.locked(f"{track}/{row.row}/collect", {}, row.folder / "record") as folder:
-        if folder is None:  # never: collect keeps no partial work, but the type allows it
-            return
+    # keyed by this process: quick, and an orphan's record may have been made from older evidence, so it is never taken over
+    with scratch.locked(f"{track}/{row.row}/collect", {"process": os.getpid()}, row.folder / "record") as folder:
+        assert folder is not None
         merged = evidence.merge(_tables(row))
         evidence.check_sandwich(merged, row.row)
         out = folder / "out"

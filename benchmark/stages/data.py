@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from benchmark import errors, files, scratch, tracks
@@ -13,9 +14,9 @@ def prepare_data(name: str) -> None:
     """Writes work/<track>/data."""
     track = tracks.load(name)
     target = WORK / name / "data"
-    with scratch.locked(f"{name}/data", {"data": track.data.model_dump(mode="json")}, target) as folder:
-        if folder is None:
-            return
+    # keyed by this process: an orphan may have read older files at the source, so its result is never taken over
+    with scratch.locked(f"{name}/data", {"process": os.getpid()}, target) as folder:
+        assert folder is not None
         digests = prepare(track.data, folder / "out")
         files.put_folder(folder / "out", target)
     for split, digest in digests.items():
