@@ -95,8 +95,10 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         verdict[part] = quickly(traced, _all(radius, part))
     left = left[~verdict]
     left = left[~disproved(network, images[left], labels[left], radius)]
-    for part in _parts(left, FEW):
-        verdict[part] = by_both(trace(network, images[part], labels[part]), _all(radius, part))
+    for check in (composing, by_both):
+        for part in _parts(left, FEW):
+            verdict[part] = check(trace(network, images[part], labels[part]), _all(radius, part))
+        left = left[~verdict[left]]
     return verdict
 
 
