@@ -26,7 +26,8 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from benchmark.records import Record, Track, headline
+from benchmark.headline import headline
+from benchmark.records import Record, Track
 from leaderboard.rank import Row, columns, rank
 
 HERE = Path(__file__).parent
