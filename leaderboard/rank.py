@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from benchmark.headline import headline, headline_names
 from benchmark.records import Proportion, Record, Track
+
+TITLES = {"robust": "AutoAttack", "smoothed": "smoothed version, certified"}  # AutoAttack decides, others only lower it
+
+
+@dataclass(frozen=True)
+class Head:
+    """The heading that neighbouring columns share, and what tells each of them apart; "" for one that stands alone."""
+
+    title: str
+    columns: list[str]
 
 
 @dataclass(frozen=True)
@@ -19,6 +30,12 @@ class Row:
 
 def columns(track: Track) -> list[str]:
     return headline_names(track)
+
+
+def heads(names: list[str]) -> list[Head]:
+    """The columns' names in groups by their first word."""
+    groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
+    return [Head(TITLES.get(word, word), [rest for _, _, rest in parts]) for word, parts in groups]
 
 
 def rank(records: list[Record], track: Track) -> list[Row]:

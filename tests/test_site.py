@@ -12,7 +12,7 @@ import pytest
 from benchmark import tracks
 from benchmark.records import Proportion, Record
 from leaderboard import build
-from leaderboard.rank import columns, rank
+from leaderboard.rank import columns, heads, rank
 
 
 def proportion(count: int, n: int = 100) -> dict:
@@ -62,6 +62,16 @@ def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
     assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
     assert rows[1].cells[names.index("certified L2 0.1")] is None
     assert len(rows[0].cells) == len(names)
+
+
+def test_columns_stand_in_groups() -> None:
+    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
+    assert found == [
+        ("clean", [""]),
+        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
+        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+    ]
 
 
 def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
