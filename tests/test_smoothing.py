@@ -263,7 +263,7 @@ def test_noise_is_the_same_whatever_the_batches_unclipped_and_of_deviation_sigma
 )
 def test_bad_numbers_are_refused(change, message) -> None:
     with pytest.raises(ValueError, match=message):
-        smooth(**{"model": Fixed(0.0, 1.0), "images": torch.zeros(1, 1, 2, 2), "indices": [0], "radii": [0.1], **RULES, **change})  # fmt: skip
+        smooth(**{"model": TwoSides(torch.ones(4), 2.0), "images": torch.zeros(1, 1, 2, 2), "indices": [0], "radii": [0.1], **RULES, **change})  # fmt: skip
 
 
 def test_logits_that_are_not_finite_stop_with_the_image() -> None:

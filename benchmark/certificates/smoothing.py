@@ -104,8 +104,8 @@ def smooth(
     """
     if len(indices) != len(images):
         raise ValueError(f"{len(indices)} indices for {len(images)} images; give one each")
-    if n0 < 1 or batch_size < 1:
-        raise ValueError(f"n0 and batch_size must be positive, not {n0} and {batch_size}")
+    if n0 < 1 or batch_size < 1 or not 0 < sigma < math.inf:
+        raise ValueError(f"n0, batch_size and sigma must be positive, not {n0}, {batch_size} and {sigma}")
     sizes, whole, found = schedule(n, looks), [], []
     for image, index in zip(images, indices, strict=True):
         noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
