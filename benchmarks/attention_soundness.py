@@ -44,7 +44,7 @@ def main() -> None:
             share = torch.where(found > 0, found / bound.clamp(min=1e-300), 0.0)
             violations += int((share > 1 + 1e-9).sum())  # ascent itself rounds
             worst[name] = max(worst[name], float(share.max()))
-            ratios[name].append((bound / found.clamp(min=1e-300))[found > 0][::16])
+            ratios[name].append((bound / found.clamp(min=1e-300))[(found > 0) & bound.isfinite()][::16])
         if layers % 500 == 0:
             print(f"{trials} of {wanted} trials, {violations} violations", file=sys.stderr, flush=True)
         if trials >= wanted:
