@@ -36,10 +36,6 @@ class AttentionStep(Step):
     def gain(self) -> torch.Tensor:  # type: ignore[override]
         return self.sensitivity.linear.jacobian
 
-    @property
-    def quick_gain(self) -> torch.Tensor:  # type: ignore[override]
-        return self._quick.slope
-
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return self._quick.bound(delta)
 

@@ -139,12 +139,19 @@ def composing(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
 def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
     """The same with the better of composing and the margin gradient, for the rivals that composing leaves open."""
     open_rivals = ~(traced.lead > traced.composed(radius))
-    count = int(open_rivals.sum(1).max())
-    if not count:
-        return torch.ones_like(radius, dtype=torch.bool)
-    rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
-    shut = (traced.lead.gather(1, rivals) > traced.falls(radius, rivals)) | ~open_rivals.gather(1, rivals)
-    return shut.all(1)
+    hopeless = torch.zeros_like(open_rivals[:, 0])
+    for effort in ("none", "each", "all"):  # from the cheap to the dear
+        count = int(open_rivals.sum(1).max())
+        if not count:
+            break
+        rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
+        shut = traced.lead.gather(1, rivals) > traced.falls(radius, rivals, effort=effort)
+        if effort == "none":
+            hopeless = (open_rivals.gather(1, rivals) & ~shut).any(1)
+            open_rivals = open_rivals & ~hopeless[:, None]
+        else:
+            open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
+    return ~(hopeless | open_rivals.any(1))
 
 
 @torch.enable_grad()
@@ -185,7 +192,7 @@ def _largest(
     high = torch.where(low > 0, low * 1.5, 2.0**-20)
     growing = torch.ones_like(low, dtype=torch.bool)
     while growing.any():
-        growing = growing & holds(high) & (high <= largest)
+        growing = growing & holds(high) & (low < largest)
         low = torch.where(growing, high, low)
         high = torch.where(growing, high * 1.5, high)
     while ((high - low) > precision * high).any() and (low > 0).any():
@@ -193,4 +200,4 @@ def _largest(
         good = holds(middle)
         low, high = torch.where(good, middle, low), torch.where(good, high, middle)
         high = torch.where(low > 0, high, 0.0)
-    return low
+    return low.clamp(max=largest)  # a smaller ball holds too

@@ -66,10 +66,18 @@ class SLLStep(Step):
         over = (self._largest(reach) - self.z.abs()).clamp(min=0)
         return torch.minimum((1 + self.gain) * reach.delta, self.back * over.flatten(1).norm(dim=1) * UP)
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+    def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+        alpha, largest, bend = self._kinks(a, reach)
+        return (alpha * (largest - bend).clamp(min=0)).sum(2) * (1 + 1e-9)
+
+    def _kinks(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """alpha of the neurons that can kink (n, rivals, tokens * hidden), |D|max and |z| (n, 1, tokens * hidden)."""
         largest, bend = self._largest(reach).flatten(1)[:, None], self.z.abs().flatten(1)[:, None]
-        alpha = (2 * (a @ self.weight) / self.scale).flatten(2).clamp(min=0) * (largest > bend)
-        least = (alpha * (largest - bend).clamp(min=0)).sum(2)
+        alpha = (2 * (a @ self.weight) / self.scale).flatten(2).clamp(min=0)
+        return alpha * (largest > bend), largest, bend
+
+    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+        alpha, largest, bend = self._kinks(a, reach)
         reached = (largest > bend)[:, 0]
         kept = reached.to(torch.int8).topk(max(1, int(reached.sum(1).max())), dim=1).indices  # all that can kink
         rows = self._rows(reach.columns)[0].flatten(1, 2)
@@ -84,5 +92,5 @@ class SLLStep(Step):
         else:
             form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
         move = reach.radius[:, None] * psd_norm_upper(form).sqrt() + reach.rho[:, None] * own
-        least = torch.minimum(least, move**2 + (alpha * (t - bend)).sum(2))
-        return least * (1 + 1e-9)
+        together = move**2 + (alpha * (t - bend)).sum(2)
+        return torch.minimum(self.along_each(a, reach), together * (1 + 1e-9))

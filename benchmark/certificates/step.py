@@ -50,11 +50,6 @@ class Step:
         """A bound for the first look at many images."""
         return self.bound(delta)
 
-    @property
-    def quick_gain(self) -> float | torch.Tensor:
-        """A gain to go with it."""
-        return self.gain
-
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         """(directions, n, *shape) to the same of the output."""
         return self.linear(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
@@ -66,6 +61,10 @@ class Step:
     def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
         """(n, rivals)."""
         return torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(reach)[:, None] * UP
+
+    def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+        """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
+        return self.along(a, reach)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""

@@ -96,12 +96,14 @@ class Trace:
             delta = (step.quick_bound(delta) if quick else step.bound(delta)) + self.rounding(index, delta)
         return self._at_the_head(delta)
 
-    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, quick: bool = False) -> torch.Tensor:
-        """The same, the better of both ways; `quick` takes the quick bounds wherever a layer has one.
+    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all") -> torch.Tensor:
+        """The same, the better of both ways.
 
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
+            effort: "all"; "each" bounds remainders element by element alone; "none" leaves them out, which is no bound
+                but shows what no effort can go below.
 
         Returns:
             (n, classes), or (n, r), upper bounds.
@@ -112,9 +114,11 @@ class Trace:
             reach = Reach(self.columns[index], radius, rho, delta)
             starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
             a, rounding = _of(self.gradients[index + 1], rivals), self.rounding(index, delta)
-            taken.append(step.along(a, reach) + torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
-            rho = ((step.quick_gain if quick else step.gain) * rho + step.remainder(reach) + rounding) * UP
-            delta = (step.quick_bound(delta) if quick else step.bound(delta)) + rounding
+            taken.append(torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
+            if effort != "none":
+                taken[-1] = taken[-1] + (step.along if effort == "all" else step.along_each)(a, reach)
+            rho = (step.gain * rho + step.remainder(reach) + rounding) * UP
+            delta = step.bound(delta) + rounding
         least = _of(self._at_the_head(delta), rivals)
         later = _of(self._head_rounding(delta), rivals)
         for start, part in zip(reversed(starts), reversed(taken), strict=True):
