@@ -157,7 +157,7 @@ def trace(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Trace
     """
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
-    _refuse_hooks(model)
+    refuse_hooks(model)
     model = copy.deepcopy(model).double().eval().requires_grad_(False)
     head = model[-1]
     assert isinstance(head, NormalisedHead)
@@ -207,9 +207,13 @@ def _columns(images: torch.Tensor, steps: list[Step]) -> tuple[list[torch.Tensor
     return columns, reaches
 
 
-def _refuse_hooks(model: nn.Module) -> None:
-    """A hook can change what a layer returns behind its declared bound."""
+def refuse_hooks(model: nn.Module) -> None:
+    """A hook, or a forward put on one instance, can change what a layer returns behind its declared bound."""
     for module in model.modules():
+        if "forward" in vars(module):
+            raise BenchmarkError(
+                f"a layer {type(module).__name__} has a forward of its own; the certificate is refused"
+            )
         if module._forward_hooks or module._forward_pre_hooks:
             raise BenchmarkError(
                 f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
