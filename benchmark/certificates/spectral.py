@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 UNIT = 2.0**-53  # float64 unit roundoff
-EXACT_SIDE = 384  # up to this smaller side a full decomposition is as quick as a proof
+EXACT_SIDE = 384  # up to this side all eigenvalues are about as quick as a proof
 FORMED_SIDE = 8192
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -20,9 +20,8 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
     """An upper bound of the largest singular value of each matrix, within 0.1% of it (1e-9 when neither side is above 384).
 
-    Guarantee: never below the true norm. Up to a smaller side of 384, by singular values: LAPACK's are backward stable,
-    so a computed one differs from the true by at most p u ||A|| with p a modest polynomial of the size (LAPACK Users'
-    Guide, 4.9); the result is raised by 1e-10 (1 + side / 100), over a thousand times that. Beyond, by `gram_proof`.
+    Guarantee: never below the true norm. The square root of `psd_norm_upper` of the smaller Gram matrix G = A^T A. The
+    computed G differs from it by at most m u / (1 - m u) ||A||_F^2 in norm, m the longer side, which is added (twice).
 
     Args:
         matrix: (..., m, n), any float type.
@@ -34,28 +33,10 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
         ValueError: the matrix holds a value that is not finite, or is too large to be formed as a Gram matrix.
     """
     matrix = _checked(matrix)
-    if 0 in matrix.shape[-2:]:
+    if 0 in matrix.shape:
         return matrix.new_zeros(matrix.shape[:-2])
     if min(matrix.shape[-2:]) > FORMED_SIDE:
         raise ValueError(f"a smaller side of {min(matrix.shape[-2:])} is too large to form; use operator_norm_upper")
-    if min(matrix.shape[-2:]) <= EXACT_SIDE:
-        slack = 1 + 1e-10 * (1 + max(matrix.shape[-2:]) / 100)
-        return torch.linalg.svdvals(matrix.cpu())[..., 0].to(matrix.device) * slack  # LAPACK, whatever the device
-    return gram_proof(matrix)
-
-
-def _checked(matrix: torch.Tensor) -> torch.Tensor:
-    matrix = matrix.detach().double()
-    if not torch.isfinite(matrix).all():
-        raise ValueError("spectral norm of a matrix that is not finite (NaN or infinity)")
-    return matrix
-
-
-def gram_proof(matrix: torch.Tensor) -> torch.Tensor:
-    """An upper bound within 0.1%, through `psd_norm_upper` of the smaller Gram matrix.
-
-    The computed Gram matrix differs from A^T A by at most m u / (1 - m u) ||A||_F^2, which is added.
-    """
     if matrix.shape[-2] < matrix.shape[-1]:
         matrix = matrix.mT
     scale = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
@@ -65,14 +46,22 @@ def gram_proof(matrix: torch.Tensor) -> torch.Tensor:
     return ((psd_norm_upper(gram) + product) * (1 + 1e-12)).sqrt() * scale[..., 0, 0]
 
 
+def _checked(matrix: torch.Tensor) -> torch.Tensor:
+    matrix = matrix.detach().double()
+    if not torch.isfinite(matrix).all():
+        raise ValueError("spectral norm of a matrix that is not finite (NaN or infinity)")
+    return matrix
+
+
 def psd_norm_upper(gram: torch.Tensor) -> torch.Tensor:
     """An upper bound of the largest eigenvalue of each symmetric positive semidefinite matrix: (..., n, n) to (...).
 
-    Guarantee: never below it. Up to n = 384 by LAPACK's eigenvalues, raised as in `spectral_norm_upper`. Beyond, by a
-    Krylov space for a trial value mu and then a proof: if the Cholesky factorisation of M = mu I - G succeeds in
-    floating point, M + D is positive definite for some ||D|| <= c trace(M), c = (n + 1) u / (1 - (n + 1) u) (Higham,
-    Accuracy and Stability, theorem 10.3, with ||R^T|| ||R|| <= ||R||_F^2), so that mu + c trace(M) bounds it. A trial
-    that fails is raised, first by 0.01%.
+    Guarantee: never below it. Up to n = 384 by LAPACK's eigenvalues, which are backward stable: a computed one differs
+    from the true by at most p u ||G|| with p a modest polynomial of the size (LAPACK Users' Guide, 4.7); the result is
+    raised by 1e-10 (1 + n / 100), over a thousand times that. Beyond, by the Lanczos method for a trial value mu and then
+    a proof: if the Cholesky factorisation of M = mu I - G succeeds in floating point, M + D is positive definite for some
+    ||D|| <= c trace(M), c = (n + 1) u / (1 - (n + 1) u) (Higham, Accuracy and Stability, theorem 10.3, with
+    ||R^T|| ||R|| <= ||R||_F^2), so that mu + c trace(M) bounds it. A trial that fails is raised, first by 0.02%.
     """
     gram = _checked(gram)
     n = gram.shape[-1]
@@ -86,22 +75,26 @@ def _prove(gram: torch.Tensor) -> torch.Tensor:
     n = len(gram)
     if not gram.any():
         return gram.new_zeros(())
-    trial = _ritz(gram) * (1 + 1e-4)
-    trace, eye, step = gram.diagonal().sum(), torch.eye(n, dtype=gram.dtype, device=gram.device), 1e-4
+    trial, step = _ritz(gram) * (1 + 2e-4), 2e-4
+    trace, eye = gram.diagonal().sum(), torch.eye(n, dtype=gram.dtype, device=gram.device)
     while int(torch.linalg.cholesky_ex(trial * eye - gram).info):
         trial, step = trial * (1 + step), 2 * step  # ends: the eigenvalue is at most n times what the start reaches
     return trial + 2 * (n + 1) * UNIT * (n * trial + trace)
 
 
-def _ritz(gram: torch.Tensor) -> torch.Tensor:
-    """The largest Ritz value over a block Krylov space: a lower bound of the largest eigenvalue, usually within 1e-4."""
-    block = torch.randn(len(gram), 4, dtype=gram.dtype, generator=torch.Generator().manual_seed(0)).to(gram.device)
-    blocks = []
-    for _ in range(12):
-        block = torch.linalg.qr(gram @ block).Q
-        blocks.append(block)
-    basis = torch.linalg.qr(torch.cat(blocks, dim=1)).Q
-    return torch.linalg.eigvalsh(basis.mT @ (gram @ basis))[-1].clamp(min=1e-300)
+def _ritz(gram: torch.Tensor, steps: int = 32) -> torch.Tensor:
+    """The largest Ritz value after some Lanczos steps: a lower bound of the largest eigenvalue, usually within 1e-3."""
+    start = gram @ torch.randn(len(gram), dtype=gram.dtype, generator=torch.Generator().manual_seed(0)).to(gram.device)
+    basis, images = gram.new_zeros(steps, len(gram)), gram.new_zeros(steps, len(gram))
+    for k in range(steps):
+        size = torch.linalg.vector_norm(start)
+        if size <= 1e-10 * gram.diagonal().sum():  # the Krylov space is exhausted
+            break
+        basis[k] = start / size
+        images[k] = start = gram @ basis[k]
+        for _ in range(2):  # once more for orthogonality
+            start = start - basis[: k + 1].mT @ (basis[: k + 1] @ start)
+    return torch.linalg.eigvalsh(basis @ images.mT)[-1].clamp(min=1e-300)
 
 
 def operator_norm_upper(
