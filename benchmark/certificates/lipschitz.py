@@ -16,7 +16,6 @@ from functools import singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates import steps_layers  # noqa: F401  registers its layers
 from benchmark.certificates.l2_attention import l2_attention_norm_upper
 from benchmark.certificates.local import FLOAT32_ALLOWANCE, float32_gap, refuse_hooks
 from benchmark.certificates.steps import UP, Step, exact_step

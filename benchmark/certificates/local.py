@@ -26,6 +26,13 @@ from functools import partial
 import torch
 from torch import nn
 
+from benchmark.certificates import (  # noqa: F401  they register their layers
+    steps_activations,
+    steps_composite,
+    steps_l2_attention,
+    steps_layernorm,
+    steps_layers,
+)
 from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.certificates.steps import UP, Reach, Step, exact_step
 from benchmark.errors import BenchmarkError

@@ -1,0 +1,97 @@
+"""The Step of L2 attention: its Jacobian around a nominal input, and the bend of its softmax means over a ball."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from benchmark.certificates.l2_attention import l2_attention_norm_upper
+from benchmark.certificates.spectral import spectral_norm_upper
+from benchmark.certificates.steps import UP, Reach, Step, _needs, step
+from benchmark.errors import BenchmarkError
+from benchmark.layers.attention_l2 import L2Attention
+
+FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
+
+
+class L2AttentionStep(Step):
+    """Notation of l2_attention.py: head h is sqrt(s) g(Z) W_Q^T W_V / s, Z = X W_Q / sqrt(s), and row i of g is z_i + m_i,
+    m_i = sum_j P_ij u_ij. Let the z move by at most e together, v_ij = dz_j - dz_i, |v_ij| <= sqrt(2) e. Over that ball
+    |u_ij| <= u+ = |u_ij| + sqrt(2) e, exponents move by at most b_ij = 2 sqrt(2) e |u_ij| + 2 e^2, so that
+    P_ij <= p_ij = min(1, P_ij e^b_ij / sum_k P_ik e^-b_ik), and |m_i| <= c_i = sum_j p_ij u+_ij.
+    With E_j = -|u_j|^2, dE_j = -2 <u_j, v_j> and means under P_i, the second derivative of m_i is
+      2 mean((dE - mean dE) v)  -  2 mean((u - m) |v|^2)  +  mean((u - m)(dE - mean dE)^2),
+    of norm at most sum_j q_ij |v_ij|^2, q = p (4 u+^2 / k + k + 2 (u+ + c) + 8 u+^2 (u+ + 3 c)) for any k_i > 0: for the
+    first, 2 sqrt(mean dE^2 mean |v|^2); for the last, (dE - mean dE)^2 <= 2 dE^2 + 2 mean dE^2 and mean |u - m| <= 2 c.
+    Since |v_ij|^2 <= 2 |dz_i|^2 + 2 |dz_j|^2, all rows together are convex in the |dz_k|^2, so that one token's moving is
+    worst: at most e^2 max_k ||2 (sum_j q_kj) e_k + 2 q_.k||. The remainder is half of that.
+    """
+
+    def __init__(self, layer: L2Attention, x: torch.Tensor) -> None:
+        self.layer, self.x = layer, x
+        query, value, output = (weight.double() for weight in layer.head_weights())
+        scale = math.sqrt(query.shape[2])
+        self.everywhere = l2_attention_norm_upper(layer, x.shape[1])
+        inner = query.mT @ value @ output  # M_h; rounding is far below the 1e-9 added, unless M_h itself is rounding
+        floor = 1e-12 * query.flatten(1).norm(dim=1) * value.flatten(1).norm(dim=1) * output.flatten(1).norm(dim=1)
+        self.after = (spectral_norm_upper(inner) * (1 + 1e-9) + floor) / math.sqrt(scale)  # sqrt(s) M_h / s: (heads,)
+        stacked = spectral_norm_upper(inner.flatten(0, 1)) * (1 + 1e-9) + floor.norm()
+        self.after_all = stacked / math.sqrt(scale)
+        self.before = spectral_norm_upper(query) / math.sqrt(scale) * UP
+        z = torch.einsum("nic,hcd->nhid", x, query) / math.sqrt(scale)
+        squares = ((z[:, :, :, None] - z[:, :, None]) ** 2).sum(-1)
+        self.p, self.u = (-squares).softmax(-1), squares.sqrt()
+        self.gain = self._gain()
+
+    def _gain(self) -> torch.Tensor:
+        if self.x[0].numel() > FORMED:
+            return self.x.new_full((len(self.x),), self.everywhere)
+        size = self.x[0].numel()
+        norms = []
+        for image in self.x:  # one Jacobian at a time
+            basis = torch.eye(size, dtype=self.x.dtype, device=self.x.device).reshape(size, 1, *image.shape)
+            formed = self._jvp(image[None], basis).reshape(size, size)
+            norms.append(spectral_norm_upper(formed) * (1 + 1e-9) + 1e-12)
+        return torch.stack(norms).clamp(max=self.everywhere)
+
+    def _jvp(self, x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        def one(column: torch.Tensor) -> torch.Tensor:
+            return torch.func.jvp(self.layer, (x,), (column,))[1]
+
+        return torch.func.vmap(one, chunk_size=64)(columns)
+
+    def push(self, columns: torch.Tensor) -> torch.Tensor:
+        return self._jvp(self.x, columns)
+
+    def _bend(self, delta: torch.Tensor) -> torch.Tensor:
+        """||F(x + D) - F(x) - J D|| for ||D|| <= delta is at most this: (n,)."""
+        e = (delta[:, None] * self.before)[..., None, None]  # (n, heads, 1, 1)
+        shift = 2 * math.sqrt(2) * e * self.u + 2 * e**2
+        shift = shift - torch.diag_embed(shift.diagonal(dim1=-2, dim2=-1))  # a token and itself do not part
+        low = (self.p * torch.exp(-shift)).sum(-1, keepdim=True)
+        p = torch.nan_to_num(self.p * (1 + 1e-12) * torch.exp(shift) / low, nan=1.0).clamp(max=1.0)
+        u = self.u + math.sqrt(2) * e
+        apart = 1 - torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        p = p * apart
+        c = (p * u).sum(-1, keepdim=True)
+        k = 2 * (p * u**2).sum(-1, keepdim=True).sqrt().clamp(min=1e-6)
+        q = p * (4 * u**2 / k + k + 2 * (u + c) + 8 * u**2 * (u + 3 * c))
+        worst = 2 * (q + torch.diag_embed(q.sum(-1)))  # column k: what the move of token k alone gives
+        half = e[..., 0, 0] ** 2 * torch.linalg.vector_norm(worst, dim=-2).amax(-1) / 2
+        least = torch.minimum((half * self.after).sum(1), half.norm(dim=1) * self.after_all) * (1 + 1e-9)
+        return torch.nan_to_num(least, nan=math.inf)
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(self.everywhere * delta, (self.gain * delta + self._bend(delta)) * UP)
+
+    def remainder(self, reach: Reach) -> torch.Tensor:
+        return torch.minimum((self.everywhere + self.gain) * reach.delta, self._bend(reach.delta)) * UP
+
+
+@step.register
+def _(layer: L2Attention, x: torch.Tensor) -> Step:
+    _needs(layer, x, 3)
+    if any(linear.bias is not None for linear in (layer.query, layer.value, layer.output)):
+        raise BenchmarkError("L2Attention has a bias, which its bound leaves out; the certificate is refused")
+    return L2AttentionStep(layer, x)
