@@ -137,6 +137,28 @@ def test_ascent_does_not_exceed_the_bound_of_the_layer(heads, tokens, query) -> 
     assert found <= l2_attention_norm_upper(layer, tokens) <= l2_attention_norm_upper(layer, tokens, "kim")
 
 
+@pytest.mark.parametrize("heads", [1, 2, 4, 8])
+@pytest.mark.parametrize("tokens", [2, 9, 17, 65])
+def test_ascent_over_pairs_does_not_exceed_the_bound(heads, tokens) -> None:
+    """Both ends of a pair climb the ratio, from a spread start and from all tokens sqrt(c + 1) away from one."""
+    layer = layer_of(tokens, 8, heads, 2.0)
+    bound = l2_attention_norm_upper(layer, tokens)
+    generator = torch.Generator().manual_seed(heads)
+    x = torch.randn(2, tokens, 8, dtype=torch.float64, generator=generator) / 2
+    x[1] *= 0.1
+    x[1, 1:, 0] += math.sqrt(phi_inverse(tokens - 1) + 1) / 2
+    move = 0.1 * torch.randn(2, tokens, 8, dtype=torch.float64, generator=generator)
+    x.requires_grad_()
+    move.requires_grad_()
+    optimizer = torch.optim.Adam([x, move], lr=0.02, maximize=True)
+    for _ in range(40):
+        optimizer.zero_grad()
+        ratio = (layer(x + move) - layer(x)).flatten(1).norm(dim=1) / move.flatten(1).norm(dim=1)
+        assert ratio.max() <= bound
+        ratio.sum().backward()
+        optimizer.step()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([1, 2, 4, 8]),
