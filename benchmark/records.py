@@ -228,13 +228,15 @@ class CertifiedResult(Frozen):
 
 class Certificate(Frozen):
     """What certified a row: `float32_gap` is the largest difference of a margin between the float32 network and its
-    float64 copy on the clean images; `attacked` images were attacked at their own certified radius, in vain.
+    float64 copy on the clean images, `float32_bound` the largest that error analysis allows there; `attacked` images were
+    attacked at their own certified radius, in vain.
     """
 
     name: CertificateName
     guarantee: str
     parameters: dict[str, int | float]
     float32_gap: float
+    float32_bound: float
     attacked: int
 
 

@@ -10,6 +10,7 @@ from benchmark.certificates import spectral
 from benchmark.certificates.spectral import (
     convolution_norm_upper,
     operator_norm_upper,
+    product_norm_upper,
     spectral_norm_upper,
 )
 
@@ -109,3 +110,14 @@ def test_convolution_refuses_what_it_cannot_bound() -> None:
         convolution_norm_upper(torch.ones(1, 1, 3, 3), 5, 5, padding="reflect")
     with pytest.raises(ValueError, match="does not fit"):
         convolution_norm_upper(torch.ones(1, 1, 3, 3), 2, 2, padding="circular")
+
+
+@pytest.mark.parametrize("inner", [1, 3, 9, 20])
+@pytest.mark.parametrize("kind", ["random", "orthogonal factors"])
+def test_norm_of_a_product_is_upper_and_close(inner, kind) -> None:
+    left, right = draw(4, 12, inner), draw(4, inner, 9, seed=1)
+    if kind == "orthogonal factors" and inner > 1:  # the product is all rounding
+        left[..., 1:], right[..., :1, :] = 0, 0
+    bound, exact = product_norm_upper(left, right), torch.linalg.matrix_norm(left @ right, ord=2)
+    assert (bound >= exact).all()
+    assert (bound <= exact * (1 + 1e-9) + 1e-8).all()

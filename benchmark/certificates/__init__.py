@@ -1,5 +1,5 @@
 """Certificates: `certify(model, images, labels, **parameters) -> certified l2 radius per image`; one a file.
 
 Mathematics only: tensors in, tensors out. A file that can speak for models also has `guarantee() -> str`
-and `float32_gap(model, images, labels) -> float`.
+and `float32_gap(model, images, labels) -> (measured, proven)`.
 """

@@ -10,7 +10,14 @@ from functools import partial
 
 import torch
 
-from benchmark.certificates.spectral import FORMED_SIDE, operator_norm_upper, spectral_norm_upper
+from benchmark.certificates.spectral import (
+    FORMED_SIDE,
+    operator_norm_upper,
+    psd_norm_upper,
+    spectral_norm_upper,
+)
+
+GRAM_TOKENS = 24  # above it T T^* is too large to form for every head
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,31 @@ def score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     return gram + torch.einsum("il,bhjk->bhijkl", eye, rl) + torch.einsum("jk,bhli->bhijkl", eye, rl)
 
 
+def score_norms(
+    right: torch.Tensor, left: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """||T||, ||T(.) C|| and ||row-wise K_i T||: (batch, heads) each.
+
+    Up to GRAM_TOKENS tokens from the n^2 x n^2 matrix T T^*. Beyond by its two summands, R the rows r_j, L the rows l_i:
+    ||R|| + ||L||, ||C R|| + ||L||, and max_i ||K_i R|| + max_j ||diag(sqrt p_.j) L||, because
+    |K_i G l_i|^2 <= sum_j p_ij <g_j, l_i>^2, which sums over i to sum_j g_j^T (sum_i p_ij l_i l_i^T) g_j.
+    """
+    if right.shape[2] > GRAM_TOKENS:
+        own = spectral_norm_upper(left)
+        each = spectral_norm_upper(K @ right[:, :, None]).amax(2)
+        other = spectral_norm_upper(P.mT.sqrt()[..., None] * left[:, :, None]).amax(2)
+        size = spectral_norm_upper(right)
+        local = ((each + other) ** 2 + floor * (size + own) ** 2).sqrt()
+        return size + own, spectral_norm_upper(right - right.mean(2, keepdim=True)) + own, local
+    gram = score_gram(right, left)
+    whole = psd_norm_upper(gram.flatten(2, 3).flatten(3))
+    centred = gram - gram.mean(3, keepdim=True)
+    centred = centred - centred.mean(5, keepdim=True)
+    weighted = torch.einsum("bhiaj,bhijkcl->bhiakc", K, torch.einsum("bhijkl,bhkcl->bhijkcl", gram, K))
+    local = (psd_norm_upper(weighted.flatten(2, 3).flatten(3)) + floor * whole).sqrt()
+    return whole.sqrt(), psd_norm_upper(centred.flatten(2, 3).flatten(3)).sqrt(), local
+
+
 def score_spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     """max over j, k of the norm of G -> T(G)_ij - T(G)_ik, per row i: (batch, heads, tokens)."""
     n = right.shape[2]
@@ -52,18 +84,33 @@ def score_spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     return (squared.clamp(min=0).flatten(3).amax(-1) * (1 + 1e-10)).sqrt()
 
 
-def head_constants(x: torch.Tensor, M: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float) -> HeadConstants:
+def head_constants(
+    x: torch.Tensor, M: torch.Tensor, norm: torch.Tensor, P: torch.Tensor, K: torch.Tensor, floor: float
+) -> HeadConstants:
+    """For value maps M with norms bounded by `norm` (heads,)."""
     XM = torch.einsum("bnc,hcd->bhnd", x, M)
     size = spectral_norm_upper(XM)
     JXM = P[..., None] * (XM[:, :, None] - (P @ XM)[:, :, :, None])  # row i: p_j (xM_j - sum_m p_m xM_m)
     local = spectral_norm_upper(torch.einsum("bhiaj,bhjc->bhiac", K, XM))
     return HeadConstants(
-        a=spectral_norm_upper(M),
+        a=norm,
         x=size,
         v=spectral_norm_upper(XM - XM.mean(2, keepdim=True)),
         g=spectral_norm_upper(JXM).amax(2) + floor * size,
         k=(local**2 + floor * size[..., None] ** 2).sqrt(),
     )
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The maps of part one: zeta and ||DF(X)|| per example, DF(X) where n d allows it (else None, and the norms come from
+    products), and the failure probability of those.
+    """
+
+    zeta: torch.Tensor
+    jacobian: torch.Tensor
+    derivative: torch.Tensor | None
+    failure: float
 
 
 def linear_norms(
@@ -74,38 +121,61 @@ def linear_norms(
     left: torch.Tensor,
     scale: float,
     residual: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, float]:
-    """zeta, ||DF(X)|| and DF(X) per example, formed where n d allows it, else norms through products; and the failure
-    probability of those.
-    """
+    zeta: torch.Tensor | None,
+) -> Linear:
+    """`zeta`, an upper bound of it, is used as it is where given."""
     batch, n, d = x.shape
     XA = torch.einsum("bnc,hcd->bhnd", x, A)
-    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None])  # b h i j c
-    own = torch.einsum("bhijc,bhjk->bhick", JXA, right) / scale  # what G_i adds to row i through r
+    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None]) / scale  # b h i j c
+    # what G_i adds to row i through r: b i c k
+    own = torch.einsum("bhijc,bhjk->bick", JXA, right)
     if n * d <= FORMED_SIDE:
         linear = torch.einsum("bhij,hkc->bicjk", P, A)
         if residual:
             linear = linear + torch.eye(n * d, dtype=x.dtype, device=x.device).reshape(n, d, n, d)
-        total = linear + torch.einsum("bhiac,bhik->bicak", JXA, left) / scale
+        if zeta is None:
+            zeta = spectral_norm_upper(linear.reshape(batch, n * d, n * d))
+        total = linear + torch.einsum("bhiac,bhik->bicak", JXA, left)
         index = torch.arange(n, device=x.device)
-        total[:, index, :, index] += own.sum(1).transpose(0, 1)
-        linear, total = (t.reshape(batch, n * d, n * d) for t in (linear, total))
-        return spectral_norm_upper(linear), spectral_norm_upper(total), total, 0.0
+        total[:, index, :, index] += own.transpose(0, 1)
+        total = total.reshape(batch, n * d, n * d)
+        return Linear(zeta, spectral_norm_upper(total), total, 0.0)
+    norm = partial(_norm_by_products, x=x, P=P, A=A, left=left, JXA=JXA, own=own, residual=residual)
+    return Linear(norm(whole=False) if zeta is None else zeta, norm(whole=True), None, 2e-9)
 
-    def apply(y: torch.Tensor, *, whole: bool, adjoint: bool) -> torch.Tensor:
+
+def _norm_by_products(
+    *,
+    x: torch.Tensor,
+    P: torch.Tensor,
+    A: torch.Tensor,
+    left: torch.Tensor,
+    JXA: torch.Tensor,
+    own: torch.Tensor,
+    residual: bool,
+    whole: bool,
+) -> torch.Tensor:
+    """The norm of G -> H G + sum P_l G A_l, or of all of DF(X), through products with G (batch, probes, n * d)."""
+    batch, n, d = x.shape
+
+    def matvec(y: torch.Tensor) -> torch.Tensor:
         G = y.unflatten(-1, (n, d))
-        first, second = ("bhji", "hdc") if adjoint else ("bhij", "hcd")
-        out = torch.einsum(f"{first},bpjc,{second}->bpid", P, G, A) + (G if residual else 0)
-        if whole and adjoint:
-            out = out + torch.einsum("bhick,bpic->bpik", own, G)
-            out = out + torch.einsum("bhik,bhiac,bpic->bpak", left, JXA, G) / scale
-        elif whole:
-            out = out + torch.einsum("bhick,bpik->bpic", own, G)
-            out = out + torch.einsum("bhiac,bhik,bpak->bpic", JXA, left, G) / scale
+        out = G if residual else torch.zeros_like(G)
+        for head in range(len(A)):
+            out = out + P[:, None, head] @ (G @ A[head])
+        if whole:
+            scores = torch.einsum("bhik,bpak->bhipa", left, G)  # <g_a, l_i>
+            out = out + torch.einsum("bhiac,bhipa->bpic", JXA, scores) + torch.einsum("bick,bpik->bpic", own, G)
         return out.flatten(-2)
 
-    def norm(whole: bool) -> torch.Tensor:
-        forward, back = partial(apply, whole=whole, adjoint=False), partial(apply, whole=whole, adjoint=True)
-        return operator_norm_upper(forward, back, n * d, batch=(batch,), device=x.device)
+    def rmatvec(y: torch.Tensor) -> torch.Tensor:
+        G = y.unflatten(-1, (n, d))
+        out = G if residual else torch.zeros_like(G)
+        for head in range(len(A)):
+            out = out + P[:, None, head].mT @ (G @ A[head].mT)
+        if whole:
+            scores = torch.einsum("bhiac,bpic->bhipa", JXA, G)
+            out = out + torch.einsum("bhik,bhipa->bpak", left, scores) + torch.einsum("bick,bpic->bpik", own, G)
+        return out.flatten(-2)
 
-    return norm(False), norm(True), None, 2e-9
+    return operator_norm_upper(matvec, rmatvec, n * d, batch=(batch,), device=x.device)

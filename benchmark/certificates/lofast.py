@@ -39,10 +39,10 @@ from benchmark.certificates.attention_norms import (
     HeadConstants,
     head_constants,
     linear_norms,
-    score_gram,
+    score_norms,
     score_spread,
 )
-from benchmark.certificates.spectral import psd_norm_upper, spectral_norm_upper
+from benchmark.certificates.spectral import product_norm_upper, spectral_norm_upper
 
 SOFTMAX_CURVATURE = math.sqrt(6) / 18 * (1 + 1e-12)
 FAR = 60.0  # beyond this spread the local bounds are given up: e^w would amplify the rounding of J
@@ -158,8 +158,12 @@ def attention_sensitivity(
     *,
     residual: bool = True,
     query_bias: torch.Tensor | None = None,
+    exact_zeta: bool = True,
 ) -> AttentionSensitivity:
-    """The constants of the bounds; arguments as in `attention_bound`, x with a batch axis."""
+    """The constants of the bounds; arguments as in `attention_bound`, x with a batch axis.
+
+    Without `exact_zeta` it is bounded by 1 + ||W_O|| max ||P_l|| ||W_V||, which part one Z alone feels.
+    """
     x, w_q, w_k, w_v, w_o = (t.detach().double() for t in (x, w_q, w_k, w_v, w_o))
     _check(x, w_q, w_k, w_v, w_o)
     n, scale = x.shape[1], math.sqrt(w_q.shape[2])
@@ -173,30 +177,28 @@ def attention_sensitivity(
     q = P.sqrt()
     K = torch.diag_embed(q) - q[..., None] * P[..., None, :]  # (I - q q^T) diag(q), row i's in [..., i, :, :]
     floor = 1e-15 * n  # what rounding may have lost of J = K^T K
-    gram = score_gram(right, left)
-    whole = psd_norm_upper(gram.flatten(2, 3).flatten(3)).clamp(min=0)
-    centred = gram - gram.mean(3, keepdim=True)
-    centred = centred - centred.mean(5, keepdim=True)
-    weighted = torch.einsum("bhiaj,bhijkl,bhkcl->bhiakc", K, gram, K)
-    zeta, jacobian, derivative, failure = linear_norms(x, P, A, right, left, scale, residual)
-    summed, joint = (head_constants(x, M, P, K, floor) for M in (A, w_v))
-    norms = spectral_norm_upper(P)
+    m, m_centred, m_local = score_norms(right, left, P, K, floor)
+    norms, outputs = spectral_norm_upper(P), spectral_norm_upper(w_o.flatten(0, 1))
+    loose = residual + outputs * spectral_norm_upper(w_v.transpose(0, 1).flatten(1)) * norms.amax(1)
+    linear = linear_norms(x, P, A, right, left, scale, residual, None if exact_zeta else loose * (1 + 1e-12))
+    summed = head_constants(x, A, product_norm_upper(w_v, w_o), P, K, floor)
+    joint = head_constants(x, w_v, spectral_norm_upper(w_v), P, K, floor)
     return AttentionSensitivity(
-        zeta=zeta,
-        jacobian=jacobian,
-        derivative=derivative,
-        naive=residual + (spectral_norm_upper(A) * norms).sum(1),
-        b=spectral_norm_upper(B),
-        outputs=spectral_norm_upper(w_o.flatten(0, 1)),
-        m=whole.sqrt(),
-        m_centred=psd_norm_upper(centred.flatten(2, 3).flatten(3)).sqrt(),
-        m_local=(psd_norm_upper(weighted.flatten(2, 3).flatten(3)) + floor * whole).sqrt(),
+        zeta=linear.zeta,
+        jacobian=linear.jacobian,
+        derivative=linear.derivative,
+        naive=residual + (summed.a * norms).sum(1),
+        b=product_norm_upper(w_q, w_k.mT),
+        outputs=outputs,
+        m=m,
+        m_centred=m_centred,
+        m_local=m_local,
         spread=score_spread(right, left),
         k=(spectral_norm_upper(K) ** 2 + floor).sqrt(),
         summed=summed,
         joint=joint,
         scale=scale,
-        failure=failure,
+        failure=linear.failure,
     )
 
 

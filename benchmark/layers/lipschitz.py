@@ -1,4 +1,8 @@
-"""Layers whose Lipschitz constant holds by construction, in real arithmetic, and differentiably."""
+"""Layers whose Lipschitz constant holds by construction, in real arithmetic, and differentiably.
+
+Weights derived from parameters are computed in float64 and rounded once: then every machine runs the same weights, and a
+certificate need not cover the rounding of long sums inside them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ class BoundedLinear(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The weight that acts: (out, in)."""
-        return self.norm * almost_orthogonal(self.raw)
+        return (self.norm * almost_orthogonal(self.raw.double())).to(self.raw.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
@@ -54,8 +58,9 @@ class SLLBlock(nn.Module):
     @property
     def scale(self) -> torch.Tensor:
         """The diagonal of T: (hidden,), positive."""
-        gram = (self.weight.mT @ self.weight).abs()
-        return (gram * torch.exp(self.log_q[None, :] - self.log_q[:, None])).sum(-1).clamp(min=1e-30)
+        weight, log_q = self.weight.double(), self.log_q.double()
+        gram = (weight.mT @ weight).abs()
+        return (gram * torch.exp(log_q[None, :] - log_q[:, None])).sum(-1).clamp(min=1e-30).to(self.weight.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         active = torch.relu(x @ self.weight + self.bias) / self.scale
@@ -74,7 +79,7 @@ class NormalisedHead(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """(classes, width), each row of norm 1."""
-        return nn.functional.normalize(self.raw, dim=-1)
+        return nn.functional.normalize(self.raw.double(), dim=-1).to(self.raw.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, self.weight, self.bias)

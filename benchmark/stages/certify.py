@@ -39,7 +39,7 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     images, labels = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
     module = certificate_module(spec.name)
-    gap = module.float32_gap(model, images, labels)
+    gap, bound = module.float32_gap(model, images, labels)
     radii = certified_radii(model, images, labels, spec, batch_size)
     attacked = attack_certified(model, images, labels, radii, row.row)
     clean = judge(model, images, labels, batch_size)
@@ -53,7 +53,12 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     out.mkdir(exist_ok=True)
     pq.write_table(pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "radii.parquet")
     certificate = Certificate(
-        name=spec.name, guarantee=module.guarantee(), parameters=spec.parameters, float32_gap=gap, attacked=attacked
+        name=spec.name,
+        guarantee=module.guarantee(),
+        parameters=spec.parameters,
+        float32_gap=gap,
+        float32_bound=bound,
+        attacked=attacked,
     )
     files.write(out / "certificate.json", to_json(certificate))
     finish(row, "certify", out, code_digest, clock)

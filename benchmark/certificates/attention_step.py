@@ -1,0 +1,56 @@
+"""The `Step` of residual dot-product attention; what is dear is computed when first asked for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+
+from benchmark.certificates.attention_quick import QuickAttention
+from benchmark.certificates.lofast import AttentionSensitivity, attention_sensitivity
+from benchmark.certificates.rounding import AttentionRounding
+from benchmark.certificates.step import Reach, Step
+from benchmark.errors import BenchmarkError
+from benchmark.layers.attention import ResidualAttention
+
+
+class AttentionStep(Step):
+    def __init__(self, layer: ResidualAttention, x: torch.Tensor) -> None:
+        self.layer, self.x = layer, x
+
+    @cached_property
+    def sensitivity(self) -> AttentionSensitivity:
+        return attention_sensitivity(self.x, *self.layer.head_weights(), exact_zeta=False)
+
+    @cached_property
+    def _quick(self) -> QuickAttention:
+        return QuickAttention(self.x, *self.layer.head_weights())
+
+    @cached_property
+    def _float32(self) -> AttentionRounding:
+        layer = self.layer
+        inputs = [linear.weight.mT for linear in (layer.query, layer.key, layer.value)]
+        return AttentionRounding(self.x, inputs, layer.output.weight.mT, layer.heads)
+
+    @property
+    def gain(self) -> torch.Tensor:  # type: ignore[override]
+        return self.sensitivity.jacobian
+
+    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return self._quick.bound(delta)
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return torch.minimum(self.sensitivity.bound(delta), self._quick.bound(delta))
+
+    def remainder(self, reach: Reach) -> torch.Tensor:
+        return self.sensitivity.remainder(reach.delta)
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return self._float32(delta)
+
+    def push(self, columns: torch.Tensor) -> torch.Tensor:
+        derivative = self.sensitivity.derivative
+        if derivative is None:
+            raise BenchmarkError("attention this wide (tokens * width > 8192) has no formed Jacobian to carry on")
+        flat = columns.flatten(2).permute(1, 2, 0)
+        return (derivative @ flat).permute(2, 0, 1).reshape(columns.shape)

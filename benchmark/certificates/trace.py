@@ -1,0 +1,204 @@
+"""A network of known layers, run in float64 around n images, and how far its margins can fall within a radius.
+
+Let the image move by xi, ||xi|| <= e, layer k's input by D_k, f_k(x_k + D) = f_k(x_k) + J_k D + R_k(D), and let the layer
+that float32 runs add a rounding of norm at most t_k (rounding.py), which the bounds below carry along like any other move.
+
+Composing (Havens et al. 2024, section 3): ||D_(k+1)|| <= bound_k(||D_k||) + t_k, so that at the head the margin over rival
+j falls by at most ||w_y - w_j|| ||D_K||, and by the rounding of its two logits.
+
+Margin gradient: with a_k the gradient of the nominal margin at layer k's input (a_K = w_y - w_j, a_k = J_k^T a_(k+1)),
+by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>
+and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k). Every i is tried and
+the least fall counts, per rival; i = K is composing. Here D_k = L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
+rho_(k+1) = ||J_k|| rho_k + remainder_k + t_k. (||D_k|| <= ||L_k|| e + rho_k
+would gain under 1% and cost as much as all the rest.)
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from benchmark.certificates.rounding import FLOAT64, TINY, gamma
+from benchmark.certificates.step import UP, Reach, Step
+from benchmark.certificates.steps import exact_step
+from benchmark.errors import BenchmarkError
+from benchmark.layers.lipschitz import NormalisedHead
+
+
+@dataclass
+class Trace:
+    """What both ways need of a network around n images; the dear parts are computed when first asked for."""
+
+    layers: nn.Sequential  # float64, frozen, without the head
+    activations: list[torch.Tensor]  # the images and each layer's output
+    steps: list[Step]
+    labels: torch.Tensor  # (n,)
+    difference: torch.Tensor  # w_y - w_j: (n, classes, width)
+    margins: torch.Tensor  # logit_y - logit_j: (n, classes)
+    head: torch.Tensor  # rounding of the two logits: coefficients of 1 and of ||D_K||, (2, n, classes)
+    float32: bool = True  # whether the network that runs is the float32 one, or the real-number one
+
+    @cached_property
+    def lead(self) -> torch.Tensor:
+        """The margins, infinite for the label itself: what must exceed the fall."""
+        return self.margins.scatter(1, self.labels[:, None], torch.inf)
+
+    @cached_property
+    def rivals(self) -> torch.Tensor:
+        """||w_y - w_j||: (n, classes), 0 for the label itself."""
+        return torch.linalg.vector_norm(self.difference, dim=-1) * UP
+
+    @cached_property
+    def gradients(self) -> list[torch.Tensor]:
+        """a_k at the image and at each step's output: (n, classes, *shape)."""
+        with torch.enable_grad():
+            run = [self.activations[0].detach().requires_grad_()]
+            for layer in self.layers:
+                run.append(layer(run[-1]))
+            parts = [
+                torch.autograd.grad((run[-1] * self.difference[:, rival]).sum(), run, retain_graph=True)
+                for rival in range(self.difference.shape[1])
+            ]
+        return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
+
+    @cached_property
+    def columns(self) -> list[torch.Tensor]:
+        """L_k at each step's input: (directions, n, *shape). Only L L^T matters, so L is kept no wider than it is tall."""
+        image, n = self.activations[0], len(self.activations[0])
+        basis = torch.eye(image[0].numel(), dtype=torch.float64, device=image.device)
+        now = basis.reshape(-1, 1, *image.shape[1:])
+        shared = True  # as long as every layer was linear, L is the same for all images and kept once
+        columns: list[torch.Tensor] = []
+        for step in self.steps:
+            shared = shared and type(step) is Step
+            now = now if shared else now.expand(-1, n, *now.shape[2:])
+            columns.append(now)
+            now = step.push(now)
+            flat = now.flatten(2).permute(1, 2, 0)  # (n, outputs, directions)
+            if flat.shape[1] < flat.shape[2]:
+                flat = torch.linalg.qr(flat.mT, mode="r").R.mT
+                now = flat.permute(2, 0, 1).reshape(flat.shape[2], *now.shape[1:])
+        columns.append(now)
+        return columns
+
+    def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
+        return self.steps[index].rounding(delta) if self.float32 else torch.zeros_like(delta)
+
+    def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
+        """How far each margin can fall within `radius` (n,), by composing alone: (n, classes)."""
+        delta = radius
+        for index, step in enumerate(self.steps):
+            delta = (step.quick_bound(delta) if quick else step.bound(delta)) + self.rounding(index, delta)
+        return self._at_the_head(delta)
+
+    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None) -> torch.Tensor:
+        """The same, the better of both ways.
+
+        Args:
+            radius: (n,) float64.
+            rivals: (n, r) class indices, to look at these alone.
+
+        Returns:
+            (n, classes), or (n, r), upper bounds.
+        """
+        delta, rho = radius, torch.zeros_like(radius)
+        starts, taken = [], []  # the gradient's part when starting at each step, and what each step takes
+        for index, step in enumerate(self.steps):
+            reach = Reach(self.columns[index], radius, rho, delta)
+            starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
+            a, rounding = _of(self.gradients[index + 1], rivals), self.rounding(index, delta)
+            taken.append(step.along(a, reach) + torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
+            rho = (step.gain * rho + step.remainder(reach) + rounding) * UP
+            delta = step.bound(delta) + rounding
+        least = _of(self._at_the_head(delta), rivals)
+        later = _of(self._head_rounding(delta), rivals)
+        for start, part in zip(reversed(starts), reversed(taken), strict=True):
+            later = later + part
+            least = torch.minimum(least, (start + later) * UP)
+        return least
+
+    def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
+        return (self.rivals * delta[:, None] + self._head_rounding(delta)) * UP
+
+    def _head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return (self.head[0] + self.head[1] * delta[:, None]) * (FLOAT64 if self.float32 else 0.0)
+
+    def _first_order(self, gradients: torch.Tensor, reach: Reach) -> torch.Tensor:
+        """<a, D> at the input of a step is at most this: (n, rivals)."""
+        a = gradients.flatten(2)
+        sizes = torch.linalg.vector_norm(a, dim=2)
+        directions = reach.columns.flatten(2).permute(1, 0, 2)  # (n or 1, directions, size)
+        through = torch.linalg.vector_norm(a @ directions.mT, dim=2)
+        split = through * reach.radius[:, None] + sizes * reach.rho[:, None]
+        return torch.minimum(split, sizes * reach.delta[:, None]) * (1 + 1e-9)
+
+
+def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:
+    """The chosen rivals of (n, classes, ...): (n, r, ...)."""
+    if rivals is None:
+        return values
+    return values[torch.arange(len(values), device=values.device)[:, None], rivals]
+
+
+def checked_copy(model: nn.Module) -> nn.Sequential:
+    """The float64 copy of a model that the local certificate can speak for.
+
+    Raises:
+        BenchmarkError: it is no plain sequence ending in a NormalisedHead, or a hook could change what a layer returns.
+    """
+    if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
+        raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
+    refuse_hooks(model)
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """
+    Raises:
+        BenchmarkError: a hook, or a forward put on one instance, can change what a layer returns behind its bound.
+    """
+    for module in model.modules():
+        if "forward" in vars(module):
+            raise BenchmarkError(f"a layer {type(module).__name__} has a forward of its own; the certificate is refused")
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise BenchmarkError(
+                f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
+            )
+
+
+@torch.no_grad()
+def trace(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, float32: bool = True) -> Trace:
+    """Runs a `checked_copy` around `images` (n, c, h, w), labels (n,).
+
+    Raises:
+        BenchmarkError: a layer without a declared bound (named).
+    """
+    head, layers = network[-1], network[:-1]
+    assert isinstance(head, NormalisedHead)
+    activations, steps = [images.double()], []
+    for layer in layers:
+        steps.append(exact_step(layer, activations[-1]))
+        activations.append(layer(activations[-1]))
+    last = activations[-1]
+    if last.ndim != 2:
+        raise BenchmarkError(f"the head needs one vector an image; the layer before it gives {tuple(last.shape)}")
+    logits, weight = head(last), head.weight
+    error = gamma(weight.shape[1] + 3)  # of one logit: error (||x|| + delta + |b|), rows having norm 1
+    biases = (head.bias.abs()[labels][:, None] + head.bias.abs()[None]) + 2 * torch.linalg.vector_norm(last, dim=1)[
+        :, None
+    ]
+    return Trace(
+        layers=layers,
+        activations=activations,
+        steps=steps,
+        labels=labels,
+        difference=weight[labels][:, None] - weight[None],
+        margins=logits.gather(1, labels[:, None]) - logits,
+        head=torch.stack([error * biases + TINY, torch.full_like(biases, 2 * error)]) * UP,
+        float32=float32,
+    )
