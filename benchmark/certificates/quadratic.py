@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmark.certificates.spectral import psd_norm_upper
-from benchmark.certificates.steps import Reach
+from benchmark.certificates.step import Reach
 
 
 def largest_entries(reach: Reach) -> torch.Tensor:

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from benchmark.certificates.quadratic import largest_entries, weighted_squares
-from benchmark.certificates.steps import UP, Reach, Step, step
+from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, size
+from benchmark.certificates.step import UP, Reach, Step
+from benchmark.certificates.steps import step
 from benchmark.errors import BenchmarkError
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -27,7 +29,7 @@ class Smooth:
     """f' and f'' of an activation, with all points where f'' and where f''' is 0.
 
     Where what runs is another function, `jump` is the most that it can differ by more at one point than at another, and
-    `tilt` the most that its slope differs.
+    `tilt` the most that its slope differs. In float32 an entry errs by at most relative |z| + absolute.
     """
 
     slope: Function
@@ -36,6 +38,8 @@ class Smooth:
     flat_curvature: tuple[float, ...]
     jump: float = 0.0
     tilt: float = 0.0
+    relative: float = 0.0
+    absolute: float = 0.0
 
 
 SLACK = 1e-9  # of float64, and of table entries: at an extreme their error counts squared
@@ -59,12 +63,17 @@ class SmoothStep(Step):
         self.f, self.x = f, x
         self.slopes = f.slope(x)
         self.gain = self.slopes.abs().flatten(1).amax(1) + SLACK
-        self.jumped = f.jump * math.sqrt(x[0].numel())
+        self.root = math.sqrt(x[0].numel())
+        self.jumped = f.jump * self.root
+        self.size = size(x)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         around = delta.reshape(-1, *[1] * (self.x.ndim - 1))
         least, most = _extremes(self.f.slope, self.f.flat_slope, self.x - around, self.x + around)
         return delta * torch.maximum(-least, most).flatten(1).amax(1) * UP + self.jumped
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return (self.f.relative * (self.size + delta) + self.f.absolute * self.root) * FLOAT64 + TINY + self.jumped
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         return columns * self.slopes
@@ -102,6 +111,10 @@ class KinkStep(Step):
         self.x, self.kink, self.steepest = x, 1 - slope, max(1.0, abs(slope))
         self.slopes = torch.where(x > 0, x.new_tensor(1.0), x.new_tensor(slope))
         self.gain = self.slopes.abs().flatten(1).amax(1)
+        self.size, self.unit = size(x), 2 * UNIT32 * abs(slope)  # a ReLU rounds nothing; the slope and the product do
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return self.unit * (self.size + delta) * FLOAT64 + (TINY if self.unit else 0.0)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return delta * self.steepest
@@ -128,23 +141,27 @@ def _density(z: torch.Tensor) -> torch.Tensor:
     return torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
+# In float32: z / 2 (1 + erf(z / sqrt 2)) with erf within 32 u; tanh, sigmoid, exp and log1p within 16 u, relatively.
 GELU = Smooth(
     slope=lambda z: torch.special.ndtr(z) + z * _density(z),
     curvature=lambda z: (2 - z**2) * _density(z),
     flat_slope=(-math.sqrt(2), math.sqrt(2)),
     flat_curvature=(-2.0, 0.0, 2.0),
+    relative=24 * UNIT32,
 )
 TANH = Smooth(
     slope=lambda z: 1 - torch.tanh(z) ** 2,
     curvature=lambda z: -2 * torch.tanh(z) * (1 - torch.tanh(z) ** 2),
     flat_slope=(0.0,),
     flat_curvature=(-math.atanh(1 / math.sqrt(3)), math.atanh(1 / math.sqrt(3))),
+    relative=16 * UNIT32,
 )
 SIGMOID = Smooth(
     slope=lambda z: torch.sigmoid(z) * torch.sigmoid(-z),
     curvature=lambda z: torch.sigmoid(z) * torch.sigmoid(-z) * (torch.sigmoid(-z) - torch.sigmoid(z)),
     flat_slope=(0.0,),
     flat_curvature=(-math.log(2 + math.sqrt(3)), math.log(2 + math.sqrt(3))),
+    absolute=32 * UNIT32,
 )
 
 
@@ -178,6 +195,8 @@ def _(layer: nn.Softplus, x: torch.Tensor) -> Step:
         flat_curvature=(0.0,),
         jump=math.exp(-layer.threshold) / beta * UP,
         tilt=math.exp(-layer.threshold) * UP,
+        relative=32 * UNIT32,
+        absolute=64 * UNIT32 / beta,
     )
     return SmoothStep(softplus, x)
 

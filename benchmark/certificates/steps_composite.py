@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import nn
 
+from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.certificates.spectral import spectral_norm_upper
-from benchmark.certificates.steps import UP, Reach, Step, exact_step, step
+from benchmark.certificates.step import UP, Reach, Step
+from benchmark.certificates.steps import exact_step, step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.residual import Residual
 
@@ -24,7 +27,8 @@ class Pushed:
 class SequentialStep(Step):
     """f_m o ... o f_1. With J_k the nominal Jacobians and R_k what they miss, D_k = J_<k D + e_k, e_1 = 0, and
     e_(k+1) = J_k e_k + R_k(D_k); so the remainder is e_(m+1) = sum_k J_>k R_k(D_k), which takes from a margin along a what
-    R_k(D_k) takes along J_>k^T a.
+    R_k(D_k) takes along J_>k^T a. The roundings of the parts are counted among the R_k: bound, remainder and along speak of
+    the sequence as float32 runs it, and `rounding` adds nothing.
     """
 
     def __init__(self, layers: nn.Sequential, x: torch.Tensor) -> None:
@@ -33,15 +37,27 @@ class SequentialStep(Step):
         for layer in self.layers:
             self.steps.append(exact_step(layer, self.inputs[-1]))
             self.inputs.append(layer(self.inputs[-1]))
-        self.gain: torch.Tensor = x.new_ones(len(x))
-        for part in self.steps:
-            self.gain = self.gain * part.gain * UP
         self._met: tuple[torch.Tensor, Pushed] | None = None
+
+    @cached_property
+    def gain(self) -> torch.Tensor:  # type: ignore[override]
+        total = self.inputs[0].new_ones(len(self.inputs[0]))
+        for part in self.steps:
+            total = total * part.gain * UP
+        return total
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         for part in self.steps:
-            delta = part.bound(delta) * UP
+            delta = (part.bound(delta) + part.rounding(delta)) * UP
         return delta
+
+    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        for part in self.steps:
+            delta = (part.quick_bound(delta) + part.rounding(delta)) * UP
+        return delta
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(delta)
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         for part in self.steps:
@@ -62,10 +78,11 @@ class SequentialStep(Step):
         pushed, found, missed = self._pushed(reach.columns), [reach], torch.zeros_like(reach.delta)
         for index, part in enumerate(self.steps):
             now = found[-1]
-            left = part.remainder(now)
+            rounding = part.rounding(now.delta)
+            left = part.remainder(now) + rounding
             missed = (part.gain * missed + left) * UP
             rho = (part.gain * now.rho + left) * UP
-            delta = torch.minimum(part.bound(now.delta), pushed.norms[index + 1] * now.radius * UP + rho) * UP
+            delta = torch.minimum(part.bound(now.delta) + rounding, pushed.norms[index + 1] * now.radius * UP + rho) * UP
             found.append(Reach(pushed.columns[index + 1], now.radius, rho, delta))
         return found[:-1], missed
 
@@ -77,7 +94,9 @@ class SequentialStep(Step):
         reaches, _ = self._reaches(reach)
         taken = torch.zeros_like(a.flatten(2)[:, :, 0])
         for index in range(len(self.steps) - 1, -1, -1):
-            taken = taken + self.steps[index].along(a, reaches[index])
+            part, now = self.steps[index], reaches[index]
+            rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding(now.delta)[:, None]
+            taken = taken + part.along(a, now) + rounding
             a = self._pull(index, a)
         return taken * UP
 
@@ -91,10 +110,21 @@ class SequentialStep(Step):
 
 
 class ResidualStep(Step):
-    """x + body(x): the identity adds nothing to the body's remainder."""
+    """x + body(x): the identity adds nothing to the body's remainder; the sum is rounded once more."""
 
-    def __init__(self, body: Step) -> None:
-        self.body, self.gain = body, (1 + torch.as_tensor(body.gain, dtype=torch.float64)) * UP
+    def __init__(self, body: Step, x: torch.Tensor, branch: torch.Tensor) -> None:
+        self.body, self.size = body, size(x) + size(branch)
+
+    @property
+    def gain(self) -> torch.Tensor:  # type: ignore[override]
+        return (1 + torch.as_tensor(self.body.gain, dtype=torch.float64)) * UP
+
+    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return (delta + self.body.quick_bound(delta)) * UP
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        inside = self.body.rounding(delta)
+        return (inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside)) * FLOAT64 + TINY
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return (delta + self.body.bound(delta)) * UP
@@ -118,6 +148,7 @@ def _(layer: nn.Sequential, x: torch.Tensor) -> Step:
 
 @step.register
 def _(layer: Residual, x: torch.Tensor) -> Step:
-    if layer.body(x).shape != x.shape:
+    branch = layer.body(x)
+    if branch.shape != x.shape:
         raise BenchmarkError(f"the body of a residual changes the shape {tuple(x.shape)}; the certificate is refused")
-    return ResidualStep(exact_step(layer.body, x))
+    return ResidualStep(exact_step(layer.body, x), x, branch)

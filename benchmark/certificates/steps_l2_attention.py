@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 
 import torch
 
-from benchmark.certificates.l2_attention import l2_attention_norm_upper
+from benchmark.certificates.l2_attention import l2_attention_norm_upper, mixing_constant
+from benchmark.certificates.rounding import EXPONENTIAL, FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.spectral import spectral_norm_upper
-from benchmark.certificates.steps import UP, Reach, Step, _needs, step
+from benchmark.certificates.step import UP, Reach, Step
+from benchmark.certificates.steps import _needs, step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention_l2 import L2Attention
 
@@ -42,9 +45,9 @@ class L2AttentionStep(Step):
         z = torch.einsum("nic,hcd->nhid", x, query) / math.sqrt(scale)
         squares = ((z[:, :, :, None] - z[:, :, None]) ** 2).sum(-1)
         self.p, self.u = (-squares).softmax(-1), squares.sqrt()
-        self.gain = self._gain()
 
-    def _gain(self) -> torch.Tensor:
+    @cached_property
+    def gain(self) -> torch.Tensor:  # type: ignore[override]
         if self.x[0].numel() > FORMED:
             return self.x.new_full((len(self.x),), self.everywhere)
         size = self.x[0].numel()
@@ -82,11 +85,57 @@ class L2AttentionStep(Step):
         least = torch.minimum((half * self.after).sum(1), half.norm(dim=1) * self.after_all) * (1 + 1e-9)
         return torch.nan_to_num(least, nan=math.inf)
 
+    @cached_property
+    def _float32(self) -> L2AttentionRounding:
+        return L2AttentionRounding(self.layer, self.x)
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return self._float32(delta)
+
+    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return self.everywhere * delta
+
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return torch.minimum(self.everywhere * delta, (self.gain * delta + self._bend(delta)) * UP)
 
     def remainder(self, reach: Reach) -> torch.Tensor:
         return torch.minimum((self.everywhere + self.gain) * reach.delta, self._bend(reach.delta)) * UP
+
+
+class L2AttentionRounding:
+    """Per head, Y = x W_Q, I = W_Q^T W_V / s, scores (2 Y Y^T - squares) / s, values Y I, norms over all tokens.
+
+    Y moves by dY as a linear layer; G is L(N)-Lipschitz, so exact attention of the moved Y is off by L(N) dY ||I||. From
+    there scores err by gamma(d_h + 6) (2 + sqrt N) ||Y||^2 / s, the logarithm of a weight by 6 u max |S| + 2 EXPONENTIAL with
+    |S| <= 3 ||Y||^2 / s, softmax is 1/2-Lipschitz, values err by gamma(d_h + d + 8) ||Y|| A, A = || |W_Q|^T |W_V| || / s >= ||I||;
+    the mixed values and the output as in `AttentionRounding`.
+    """
+
+    def __init__(self, layer: L2Attention, x: torch.Tensor) -> None:
+        query, value, _ = (weight.double() for weight in layer.head_weights())
+        self.tokens, self.width, self.inner = x.shape[1], x.shape[2], query.shape[2]
+        self.scale, self.mixing = math.sqrt(self.inner), mixing_constant(x.shape[1])
+        self.linears = [LinearRounding(x, head.mT) for head in query]
+        self.sizes = torch.stack([size(x @ head) for head in query], dim=1)  # (n, heads)
+        self.norms = spectral_norm_upper(query)
+        self.absolute = spectral_norm_upper(query.abs().mT @ value.abs()) / self.scale * UP
+        self.output = spectral_norm_upper(layer.output.weight)
+        self.output_absolute = spectral_norm_upper(layer.output.weight.abs())
+
+    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
+        n, root = self.tokens, math.sqrt(self.tokens)
+        dy = torch.stack([linear(delta) for linear in self.linears], dim=1)
+        y = self.sizes + delta[:, None] * self.norms + dy
+        ds = gamma(self.inner + 6) * (2 + root) * y**2 / self.scale
+        logarithm = 6 * UNIT32 * 3 * y**2 / self.scale + 2 * EXPONENTIAL
+        sums = gamma(2 * n + 6)
+        dp = (ds + n * logarithm) / 2 + sums * root
+        v = y * self.absolute
+        dv = gamma(self.inner + self.width + 8) * v
+        dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv) + self.mixing * dy * self.absolute
+        moved, mixed = (torch.linalg.vector_norm(part, dim=1) for part in (dm, root * v + dm))
+        out = moved * self.output + gamma(self.width + 3) * mixed * self.output_absolute
+        return out * FLOAT64 + TINY
 
 
 @step.register

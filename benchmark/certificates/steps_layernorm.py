@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from benchmark.certificates.quadratic import weighted_squares
-from benchmark.certificates.steps import UP, Reach, Step, step
+from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, gamma
+from benchmark.certificates.step import UP, Reach, Step
+from benchmark.certificates.steps import step
 from benchmark.errors import BenchmarkError
 
 
@@ -20,6 +22,10 @@ class LayerNormStep(Step):
     q / (d s^4) (1 + (8 - 6 q) y - 3 q (4 - 3 q) y^2) with y = c^2, is largest at y = min(1, 1 / (3 q)): 4 / (3 d s^4) for
     q >= 1/3, and 9 q (1 - q)^2 / (d s^4), which is less, below. So ||D^2 n|| <= 2 / (sqrt(3 d) s^2). Over a ball of radius
     r, s >= sqrt(max(|z| - r, 0)^2 / d + eps): the remainder is at most |w|^2 / (sqrt(3 d) s^2), w = C D.
+
+    Rounding of a token: the mean errs by gamma(d + 2) |x| / sqrt(d); the variance, by whatever formula (the textbook one is
+    the worst), by gamma(4 d + 16) |x|^2 / d, and so 1 / s relatively by p = gamma(4 d + 20) (|x|^2 / d + s^2) / s^2 while
+    p <= 1/2. A few roundings of terms of size |x| / s follow, and those of gamma and beta.
     """
 
     def __init__(self, layer: nn.LayerNorm, x: torch.Tensor) -> None:
@@ -29,8 +35,10 @@ class LayerNormStep(Step):
             raise BenchmarkError(f"LayerNorm with eps {layer.eps} has no bound; eps should be positive")
         self.eps = layer.eps
         self.d = math.prod(layer.normalized_shape)
-        gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()
-        self.gamma, self.most = gamma, gamma.abs().max() * UP
+        self.gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()
+        self.most = self.gamma.abs().max() * UP
+        self.shift = 0.0 if layer.bias is None else float(layer.bias.norm())
+        self.lengths = torch.linalg.vector_norm(x.reshape(len(x), -1, self.d), dim=2)
         self.z = self._centred(x)  # (n, tokens, d)
         self.norms = torch.linalg.vector_norm(self.z, dim=2)
         self.s = (self.norms**2 / self.d + self.eps).sqrt()
@@ -43,6 +51,13 @@ class LayerNormStep(Step):
     def _least(self, delta: torch.Tensor) -> torch.Tensor:
         """s over the ball, at least: (n, tokens)."""
         return (((self.norms * (1 - 1e-12) - delta[:, None]).clamp(min=0) ** 2) / self.d + self.eps).sqrt() / UP
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        s, length = self._least(delta), self.lengths + delta[:, None]
+        p = gamma(4 * self.d + 20) * (length**2 / self.d + s**2) / s**2
+        each = self.most * (math.sqrt(self.d) * (p + 8 * UNIT32) + 2 * gamma(self.d + 32) * length / s)
+        each = torch.where(p > 0.5, torch.inf, each + 2 * UNIT32 * self.shift)
+        return torch.linalg.vector_norm(each, dim=1) * FLOAT64 + TINY
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         far = 2 * math.sqrt(self.z.shape[1] * self.d)
