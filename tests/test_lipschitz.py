@@ -141,14 +141,16 @@ def test_the_certificate_of_a_linear_network_is_exact() -> None:
     radii = certify(model, images, labels)
     assert radii.dtype == torch.float64
     assert (radii <= exact).all()
-    assert (radii >= exact - 1.1e-4 / rows[rows > 0].min()).all()
+    assert (radii >= exact * (1 - 1e-5) - 1e-5 / rows[rows > 0].min()).all()
     assert (certify(model, images, (labels + 1) % 4) == 0).all()
     assert (certify(model, images, labels, largest=0.01) <= 0.01).all()
     model[-1].weight.zero_()
     model[-1].bias.zero_()
     assert (certify(model, images, torch.zeros(20, dtype=torch.long)) == 0).all()  # a tie
     model[-1].bias[0] = 1.0
-    assert (certify(model, images, torch.zeros(20, dtype=torch.long)) == 8).all()  # nothing can change it
+    certain = certify(model, images, torch.zeros(20, dtype=torch.long))  # nothing can change it
+    assert (certain > 5).all()
+    assert (certain <= 8).all()
 
 
 def test_without_a_linear_head_the_margin_pays_root_two() -> None:
@@ -156,8 +158,10 @@ def test_without_a_linear_head_the_margin_pays_root_two() -> None:
     images = torch.rand(20, 1, 3, 3)
     logits = model(images).double()
     margin = logits.topk(2).values.diff(dim=1).abs()[:, 0]
-    expected = (margin - 1e-4).clamp(min=0) / (math.sqrt(2) * torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
-    assert torch.allclose(certify(model, images, logits.argmax(1)), expected, rtol=1e-4, atol=1e-7)
+    expected = margin / (math.sqrt(2) * torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
+    radii = certify(model, images, logits.argmax(1))
+    assert (radii <= expected).all()
+    assert (radii >= expected * (1 - 1e-5) - 1e-5).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -170,7 +174,8 @@ def test_no_attack_breaks_an_image_inside_its_certified_radius(seed) -> None:
     labels = model(images).argmax(1)
     radii = certify(model, images, labels)
     assert (radii > 0).any()
-    assert 0 < float32_gap(model, images, labels) < 1e-5
+    found, allowed = float32_gap(model, images, labels)
+    assert 0 < found <= allowed < 0.1
     for radius, image, label in zip(radii, images, labels, strict=True):
         if radius > 0:
             threat = ThreatModel(norm="L2", eps=float(radius))
@@ -275,7 +280,9 @@ def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
     with pytest.raises(ValidationError, match="no bounds"):
         CertificateSpec(name="unsound_paper_formula")
     with pytest.raises(ValidationError, match="no bounds"):
-        Certificate(name="unsound_paper_formula", guarantee="", parameters={}, float32_gap=0.0, attacked=0)
+        Certificate(
+            name="unsound_paper_formula", guarantee="", parameters={}, float32_gap=0.0, float32_bound=0.0, attacked=0
+        )
     for name in ("unsound_paper_formula", "spectral"):
         with pytest.raises(BenchmarkError, match=r"certifies no models: it defines no certify\(\)"):
             certificate_module(name)

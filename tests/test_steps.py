@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -12,9 +13,11 @@ from torch import nn
 
 from benchmark.certificates import steps_activations
 from benchmark.certificates.lipschitz import lipschitz_constant
-from benchmark.certificates.local import certify, trace
+from benchmark.certificates.local import certify, float32_gap
 from benchmark.certificates.quadratic import weighted_squares
-from benchmark.certificates.steps import Step, exact_step
+from benchmark.certificates.step import Step
+from benchmark.certificates.steps import exact_step
+from benchmark.certificates.trace import checked_copy, trace
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import NormalisedHead
@@ -44,6 +47,7 @@ CURVED = {
     "leaky up": (nn.LeakyReLU(-0.5), (7,)),
     "gelu": (nn.GELU(), (3, 4)),
     "gelu on vectors": (nn.GELU(), (9,)),
+    "gelu, tanh form": (nn.GELU("tanh"), (3, 4)),
     "tanh": (nn.Tanh(), (3, 4)),
     "sigmoid": (nn.Sigmoid(), (3, 4)),
     "softplus": (nn.Softplus(beta=2.0), (3, 4)),
@@ -114,7 +118,7 @@ def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
                 move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
 
 
-@pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2", "res"))])
+@pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2"))])
 def test_remainders_of_smooth_layers_shrink_with_the_square(name) -> None:
     layer, shape = CURVED[name]
     x = draw(2, *shape)
@@ -135,7 +139,7 @@ def test_linear_steps_push_exactly(layer, shape) -> None:
     assert (moved.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
 
 
-@pytest.mark.parametrize("name", ["GELU", "TANH", "SIGMOID"])
+@pytest.mark.parametrize("name", ["GELU", "TANH_GELU", "TANH", "SIGMOID"])
 def test_the_tables_of_extremes_are_complete(name) -> None:
     """f'' is the derivative of f', and over random intervals no value of either lies outside the extremes found."""
     f = getattr(steps_activations, name)
@@ -196,13 +200,13 @@ def vit(seed: int, norm: nn.Module) -> nn.Sequential:
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), LayerProject(1.0)], ids=["layernorm", "projection"])
 def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
-    model = vit(0, norm).double()
+    model = checked_copy(vit(0, norm))
     images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = model(images).argmax(1)
-    traced = trace(model, images, labels)
+    traced = trace(model, images, labels, float32=False)
     for radius in (1e-3, 0.03, 0.3):
         radii = torch.full((3,), radius, dtype=torch.float64)
-        both, composed = traced.falls(radii), traced.falls(radii, composed_only=True)
+        both, composed = traced.falls(radii), traced.composed(radii)
         assert (both <= composed * (1 + 1e-9)).all()
         moves = torch.randn(60, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
         moves[:3] = -traced.gradients[0].transpose(0, 1)
@@ -210,8 +214,6 @@ def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
         logits = model((images + moves).flatten(0, 1)).unflatten(0, (60, 3))
         margins = logits.gather(2, labels.expand(60, 3)[..., None]) - logits
         assert (traced.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
-    first = traced.gradients[0].flatten(2).norm(dim=2) * 1e-5
-    assert (traced.falls(torch.full((3,), 1e-5, dtype=torch.float64)) <= 1.1 * first + 1e-15).all()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -239,7 +241,6 @@ def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
     [
         (nn.ReLU(inplace=True), "inplace"),
         (nn.LeakyReLU(2.0), "above 1"),
-        (nn.GELU("tanh"), "tanh"),
         (nn.Softplus(beta=-1.0), "beta"),
         (nn.LayerNorm(4, eps=0.0), "eps"),
         (nn.Flatten(0), "axis 0"),
@@ -252,3 +253,50 @@ def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
 def test_what_has_no_step_is_refused_with_its_reason(layer, reason) -> None:
     with pytest.raises((BenchmarkError, ValueError), match=reason):
         exact_step(layer.double(), draw(2, 3, 4))
+
+
+@pytest.mark.parametrize("name", [*CURVED, "conv", "patches", "linear"])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
+    """Every float32 layer against its float64 copy on float32 inputs off the nominal ones."""
+    more = {
+        "conv": (nn.Conv2d(2, 3, 3, padding=1), (2, 6, 5)),
+        "patches": (nn.Conv2d(2, 8, 2, stride=2), (2, 6, 4)),
+        "linear": (nn.Linear(6, 5), (3, 6)),
+    }
+    layer, shape = (CURVED | more)[name]
+    exact = built(layer, 3)
+    single = copy.deepcopy(exact).float()
+    exact = copy.deepcopy(single).double()
+    x = (scale * draw(200, *shape)).float()
+    moved = x + 0.1 * draw(200, *shape, seed=1).float()
+    delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
+    step = exact_step(exact, x.double())
+    for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
+        rounding = step.rounding(budget)
+        assert (rounding < torch.inf).all()
+        if not isinstance(layer, nn.Sequential | Residual):  # what a sequence rounds stands in its bound
+            assert ((single(at).double() - exact(at.double())).flatten(1).norm(dim=1) <= rounding).all()
+        strayed = (single(at).double() - exact(x.double())).flatten(1).norm(dim=1)
+        assert (strayed <= step.bound(budget) + rounding).all()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.GELU(), nn.GELU("tanh"), nn.Tanh(), nn.Sigmoid(), nn.Softplus(), nn.Softplus(3.0), nn.LeakyReLU(0.1)],
+    ids=str,
+)
+def test_activations_round_each_entry_within_their_bound(layer) -> None:
+    """Single entries from the deep tails to 0, where a relative bound is hardest; contiguous and not."""
+    z = torch.cat([torch.linspace(-30, 30, 40001), torch.logspace(-30, 2, 2000), -torch.logspace(-30, 2, 2000)])
+    for x in (z, torch.stack([z, z], dim=1)[:, 0]):
+        error = (layer(x).double() - layer(x.double())).abs()
+        assert (error <= exact_step(layer, x.double()[:, None]).rounding(torch.zeros(len(x)).double())).all()
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), LayerProject(1.0)], ids=["layernorm", "projection"])
+def test_float32_margins_of_a_vit_stay_within_the_error_analysis(norm) -> None:
+    for seed in range(3):
+        model, images = vit(seed, norm), torch.rand(50, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+        found, allowed = float32_gap(model, images, model(images).argmax(1))
+        assert 0 < found <= allowed < 0.1

@@ -82,7 +82,9 @@ class SequentialStep(Step):
             left = part.remainder(now) + rounding
             missed = (part.gain * missed + left) * UP
             rho = (part.gain * now.rho + left) * UP
-            delta = torch.minimum(part.bound(now.delta) + rounding, pushed.norms[index + 1] * now.radius * UP + rho) * UP
+            delta = (
+                torch.minimum(part.bound(now.delta) + rounding, pushed.norms[index + 1] * now.radius * UP + rho) * UP
+            )
             found.append(Reach(pushed.columns[index + 1], now.radius, rho, delta))
         return found[:-1], missed
 

@@ -107,8 +107,8 @@ class L2AttentionRounding:
 
     Y moves by dY as a linear layer; G is L(N)-Lipschitz, so exact attention of the moved Y is off by L(N) dY ||I||. From
     there scores err by gamma(d_h + 6) (2 + sqrt N) ||Y||^2 / s, the logarithm of a weight by 6 u max |S| + 2 EXPONENTIAL with
-    |S| <= 3 ||Y||^2 / s, softmax is 1/2-Lipschitz, values err by gamma(d_h + d + 8) ||Y|| A, A = || |W_Q|^T |W_V| || / s >= ||I||;
-    the mixed values and the output as in `AttentionRounding`.
+    |S| <= 3 ||Y||^2 / s, softmax is 1/2-Lipschitz, values err by gamma(d_h + d + 8) ||Y|| A, where
+    A = || |W_Q|^T |W_V| || / s >= ||I||; the mixed values and the output as in `AttentionRounding`.
     """
 
     def __init__(self, layer: L2Attention, x: torch.Tensor) -> None:

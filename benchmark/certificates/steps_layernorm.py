@@ -25,7 +25,8 @@ class LayerNormStep(Step):
 
     Rounding of a token: the mean errs by gamma(d + 2) |x| / sqrt(d); the variance, by whatever formula (the textbook one is
     the worst), by gamma(4 d + 16) |x|^2 / d, and so 1 / s relatively by p = gamma(4 d + 20) (|x|^2 / d + s^2) / s^2 while
-    p <= 1/2. A few roundings of terms of size |x| / s follow, and those of gamma and beta.
+    p <= 1/2; beyond, what is computed is still at most 1 / sqrt(eps), its variance not being negative. A few roundings of
+    terms of size |x| / s follow, and those of gamma and beta.
     """
 
     def __init__(self, layer: nn.LayerNorm, x: torch.Tensor) -> None:
@@ -56,7 +57,8 @@ class LayerNormStep(Step):
         s, length = self._least(delta), self.lengths + delta[:, None]
         p = gamma(4 * self.d + 20) * (length**2 / self.d + s**2) / s**2
         each = self.most * (math.sqrt(self.d) * (p + 8 * UNIT32) + 2 * gamma(self.d + 32) * length / s)
-        each = torch.where(p > 0.5, torch.inf, each + 2 * UNIT32 * self.shift)
+        lost = self.most * (4 * length / math.sqrt(self.eps) + 2 * math.sqrt(self.d)) + self.shift
+        each = torch.where(p > 0.5, lost, each) + 2 * UNIT32 * self.shift
         return torch.linalg.vector_norm(each, dim=1) * FLOAT64 + TINY
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:

@@ -164,7 +164,9 @@ def refuse_hooks(model: nn.Module) -> None:
     """
     for module in model.modules():
         if "forward" in vars(module):
-            raise BenchmarkError(f"a layer {type(module).__name__} has a forward of its own; the certificate is refused")
+            raise BenchmarkError(
+                f"a layer {type(module).__name__} has a forward of its own; the certificate is refused"
+            )
         if module._forward_hooks or module._forward_pre_hooks:
             raise BenchmarkError(
                 f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
