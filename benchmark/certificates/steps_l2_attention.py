@@ -42,7 +42,9 @@ class L2AttentionStep(Step):
         stacked = spectral_norm_upper(inner.flatten(0, 1)) * (1 + 1e-9) + floor.norm()
         self.after_all = stacked / math.sqrt(scale)
         self.before = spectral_norm_upper(query) / math.sqrt(scale) * UP
-        z = torch.einsum("nic,hcd->nhid", x, query) / math.sqrt(scale)
+        self.query, self.inner, self.scale = query, query.mT @ value / scale, scale
+        self.y = torch.einsum("nic,hcd->nhid", x, query)
+        z = self.y / math.sqrt(scale)
         squares = ((z[:, :, :, None] - z[:, :, None]) ** 2).sum(-1)
         self.p, self.u = (-squares).softmax(-1), squares.sqrt()
 
@@ -52,20 +54,22 @@ class L2AttentionStep(Step):
             return self.x.new_full((len(self.x),), self.everywhere)
         size = self.x[0].numel()
         norms = []
-        for image in self.x:  # one Jacobian at a time
-            basis = torch.eye(size, dtype=self.x.dtype, device=self.x.device).reshape(size, 1, *image.shape)
-            formed = self._jvp(image[None], basis).reshape(size, size)
+        basis = torch.eye(size, dtype=self.x.dtype, device=self.x.device).reshape(size, 1, *self.x.shape[1:])
+        for p, y in zip(self.p.split(1), self.y.split(1), strict=True):  # one Jacobian at a time
+            formed = self._derivative(basis, p, y).reshape(size, size)
             norms.append(spectral_norm_upper(formed) * (1 + 1e-9) + 1e-12)
         return torch.stack(norms).clamp(max=self.everywhere)
 
-    def _jvp(self, x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        def one(column: torch.Tensor) -> torch.Tensor:
-            return torch.func.jvp(self.layer, (x,), (column,))[1]
-
-        return torch.func.vmap(one, chunk_size=64)(columns)
-
     def push(self, columns: torch.Tensor) -> torch.Tensor:
-        return self._jvp(self.x, columns)
+        return self._derivative(columns, self.p, self.y)
+
+    def _derivative(self, columns: torch.Tensor, p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of columns (directions, n, tokens, width), around p and y = x W_Q of the same images (n, heads, tokens, .)."""
+        dy = torch.einsum("pnic,hcd->pnhid", columns, self.query)
+        scores = 2 * (dy @ y.mT + y @ dy.mT - (y * dy).sum(-1)[..., None, :]) / self.scale
+        dp = p * (scores - (p * scores).sum(-1, keepdim=True))
+        mixed = (dp @ y + p @ dy) @ self.inner
+        return mixed.transpose(2, 3).flatten(3) @ self.layer.output.weight.mT
 
     def _bend(self, delta: torch.Tensor) -> torch.Tensor:
         """||F(x + D) - F(x) - J D|| for ||D|| <= delta is at most this: (n,)."""
@@ -73,8 +77,9 @@ class L2AttentionStep(Step):
         shift = 2 * math.sqrt(2) * e * self.u + 2 * e**2
         shift = shift - torch.diag_embed(shift.diagonal(dim1=-2, dim2=-1))  # a token and itself do not part
         low = (self.p * torch.exp(-shift)).sum(-1, keepdim=True)
-        p = torch.nan_to_num(self.p * (1 + 1e-12) * torch.exp(shift) / low, nan=1.0).clamp(max=1.0)
-        u = self.u + math.sqrt(2) * e
+        grown = (self.p * (1 + 1e-9) + 1e-300) * torch.exp(shift) / low  # what rounding or underflow may have taken
+        p = torch.nan_to_num(grown, nan=1.0).clamp(max=1.0)
+        u = (self.u + math.sqrt(2) * e) * (1 + 1e-9)
         apart = 1 - torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
         p = p * apart
         c = (p * u).sum(-1, keepdim=True)
