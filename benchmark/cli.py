@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
-STAGES = ("data", "train", "attack", "certify", "collect")
+STAGES = ("data", "train", "attack", "certify", "smooth", "collect")
 
 
 def main() -> None:
@@ -94,7 +94,7 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
     """Print the numbers of one row."""
     record = _record(track, row)
     table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
-    from benchmark.records import headline
+    from benchmark.headline import headline
 
     for name, p in headline(record).items():
         table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
@@ -117,7 +117,7 @@ def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], 
 
 @app.command()
 def stage(
-    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify or collect.")],
+    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
 ) -> None:
@@ -152,6 +152,10 @@ def stage(
         from benchmark.stages.certify import certify_row
 
         certify_row(*names)
+    elif kind == "smooth":
+        from benchmark.stages.smooth import smooth_row
+
+        smooth_row(*names)
     else:
         from benchmark.stages.collect import collect_row
 

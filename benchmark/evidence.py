@@ -3,6 +3,9 @@
 The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever
 its measured distance lets it, whichever norm and radius it was looked for in: one found in a Linf ball whose l2 distance
 is 0.3 breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
+
+The smoothed version of a model is another classifier, so attacks on the model say nothing against its radii. Its gate is
+`check_smoothed`: the radius of each image must follow from the counts that stand beside it.
 """
 
 from __future__ import annotations
@@ -10,10 +13,19 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.special import betainc, ndtr
 from scipy.stats import binomtest
 
 from benchmark.errors import BenchmarkError
-from benchmark.records import CertifiedResult, Proportion, RobustResult, ThreatModel, Track
+from benchmark.records import (
+    CertifiedResult,
+    Proportion,
+    RobustResult,
+    SmoothedResult,
+    SmoothingSpec,
+    ThreatModel,
+    Track,
+)
 
 ROUNDING = 1e-12
 
@@ -86,6 +98,31 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
             )
 
 
+def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
+    """Holds the smoothed radii against their counts: `count` of `samples` on the candidate must be less likely than
+    alpha / looks for every smoothed classifier whose radius is smaller than the one given.
+
+    Raises:
+        BenchmarkError: the counts do not carry a radius, or contradict each other or the rules; with the image's index.
+    """
+    radius = _finite(evidence, "smoothed_l2", row)
+    names = ("prediction", "candidate", "count", "samples", "spent")
+    prediction, candidate, count, samples, spent = (_finite(evidence, f"smoothed_{name}", row) for name in names)
+    answered = radius > 0
+    fits = (radius >= 0) & (prediction == np.where(answered, candidate, -1)) & (count >= 0) & (count <= samples)
+    fits &= (samples >= 1) & (samples + rules.n0 <= spent) & (spent <= rules.n + rules.n0)
+    some = np.maximum(count, 1)  # no hit at all carries no radius; betainc wants a positive count
+    tail = np.where(count > 0, betainc(some, np.maximum(samples - some, 0) + 1, ndtr(radius / rules.sigma)), 1.0)
+    wrong = np.flatnonzero(~fits | (answered & (tail > rules.alpha / rules.looks)))
+    if len(wrong):
+        image = int(wrong[0])
+        raise BenchmarkError(
+            f"{row}: image {image} has smoothed l2 radius {radius[image]:.6g} and class {prediction[image]}, which do not "
+            f"follow from {count[image]} of {samples[image]} samples on class {candidate[image]}, {spent[image]} drawn; "
+            "nothing is published"
+        )
+
+
 def clean(evidence: pa.Table) -> Proportion:
     return proportion(_column(evidence, "clean_margin") > 0)
 
@@ -119,6 +156,26 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
             certificate=certificate,
         )
         for eps in track.certified_radii
+    )
+
+
+def smoothed(evidence: pa.Table, track: Track, rules: SmoothingSpec, guarantee: str) -> SmoothedResult:
+    """The smoothed version's numbers: right where it answers with the label; certified where its radius reaches too."""
+    right = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
+    radius = _column(evidence, "smoothed_l2")
+    return SmoothedResult(
+        rules=rules,
+        guarantee=guarantee,
+        spent=float(_column(evidence, "smoothed_spent").mean()),
+        clean=proportion(right),
+        certified=tuple(
+            CertifiedResult(
+                threat=ThreatModel(norm="L2", eps=eps),
+                accuracy=proportion(right & (radius >= eps)),
+                certificate="smoothing",
+            )
+            for eps in track.certified_radii
+        ),
     )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import code, files, submissions, tracks
-from benchmark.records import Track, headline_names
+from benchmark.headline import headline_names
+from benchmark.records import Track
 from benchmark.stages.context import PARAMS, WORK, Entry, entry
 
 FOLDER = Path("pipelines")
@@ -127,6 +128,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation"]}]
         params.append({submission_file: [f"{place}.model", f"{place}.certificate"]})
+    elif kind == "smooth":
+        inputs = [data, weights]
+        params = [*evaluation, {track_file: ["evaluation", "smoothing", "certified_radii"]}]
+        params.append({submission_file: [f"{place}.model"]})
     else:
         inputs = [data, *(str(row.folder / s) for s in row.stages()[:-1]), track_file, submission_file]
         params = []

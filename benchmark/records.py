@@ -1,4 +1,4 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports nothing local.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -8,51 +8,13 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
-Norm = Literal["Linf", "L2"]
+from benchmark.threats import AttackSpec, Frozen, ThreatModel
+
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 Division = Literal["closed", "open"]
 Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*$")  # no '-': it separates submission and variant in a row
-
-
-class Frozen(BaseModel):
-    """A value that cannot change and that refuses keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ThreatModel(Frozen):
-    """All images of [0, 1] within `eps` of the clean image in `norm`."""
-
-    norm: Norm
-    eps: float = Field(ge=0)
-
-    @model_validator(mode="after")
-    def _in_pixels(self) -> ThreatModel:
-        if self.norm == "Linf" and self.eps > 1:
-            raise ValueError(f"Linf eps {self.eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-        return self
-
-    @property
-    def label(self) -> str:
-        return f"{self.norm} {self.eps:g}"
-
-
-class AttackSpec(ThreatModel):
-    """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters."""
-
-    attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    seed: int = 0
-    parameters: dict[str, int | float | bool | str] = {}
-
-    @property
-    def id(self) -> str:
-        return f"{self.attack}-{self.norm}-{self.eps:g}"
-
-    @property
-    def threat(self) -> ThreatModel:
-        return ThreatModel(norm=self.norm, eps=self.eps)
 
 
 class DataSpec(Frozen):
@@ -70,7 +32,7 @@ class DataSpec(Frozen):
     test: int | None = Field(default=None, gt=0)
     shape: tuple[int, int, int]
     classes: int = Field(gt=1)
-    sha256: dict[Literal["train", "validation", "test"], str] = {}
+    sha256: dict[Literal["train", "validation", "test"], str] = Field(default={})
 
 
 class EvaluationSpec(Frozen):
@@ -79,6 +41,25 @@ class EvaluationSpec(Frozen):
     images: int = Field(gt=0)
     seed: int = 0
     batch_size: int = Field(default=100, gt=0)
+
+
+class SmoothingSpec(Frozen):
+    """How every row of a track is smoothed: noise of deviation `sigma` (pixels), `n0` samples to choose the class, at most
+    `n` to bound its probability, looked at `looks` times; a radius fails with probability at most `alpha`, each image.
+    """
+
+    sigma: float = Field(gt=0, allow_inf_nan=False)
+    n0: int = Field(gt=0)
+    n: int = Field(gt=0)
+    looks: int = Field(default=1, gt=0, le=32)
+    alpha: float = Field(gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _looks_fit(self) -> SmoothingSpec:
+        if self.n < 2 ** (self.looks - 1):
+            raise ValueError(f"n {self.n} cannot be halved for {self.looks} looks; give fewer looks or a larger n")
+        return self
 
 
 class Track(Frozen):
@@ -92,6 +73,7 @@ class Track(Frozen):
     evaluation: EvaluationSpec
     suites: dict[str, tuple[AttackSpec, ...]]
     certified_radii: tuple[float, ...]  # l2
+    smoothing: SmoothingSpec | None = None
 
     @property
     def threats(self) -> tuple[ThreatModel, ...]:
@@ -114,7 +96,7 @@ class TrainingSpec(Frozen):
     """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
 
     objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, float] = {}
+    parameters: dict[str, float] = Field(default={})
     attack: AttackSpec | None = None
     warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these
     epochs: int = Field(gt=0)
@@ -137,13 +119,13 @@ class CertificateSpec(Frozen):
     """Which certificate speaks for a variant: the file `benchmark/certificates/<name>.py`."""
 
     name: CertificateName
-    parameters: dict[str, int | float] = {}
+    parameters: dict[str, int | float] = Field(default={})
 
 
 class VariantOnTrack(Frozen):
     """What one variant needs on one track: `model` goes to the method's `build`."""
 
-    model: dict[str, int | float | bool | str] = {}
+    model: dict[str, int | float | bool | str] = Field(default={})
     training: TrainingSpec
     certificate: CertificateSpec | None = None
 
@@ -240,6 +222,18 @@ class Certificate(Frozen):
     attacked: int
 
 
+class SmoothedResult(Frozen):
+    """The smoothed version of a row's model, by the track's `rules`: another classifier than the one that was attacked.
+    `clean` counts where it answers and is right; `spent` is the mean number of noise samples an image.
+    """
+
+    rules: SmoothingSpec
+    guarantee: str
+    spent: float
+    clean: Proportion
+    certified: tuple[CertifiedResult, ...]
+
+
 class TrainingResult(Frozen):
     epochs: int
     selected_epoch: int
@@ -272,6 +266,7 @@ class Record(Frozen):
     robust: tuple[RobustResult, ...]
     certificate: Certificate | None = None
     certified: tuple[CertifiedResult, ...] = ()
+    smoothed: SmoothedResult | None = None
     parameters: int
     flops: int
     training: TrainingResult
@@ -296,16 +291,3 @@ class ModelFacts(Frozen):
 def to_json(record: BaseModel) -> str:
     """Canonical JSON: sorted keys, so equal records are equal bytes."""
     return json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def headline_names(track: Track) -> list[str]:
-    """The names of a row's headline numbers on `track`, in the order of a table's columns."""
-    certified = [f"certified L2 {radius:g}" for radius in track.certified_radii]
-    return ["clean", *(f"robust {threat.label}" for threat in track.threats), *certified]
-
-
-def headline(record: Record) -> dict[str, Proportion]:
-    """A record's headline numbers by those names; a row without a certificate has no certified ones."""
-    numbers = {"clean": record.clean}
-    numbers |= {f"robust {r.threat.label}": r.accuracy for r in record.robust}
-    return numbers | {f"certified {c.threat.label}": c.accuracy for c in record.certified}

@@ -26,8 +26,9 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from benchmark.records import Record, Track, headline
-from leaderboard.rank import Row, columns, rank
+from benchmark.headline import headline
+from benchmark.records import Record, Track
+from leaderboard.rank import Row, columns, heads, rank
 
 HERE = Path(__file__).parent
 WORK = Path("work")
@@ -109,12 +110,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters["header"] = lambda name: name.replace(
-        "robust", "AutoAttack"
-    )  # which decides it; others can only lower it
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
-    shown = {"track": track, "rows": rows, "columns": columns(track)}
+    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
     _write(site / "index.html", pages.get_template("board.html").render(root="", **shown))
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row

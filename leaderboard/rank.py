@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
-from benchmark.records import Proportion, Record, Track, headline, headline_names
+from benchmark.headline import headline, headline_names
+from benchmark.records import Proportion, Record, Track
+
+TITLES = {"robust": "AutoAttack", "smoothed": "smoothed version, certified"}  # AutoAttack decides, others only lower it
+
+
+@dataclass(frozen=True)
+class Head:
+    """The heading that neighbouring columns share, and what tells each of them apart; "" for one that stands alone."""
+
+    title: str
+    columns: list[str]
 
 
 @dataclass(frozen=True)
@@ -20,18 +32,26 @@ def columns(track: Track) -> list[str]:
     return headline_names(track)
 
 
+def heads(names: list[str]) -> list[Head]:
+    """The columns' names in groups by their first word."""
+    groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
+    return [Head(TITLES.get(word, word), [rest for _, _, rest in parts]) for word, parts in groups]
+
+
 def rank(records: list[Record], track: Track) -> list[Row]:
     """Best first by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
+    Numbers of the smoothed versions do not count: those are other classifiers.
     Models whose first robust accuracy is equal share a rank: an order that the number does not show is not claimed.
     """
     names = columns(track)
     key = next((name for name in names if name.startswith("robust")), "clean")
+    ranking = [name for name in names[1:] if not name.startswith("smoothed")]
     values = {record.row: headline(record) for record in records}
 
     def order(record: Record) -> tuple:
         numbers = values[record.row]
-        rest = [-numbers[name].value if name in numbers else 1.0 for name in (*names[1:], "clean")]
+        rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
         return (-numbers[key].value, *rest, record.row)
 
     rows: list[Row] = []

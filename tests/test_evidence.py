@@ -7,9 +7,17 @@ import pyarrow as pa
 import pytest
 
 from benchmark import evidence, tracks
+from benchmark.certificates.smoothing import clopper_pearson_below, radius_below
 from benchmark.errors import BenchmarkError
 
+RULES = tracks.load("digits").smoothing
 PGD, LINF = "autoattack-L2-0.5", "autoattack-Linf-0.15"
+
+
+def smoothed(count: int, samples: int) -> float:
+    """The radius that these counts carry under the digits track's rules."""
+    rules = RULES
+    return radius_below(clopper_pearson_below(count, samples, rules.alpha / rules.looks), rules.sigma)
 
 
 def table(**changes) -> pa.Table:
@@ -29,6 +37,13 @@ def table(**changes) -> pa.Table:
         f"{LINF}:linf": [0.0, 0.0, 0.15, 0.0],
         f"{LINF}:l2": [0.0, 0.0, 0.9, 0.0],
         "certified_l2": [0.6, 0.3, 0.8, 0.0],
+        # image 0 stopped at 500 of 500, 1 at its first look, 2 is certified in the wrong class, 3 undecided
+        "smoothed_prediction": [1, 2, 7, -1],
+        "smoothed_l2": [smoothed(500, 500), smoothed(121, 125), smoothed(4000, 4000), 0.0],
+        "smoothed_candidate": [1, 2, 7, 4],
+        "smoothed_count": [500, 121, 4000, 60],
+        "smoothed_samples": [500, 125, 4000, 125],
+        "smoothed_spent": [600, 4100, 4100, 2100],
     }
     return pa.table(columns | changes)
 
@@ -104,3 +119,49 @@ def test_the_gate_and_the_counts_share_their_rounding() -> None:
     close = table(**{f"{PGD}:l2": [0.0, 0.3 + 5e-13, 0.0, 0.0]})
     with pytest.raises(BenchmarkError, match="image 1"):
         evidence.check_sandwich(close, "row")
+
+
+def test_smoothed_numbers_are_counted_from_the_evidence() -> None:
+    """0.25 needs 0.2 Phi^-1(p) >= 0.25: 500 of 500 reach it, 121 of 125 reach 0.1; image 2 has the wrong class."""
+    track = tracks.load("digits")
+    evidence.check_smoothed(table(), RULES, "row")
+    found = evidence.smoothed(table(), track, RULES, "G.")
+    assert found.clean.count == 2
+    assert {c.threat.label: c.accuracy.count for c in found.certified} == {"L2 0.1": 2, "L2 0.25": 1, "L2 0.5": 0}
+    assert all(c.accuracy.count <= found.clean.count for c in found.certified)
+    assert found.spent == (600 + 4100 + 4100 + 2100) / 4
+    assert (found.rules, found.guarantee) == (RULES, "G.")
+
+
+def test_attacks_on_the_model_say_nothing_against_its_smoothed_version() -> None:
+    """Image 1 is broken at l2 0.4 and its smoothed version is certified beyond: no contradiction."""
+    counts = {"smoothed_count": [500, 4000, 4000, 60], "smoothed_samples": [500, 4000, 4000, 125]}
+    changed = table(smoothed_l2=[0.2, smoothed(4000, 4000), 0.3, 0.0], **counts)
+    assert changed["smoothed_l2"][1].as_py() > 0.5
+    evidence.check_sandwich(changed, "row")
+    evidence.check_smoothed(changed, RULES, "row")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"smoothed_l2": [smoothed(500, 500) + 1e-6, 0.1, 0.1, 0.0]},
+        {"smoothed_count": [499, 121, 4000, 60]},
+        {"smoothed_count": [0, 121, 4000, 60]},
+        {"smoothed_count": [501, 121, 4000, 60]},
+        {"smoothed_prediction": [2, 2, 7, -1]},
+        {"smoothed_prediction": [-1, 2, 7, -1]},
+        {"smoothed_l2": [0.0, 0.1, 0.1, 0.0]},
+        {"smoothed_l2": [-0.1, 0.1, 0.1, 0.0]},
+        {"smoothed_spent": [599, 4100, 4100, 2100]},
+        {"smoothed_spent": [4101, 4100, 4100, 2100]},
+    ],
+)
+def test_smoothed_radii_that_their_counts_do_not_carry_stop(change) -> None:
+    with pytest.raises(BenchmarkError, match=r"image 0 has smoothed l2 radius .* nothing is published"):
+        evidence.check_smoothed(table(**change), RULES, "row")
+
+
+def test_smoothed_radii_that_are_not_finite_stop() -> None:
+    with pytest.raises(BenchmarkError, match="column smoothed_l2 holds"):
+        evidence.check_smoothed(table(smoothed_l2=[float("nan"), 0.1, 0.1, 0.0]), RULES, "row")

@@ -108,7 +108,7 @@ def test_jacobian_is_the_dense_one(biased) -> None:
         return attend(z[None], weights, True, bias)[0]
 
     dense = torch.stack([torch.autograd.functional.jacobian(flat, x[i]).reshape(24, 24) for i in range(3)])
-    found = attention_sensitivity(x, *weights, query_bias=bias).jacobian
+    found = attention_sensitivity(x, *weights, query_bias=bias).linear.jacobian
     assert torch.allclose(found, torch.linalg.matrix_norm(dense, ord=2), rtol=1e-8)
 
 
@@ -136,9 +136,10 @@ def test_score_map_is_the_dense_one() -> None:
 
 def test_products_agree_with_formed_matrices(monkeypatch) -> None:
     x, weights = attention_case(8, heads=2, n=5, d=6)
-    formed = attention_sensitivity(x, *weights)
+    formed = attention_sensitivity(x, *weights).linear
+    assert formed.zeta.shape == formed.jacobian.shape == (3,)
     monkeypatch.setattr(attention_norms, "FORMED_SIDE", 10)
-    products = attention_sensitivity(x, *weights)
+    products = attention_sensitivity(x, *weights).linear
     assert products.failure > 0
     for name in ("zeta", "jacobian"):
         exact, bound = getattr(formed, name), getattr(products, name)

@@ -59,7 +59,7 @@ def test_changing_one_attack_runs_that_suite_again_and_nothing_else_before_colle
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     stages = {stage.rpartition(":")[2] for stage in ran(output)}
     assert "attack-papers" in stages
-    assert not stages & {"data", "train", "attack-standard", "certify"}
+    assert not stages & {"data", "train", "attack-standard", "certify", "smooth"}
 
 
 def test_a_removed_submission_leaves_the_board(built) -> None:
@@ -123,6 +123,19 @@ def test_certified_and_broken_never_becomes_a_record(built) -> None:
     assert result.returncode == 1
     assert re.search(r"image \d+ is certified at l2 3 .*broke it .*nothing is published", result.stderr), result.stderr
     assert not record.exists()
+
+
+def test_a_smoothed_radius_that_its_counts_do_not_carry_never_becomes_a_record(built) -> None:
+    path = built.root / "work/tiny/Tiny2026Net-small/smooth/smoothed.parquet"
+    table = pq.read_table(path)
+    path.unlink()
+    place = table.column_names.index("smoothed_l2")
+    lies = pa.array([2 * radius for radius in table["smoothed_l2"].to_pylist()])
+    pq.write_table(table.set_column(place, "smoothed_l2", lies), path)
+    shutil.rmtree(built.root / "work/tiny/Tiny2026Net-small/record")
+    result = built.rvb("stage", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
+    assert result.returncode == 1
+    assert re.search(r"image \d+ has smoothed l2 radius .* nothing is published", result.stderr), result.stderr
 
 
 def test_files_that_a_killed_dvc_left_cut_short_are_mended(built, finished) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from pydantic import ValidationError
 from tiny_models import Linear, grey_images
 from torch import nn
@@ -61,6 +63,38 @@ def test_an_unknown_key_in_a_track_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tracks, "FOLDER", tmp_path)
     with pytest.raises(BenchmarkError, match="unknown key 'certified_radius'; did you mean 'certified_radii'"):
         tracks.load("digits")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("sigma: 0", "smoothing.sigma: Input should be greater than 0"),
+        ("sigma: inf", "smoothing.sigma: Input should be a finite number"),
+        ("alpha: 1", "smoothing.alpha: Input should be less than 1"),
+        ("n: 0", "smoothing.n: Input should be greater than 0"),
+        ("n: 20", "smoothing: n 20 cannot be halved for 6 looks"),
+        ("sigmas: 1", "unknown key 'smoothing.sigmas'; did you mean 'sigma'?"),
+    ],
+)
+def test_bad_smoothing_rules_get_one_clear_line(tmp_path, monkeypatch, change, message) -> None:
+    key, _, value = change.partition(": ")
+    content = tracks.read_yaml(tracks.FOLDER / "digits.yaml")
+    content["smoothing"][key] = float(value)
+    (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setattr(tracks, "FOLDER", tmp_path)
+    with pytest.raises(BenchmarkError) as raised:
+        tracks.load("digits")
+    assert message in str(raised.value)
+
+
+def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
+    for name in ("Wong2020Fast-linf", "Havens2024LoFAST-mean_pool"):
+        row = entry_of_row("digits", name)
+        assert row.stages()[-2:] == ["smooth", "collect"]
+        without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
+        assert "smooth" not in without.stages()
+        assert Path("benchmark/certificates/smoothing.py") in row.code("smooth")
+        assert Path("benchmark/certificates/smoothing.py") not in row.code("train")
 
 
 def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: str | None = None) -> None:

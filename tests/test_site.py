@@ -12,14 +12,16 @@ import pytest
 from benchmark import tracks
 from benchmark.records import Proportion, Record
 from leaderboard import build
-from leaderboard.rank import columns, rank
+from leaderboard.rank import columns, heads, rank
 
 
 def proportion(count: int, n: int = 100) -> dict:
     return {"value": count / n, "low": max(0, count / n - 0.1), "high": min(1, count / n + 0.1), "count": count, "n": n}
 
 
-def record(name: str, linf: int, l2: int, title: str = "A model", certified: int | None = None) -> Record:
+def record(
+    name: str, linf: int, l2: int, title: str = "A model", certified: int | None = None, smoothed: int | None = None
+) -> Record:
     threats = [("Linf", 0.15, linf), ("L2", 0.5, l2), ("L2", 1.0, 0)]
     return Record.model_validate(
         {
@@ -32,6 +34,13 @@ def record(name: str, linf: int, l2: int, title: str = "A model", certified: int
             "certified": [] if certified is None else [
                 {"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(certified), "certificate": "local"}
             ],
+            "smoothed": None if smoothed is None else {
+                "rules": {"sigma": 0.2, "n0": 10, "n": 100, "alpha": 0.001}, "guarantee": "G.", "spent": 60.0,
+                "clean": proportion(90),
+                "certified": [
+                    {"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(smoothed), "certificate": "smoothing"}
+                ],
+            },
             "parameters": 1234, "flops": 5678,
             "training": {
                 "epochs": 1, "selected_epoch": 1, "selected_by": "validation accuracy", "validation_score": 0.5,
@@ -55,6 +64,29 @@ def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
     assert len(rows[0].cells) == len(names)
 
 
+def test_columns_stand_in_groups() -> None:
+    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
+    assert found == [
+        ("clean", [""]),
+        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
+        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+    ]
+
+
+def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
+    """The smoothed version is another classifier: a higher number of it does not lift the model."""
+    track = tracks.load("digits")
+    rows = rank([record("A", 40, 10, smoothed=10), record("B", 40, 10, smoothed=90)], track)
+    assert [(row.rank, row.record.submission) for row in rows] == [(1, "A"), (1, "B")]
+    names = columns(track)
+    assert names[-3:] == ["smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5"]
+    assert rows[1].cells[names.index("smoothed L2 0.1")] == Proportion(**proportion(90))
+    assert rows[1].cells[names.index("certified L2 0.1")] is None
+    assert build.metrics(rows)["B-v"]["smoothed L2 0.1"] == 0.9
+    assert columns(track.model_copy(update={"smoothing": None})) == names[:-3]
+
+
 def test_order_does_not_depend_on_the_order_given() -> None:
     track = tracks.load("digits")
     records = [record(name, 50, 50) for name in "CAB"]
@@ -73,7 +105,7 @@ def test_numbers_lacking_are_empty_not_zero() -> None:
     track = tracks.load("digits")
     rows = rank([record("A", 40, 30)], track)
     line = build.table(rows, track).splitlines()[1]
-    assert line == "A-v,0.97,0.4,0.3,0.0,,,"
+    assert line == "A-v,0.97,0.4,0.3,0.0,,,,,,"
     assert "certified L2 0.1" not in build.metrics(rows)["A-v"]
 
 
@@ -104,6 +136,9 @@ def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
     assert "&lt;script&gt;alert(1)" in index
     clean = content["clean"]
     assert f"<b>{100 * clean['value']:.1f}</b>" in index
+    (smoothed,) = content["smoothed"]["certified"]
+    assert f"<b>{100 * smoothed['accuracy']['value']:.1f}</b>" in index
+    assert content["smoothed"]["guarantee"] in pages[1].read_text() + pages[2].read_text()
     assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
 
 

@@ -23,6 +23,7 @@ suites:
     - {attack: fgsm, norm: Linf, eps: 0.1}
     - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 3, step_size: 0.2}}
 certified_radii: [0.1]
+smoothing: {sigma: 0.1, n0: 10, n: 64, looks: 3, alpha: 0.05, seed: 0}
 """
 
 TINY_SUBMISSION = """\

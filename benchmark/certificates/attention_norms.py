@@ -6,7 +6,7 @@ All take float64: x (batch, n, d), P (batch, heads, n, n), A and M (heads, d, .)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import torch
 
@@ -101,62 +101,80 @@ def head_constants(
     )
 
 
-@dataclass(frozen=True)
-class Linear:
-    """The maps of part one: zeta and ||DF(X)|| per example, DF(X) where n d allows it (else None, and the norms come from
-    products), and the failure probability of those.
+@dataclass
+class LinearMaps:
+    """The maps of part one around x (batch, n, d). Norms are computed when first asked for: from the formed matrix where
+    n d allows it, else through products, which may fail with probability `failure`.
     """
 
-    zeta: torch.Tensor
-    jacobian: torch.Tensor
-    derivative: torch.Tensor | None
-    failure: float
+    x: torch.Tensor
+    P: torch.Tensor
+    A: torch.Tensor
+    right: torch.Tensor
+    left: torch.Tensor
+    scale: float
+    residual: bool
+    zeta_bound: torch.Tensor | None  # an upper bound to be used in place of the exact zeta
 
+    @property
+    def formed(self) -> bool:
+        return self.x.shape[1] * self.x.shape[2] <= FORMED_SIDE
 
-def linear_norms(
-    x: torch.Tensor,
-    P: torch.Tensor,
-    A: torch.Tensor,
-    right: torch.Tensor,
-    left: torch.Tensor,
-    scale: float,
-    residual: bool,
-    zeta: torch.Tensor | None,
-) -> Linear:
-    """`zeta`, an upper bound of it, is used as it is where given."""
-    batch, n, d = x.shape
-    XA = torch.einsum("bnc,hcd->bhnd", x, A)
-    JXA = P[..., None] * (XA[:, :, None] - (P @ XA)[:, :, :, None]) / scale  # b h i j c
-    # what G_i adds to row i through r: b i c k
-    own = torch.einsum("bhijc,bhjk->bick", JXA, right)
-    if n * d <= FORMED_SIDE:
-        linear = torch.einsum("bhij,hkc->bicjk", P, A)
-        if residual:
-            linear = linear + torch.eye(n * d, dtype=x.dtype, device=x.device).reshape(n, d, n, d)
-        if zeta is None:
-            zeta = spectral_norm_upper(linear.reshape(batch, n * d, n * d))
-        total = linear + torch.einsum("bhiac,bhik->bicak", JXA, left)
-        index = torch.arange(n, device=x.device)
-        total[:, index, :, index] += own.transpose(0, 1)
-        total = total.reshape(batch, n * d, n * d)
-        return Linear(zeta, spectral_norm_upper(total), total, 0.0)
-    norm = partial(_norm_by_products, x=x, P=P, A=A, left=left, JXA=JXA, own=own, residual=residual)
-    return Linear(norm(whole=False) if zeta is None else zeta, norm(whole=True), None, 2e-9)
+    @property
+    def failure(self) -> float:
+        return 0.0 if self.formed else 2e-9
+
+    @cached_property
+    def zeta(self) -> torch.Tensor:
+        """||H (x) I + sum P_l (x) A_l^T||: (batch,)."""
+        if self.zeta_bound is not None:
+            return self.zeta_bound
+        return spectral_norm_upper(self._mixing().flatten(3).flatten(1, 2)) if self.formed else self._by_products(False)
+
+    @cached_property
+    def jacobian(self) -> torch.Tensor:
+        """||DF(X)||: (batch,)."""
+        return self._by_products(True) if self.derivative is None else spectral_norm_upper(self.derivative)
+
+    @cached_property
+    def derivative(self) -> torch.Tensor | None:
+        """DF(X): (batch, n d, n d); None where it is too large to form."""
+        if not self.formed:
+            return None
+        total = self._mixing() + torch.einsum("bhiac,bhik->bicak", self._values[0], self.left)
+        index = torch.arange(self.x.shape[1], device=self.x.device)
+        total[:, index, :, index] += self._values[1].transpose(0, 1)
+        return total.flatten(3).flatten(1, 2)
+
+    def _mixing(self) -> torch.Tensor:
+        n, d = self.x.shape[1:]
+        linear = torch.einsum("bhij,hkc->bicjk", self.P, self.A)
+        if self.residual:
+            linear = linear + torch.eye(n * d, dtype=self.x.dtype, device=self.x.device).reshape(n, d, n, d)
+        return linear
+
+    @cached_property
+    def _values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """J_i X A / s as (batch, heads, i, j, c), and what G_i adds to row i through r: (batch, i, c, k)."""
+        XA = torch.einsum("bnc,hcd->bhnd", self.x, self.A)
+        JXA = self.P[..., None] * (XA[:, :, None] - (self.P @ XA)[:, :, :, None]) / self.scale
+        return JXA, torch.einsum("bhijc,bhjk->bick", JXA, self.right)
+
+    def _by_products(self, whole: bool) -> torch.Tensor:
+        return _norm_by_products(self.x, self.P, self.A, self.left, self._values, self.residual, whole)
 
 
 def _norm_by_products(
-    *,
     x: torch.Tensor,
     P: torch.Tensor,
     A: torch.Tensor,
     left: torch.Tensor,
-    JXA: torch.Tensor,
-    own: torch.Tensor,
+    values: tuple[torch.Tensor, torch.Tensor],
     residual: bool,
     whole: bool,
 ) -> torch.Tensor:
     """The norm of G -> H G + sum P_l G A_l, or of all of DF(X), through products with G (batch, probes, n * d)."""
-    batch, n, d = x.shape
+    (batch, n, d), (JXA, own) = x.shape, values
 
     def matvec(y: torch.Tensor) -> torch.Tensor:
         G = y.unflatten(-1, (n, d))

@@ -46,6 +46,12 @@ class QuickAttention:
         far = torch.linalg.vector_norm(centred, dim=-1).amax(2)[..., None]
         self.spread = 2 * far + math.sqrt(2) * UP * torch.linalg.vector_norm(left, dim=-1)
 
+    @property
+    def slope(self) -> torch.Tensor:
+        """(n,): an upper bound of ||DF(X)||, the limit of bound(e) / e."""
+        moved = self.m / self.scale * self.lam.clamp(max=0.5).amax(-1) * self.values
+        return (self.gain + self.output * torch.linalg.vector_norm(moved, dim=-1)) * UP
+
     def bound(self, radius: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,): never below sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius."""
         e = radius[:, None]

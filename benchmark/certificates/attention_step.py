@@ -34,7 +34,11 @@ class AttentionStep(Step):
 
     @property
     def gain(self) -> torch.Tensor:  # type: ignore[override]
-        return self.sensitivity.jacobian
+        return self.sensitivity.linear.jacobian
+
+    @property
+    def quick_gain(self) -> torch.Tensor:  # type: ignore[override]
+        return self._quick.slope
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return self._quick.bound(delta)
@@ -49,7 +53,7 @@ class AttentionStep(Step):
         return self._float32(delta)
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
-        derivative = self.sensitivity.derivative
+        derivative = self.sensitivity.linear.derivative
         if derivative is None:
             raise BenchmarkError("attention this wide (tokens * width > 8192) has no formed Jacobian to carry on")
         flat = columns.flatten(2).permute(1, 2, 0)

@@ -37,8 +37,8 @@ import torch
 
 from benchmark.certificates.attention_norms import (
     HeadConstants,
+    LinearMaps,
     head_constants,
-    linear_norms,
     score_norms,
     score_spread,
 )
@@ -53,9 +53,7 @@ METHODS = ("tight", "paper", "naive")
 class AttentionSensitivity:
     """What the bounds need of one attention layer at each nominal input, computed once for all radii."""
 
-    zeta: torch.Tensor  # (batch,)
-    jacobian: torch.Tensor  # (batch,)
-    derivative: torch.Tensor | None  # (batch, tokens * d, tokens * d), DF(X); None where it is too large to form
+    linear: LinearMaps
     naive: torch.Tensor  # (batch,)
     b: torch.Tensor  # (heads,)
     outputs: torch.Tensor  # (), ||[O_1; ...; O_h]||
@@ -67,7 +65,11 @@ class AttentionSensitivity:
     summed: HeadConstants
     joint: HeadConstants
     scale: float
-    failure: float  # probability over random probes that zeta or jacobian is too small; 0 unless n d > 8192
+
+    @property
+    def failure(self) -> float:
+        """Probability over random probes that the norm of a linear map is too small; 0 unless tokens * d > 8192."""
+        return self.linear.failure
 
     def bound(self, radius: torch.Tensor, method: str = "tight") -> torch.Tensor:
         """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (batch,) to (batch,), monotone."""
@@ -78,8 +80,8 @@ class AttentionSensitivity:
         if method != "tight":
             e = radius[:, None]
             rest = (self.m * e + self.b * e**2) / self.scale * (self.summed.x + e * self.summed.a)
-            return (self.naive if method == "naive" else self.zeta) * radius + rest.sum(1)
-        first = torch.stack([self.zeta * radius, self.jacobian * radius])
+            return (self.naive if method == "naive" else self.linear.zeta) * radius + rest.sum(1)
+        first = torch.stack([self.linear.zeta * radius, self.linear.jacobian * radius])
         return (first + self._least(radius)).amin(0) * (1 + 1e-12)
 
     def remainder(self, radius: torch.Tensor) -> torch.Tensor:
@@ -180,13 +182,11 @@ def attention_sensitivity(
     m, m_centred, m_local = score_norms(right, left, P, K, floor)
     norms, outputs = spectral_norm_upper(P), spectral_norm_upper(w_o.flatten(0, 1))
     loose = residual + outputs * spectral_norm_upper(w_v.transpose(0, 1).flatten(1)) * norms.amax(1)
-    linear = linear_norms(x, P, A, right, left, scale, residual, None if exact_zeta else loose * (1 + 1e-12))
+    linear = LinearMaps(x, P, A, right, left, scale, residual, None if exact_zeta else loose * (1 + 1e-12))
     summed = head_constants(x, A, product_norm_upper(w_v, w_o), P, K, floor)
     joint = head_constants(x, w_v, spectral_norm_upper(w_v), P, K, floor)
     return AttentionSensitivity(
-        zeta=linear.zeta,
-        jacobian=linear.jacobian,
-        derivative=linear.derivative,
+        linear=linear,
         naive=residual + (summed.a * norms).sum(1),
         b=product_norm_upper(w_q, w_k.mT),
         outputs=outputs,
@@ -198,7 +198,6 @@ def attention_sensitivity(
         summed=summed,
         joint=joint,
         scale=scale,
-        failure=linear.failure,
     )
 
 

@@ -50,6 +50,11 @@ class Step:
         """A bound for the first look at many images."""
         return self.bound(delta)
 
+    @property
+    def quick_gain(self) -> float | torch.Tensor:
+        """A gain to go with it."""
+        return self.gain
+
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         """(directions, n, *shape) to the same of the output."""
         return self.linear(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])

@@ -96,8 +96,8 @@ class Trace:
             delta = (step.quick_bound(delta) if quick else step.bound(delta)) + self.rounding(index, delta)
         return self._at_the_head(delta)
 
-    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None) -> torch.Tensor:
-        """The same, the better of both ways.
+    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, quick: bool = False) -> torch.Tensor:
+        """The same, the better of both ways; `quick` takes the quick bounds wherever a layer has one.
 
         Args:
             radius: (n,) float64.
@@ -113,8 +113,8 @@ class Trace:
             starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
             a, rounding = _of(self.gradients[index + 1], rivals), self.rounding(index, delta)
             taken.append(step.along(a, reach) + torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
-            rho = (step.gain * rho + step.remainder(reach) + rounding) * UP
-            delta = step.bound(delta) + rounding
+            rho = ((step.quick_gain if quick else step.gain) * rho + step.remainder(reach) + rounding) * UP
+            delta = (step.quick_bound(delta) if quick else step.bound(delta)) + rounding
         least = _of(self._at_the_head(delta), rivals)
         later = _of(self._head_rounding(delta), rivals)
         for start, part in zip(reversed(starts), reversed(taken), strict=True):

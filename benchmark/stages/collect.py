@@ -31,6 +31,8 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         assert folder is not None
         merged = evidence.merge(_tables(row))
         evidence.check_sandwich(merged, row.row)
+        if row.track.smoothing:
+            evidence.check_smoothed(merged, row.track.smoothing, row.row)
         out = folder / "out"
         out.mkdir(exist_ok=True)
         pq.write_table(merged, out / "evidence.parquet")
@@ -48,6 +50,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
     paths = {stage: row.folder / stage / "verdicts.parquet" for stage in row.stages() if stage.startswith("attack-")}
     if row.settings.certificate:
         paths["certify"] = row.folder / "certify" / "radii.parquet"
+    if row.track.smoothing:
+        paths["smooth"] = row.folder / "smooth" / "smoothed.parquet"
     missing = [path for path in paths.values() if not path.exists()]
     if missing:
         raise BenchmarkError(f"{missing[0]} is missing; run `rvb repro` to build it")
@@ -70,6 +74,10 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
     certificate = None
     if row.settings.certificate:
         certificate = Certificate.model_validate(files.read_json(row.folder / "certify" / "certificate.json"))
+    smoothed = None
+    if row.track.smoothing:
+        words = files.read_json(row.folder / "smooth" / "smoothing.json")["guarantee"]
+        smoothed = evidence.smoothed(merged, row.track, row.track.smoothing, words)
     about = {stage: files.read_json(row.folder / stage / "stage.json") for stage in row.stages() if stage != "collect"}
     environments = {stage: info["environment"] for stage, info in about.items()}
     return Record(
@@ -91,6 +99,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         robust=evidence.robust(merged, row.track),
         certificate=certificate,
         certified=evidence.certified(merged, row.track, certificate.name) if certificate else (),
+        smoothed=smoothed,
         parameters=facts[0].parameters,
         flops=facts[0].flops,
         training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),

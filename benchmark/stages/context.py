@@ -69,7 +69,9 @@ class Entry:
     def stages(self) -> list[str]:
         """The stages that this row goes through, in order."""
         attacks = [f"attack-{suite}" for suite in self.track.suites]
-        return ["train", *attacks, *(["certify"] if self.settings.certificate else []), "collect"]
+        certify = ["certify"] if self.settings.certificate else []
+        smooth = ["smooth"] if self.track.smoothing else []
+        return ["train", *attacks, *certify, *smooth, "collect"]
 
     def code(self, stage: str) -> list[Path]:
         """The project files that `stage` really imports for this row: those named by its settings and theirs."""
@@ -116,7 +118,7 @@ def run_settings() -> RunSettings:
 
 def environment() -> dict[str, str]:
     """Versions that a result can depend on. No host name, no date."""
-    packages = ("torch", "torchvision", "timm", "pyautoattack", "foolbox", "numpy", "robust-vit-bench")
+    packages = ("torch", "torchvision", "timm", "pyautoattack", "foolbox", "numpy", "scipy", "robust-vit-bench")
     found = {name: version(name) for name in packages}
     return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), **found}
 

@@ -1,0 +1,29 @@
+"""A million adversarial trials against the attention bounds: none may be exceeded."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.attention_soundness import cases
+
+
+@pytest.mark.slow
+def test_a_million_trials_break_no_attention_bound() -> None:
+    trials = 0
+    for layer, (found, bounds) in enumerate(cases(first=10**6)):
+        for name, bound in bounds.items():
+            broken = (found > bound * (1 + 1e-9)).nonzero()[:, 0].tolist()
+            assert not broken, f"layer {10**6 + layer}: the bound {name} is exceeded at trials {broken[:5]}"
+        trials += len(found)
+        if trials >= 10**6:
+            break
+
+
+def test_a_bound_that_is_too_small_is_caught() -> None:
+    """The trials have teeth: they reach within a tenth of the tight bound, so one cut by that much would fail."""
+    share = max(
+        float((found / bounds["tight"].clamp(min=1e-300)).max()) for found, bounds in itertools.islice(cases(), 8)
+    )
+    assert 0.9 < share <= 1 + 1e-9
