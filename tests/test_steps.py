@@ -74,27 +74,41 @@ def against(left: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
     )
 
 
+REACHES = [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)]
+
+
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize(("radius", "rest"), [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)])
-def test_no_curved_step_is_broken(name, radius, rest) -> None:
+@pytest.mark.parametrize(("radius", "rest", "seed"), [(*reach, seed % 3) for seed, reach in enumerate(REACHES)])
+def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
+    try_to_break(name, radius, rest, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CURVED)
+@pytest.mark.parametrize("seed", range(3, 30))
+def test_no_curved_step_is_broken_by_many_seeds(name, seed) -> None:
+    for radius, rest in REACHES:
+        try_to_break(name, radius, rest, seed)
+
+
+def try_to_break(name: str, radius: float, rest: float, seed: int) -> None:
     layer, shape = CURVED[name]
-    for seed in range(3):
-        layer = built(layer, seed)
-        x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed]
-        step = exact_step(layer, x)
-        reach, moves = random_reach(x, radius, rest, seed)
-        moved = torch.stack([layer(x + move) - layer(x) for move in moves])
-        assert (moved.flatten(2).norm(dim=2) <= step.bound(reach.delta) * (1 + 1e-9)).all()
-        linear = step.push(moves)
-        exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-        assert torch.allclose(linear[0], exact, atol=1e-9 if name != "softplus cut" else 10)
-        assert (linear.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
-        left = moved - linear
-        assert (left.flatten(2).norm(dim=2) <= step.remainder(reach) * (1 + 1e-9) + 1e-13).all()
-        a = against(left, moves)
-        taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
-        sizes = a.flatten(2).norm(dim=2)
-        assert (taken <= step.along(a, reach) * (1 + 1e-9) + 1e-13 * sizes).all()
+    layer = built(layer, seed)
+    x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]
+    step = exact_step(layer, x)
+    reach, moves = random_reach(x, radius, rest, seed)
+    moved = torch.stack([layer(x + move) - layer(x) for move in moves])
+    assert (moved.flatten(2).norm(dim=2) <= step.bound(reach.delta) * (1 + 1e-9)).all()
+    linear = step.push(moves)
+    exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
+    assert torch.allclose(linear[0], exact, atol=1e-9 if name != "softplus cut" else 10)
+    assert (linear.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
+    left = moved - linear
+    assert (left.flatten(2).norm(dim=2) <= step.remainder(reach) * (1 + 1e-9) + 1e-13).all()
+    a = against(left, moves)
+    taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
+    sizes = a.flatten(2).norm(dim=2)
+    assert (taken <= step.along(a, reach) * (1 + 1e-9) + 1e-13 * sizes).all()
 
 
 @pytest.mark.parametrize("name", CURVED)
