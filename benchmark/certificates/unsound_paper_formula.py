@@ -10,7 +10,7 @@ margin > sqrt(2) eps L. Wrong: LayerNorm counts as 1, though its constant is max
 (`released`) also takes for a linear layer what is no norm, and for attention sigma_Q + sigma_V, of whole matrices, under
 the root. Its eps meets normalised images; radii here are in pixels, like all others.
 
-SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1, if not only there.
+SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
 """
 
 from __future__ import annotations
