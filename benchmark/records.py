@@ -6,9 +6,9 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
 from benchmark.threats import AttackSpec, Frozen, ThreatModel
 
@@ -106,10 +106,19 @@ class TrainingSpec(Frozen):
     weight_decay: float = Field(default=0.0, ge=0)
 
 
+def _sound(name: str) -> str:
+    if name.startswith("unsound"):
+        raise ValueError(f"{name!r} holds published formulas that are no bounds; nothing can be certified by it")
+    return name
+
+
+CertificateName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$"), AfterValidator(_sound)]
+
+
 class CertificateSpec(Frozen):
     """Which certificate speaks for a variant: the file `benchmark/certificates/<name>.py`."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: CertificateName
     parameters: dict[str, int | float] = Field(default={})
 
 
@@ -196,7 +205,7 @@ class RobustResult(Frozen):
 class CertifiedResult(Frozen):
     threat: ThreatModel
     accuracy: Proportion
-    certificate: str
+    certificate: CertificateName
 
 
 class Certificate(Frozen):
@@ -205,7 +214,7 @@ class Certificate(Frozen):
     attacked at their own certified radius, in vain.
     """
 
-    name: str
+    name: CertificateName
     guarantee: str
     parameters: dict[str, int | float]
     float32_gap: float

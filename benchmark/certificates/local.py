@@ -19,6 +19,13 @@ from functools import partial
 import torch
 from torch import nn
 
+from benchmark.certificates import (  # noqa: F401  they register their layers
+    steps_activations,
+    steps_composite,
+    steps_l2_attention,
+    steps_layernorm,
+    steps_layers,
+)
 from benchmark.certificates.rounding import full_precision
 from benchmark.certificates.trace import Trace, checked_copy, trace
 from benchmark.errors import BenchmarkError

@@ -157,12 +157,24 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
     """
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
+    refuse_hooks(model)
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """
+    Raises:
+        BenchmarkError: a hook, or a forward put on one instance, can change what a layer returns behind its bound.
+    """
     for module in model.modules():
+        if "forward" in vars(module):
+            raise BenchmarkError(
+                f"a layer {type(module).__name__} has a forward of its own; the certificate is refused"
+            )
         if module._forward_hooks or module._forward_pre_hooks:
             raise BenchmarkError(
                 f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
             )
-    return copy.deepcopy(model).double().eval().requires_grad_(False)
 
 
 @torch.no_grad()

@@ -29,6 +29,28 @@ class Positions(nn.Module):
         return x + self.offset
 
 
+class ClassToken(nn.Module):
+    """Puts one learned token before the others: (n, tokens, width) to (n, tokens + 1, width). An isometry."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(width) * 0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.token.expand(len(x), 1, -1), x], dim=1)
+
+
+class TakeToken(nn.Module):
+    """One token, the class token by default: (n, tokens, width) to (n, width). 1-Lipschitz."""
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, self.index]
+
+
 class MeanPool(nn.Module):
     """The mean over tokens: (n, tokens, width) to (n, width). 1/sqrt(tokens)-Lipschitz from the Frobenius norm."""
 

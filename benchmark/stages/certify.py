@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -37,7 +38,7 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     clock = Clock(folder)
     images, labels = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    module = certificate_module(spec.name)
     gap, bound = module.float32_gap(model, images, labels)
     radii = certified_radii(model, images, labels, spec, batch_size)
     attacked = attack_certified(model, images, labels, radii, row.row)
@@ -64,15 +65,28 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     print(f"{row.row}: median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images")
 
 
+def certificate_module(name: str) -> ModuleType:
+    """benchmark/certificates/<name>.py; a BenchmarkError when it is no certificate of models."""
+    module = importlib.import_module(f"benchmark.certificates.{name}")
+    missing = [entry for entry in ("certify", "guarantee", "float32_gap") if not hasattr(module, entry)]
+    if missing:
+        raise BenchmarkError(
+            f"benchmark/certificates/{name}.py certifies no models: it defines no {missing[0]}(); name another certificate"
+        )
+    return module
+
+
 def certified_radii(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
 ) -> torch.Tensor:
     """(n,) float64 l2 radii, batch by batch; a BenchmarkError for one that is negative or not finite."""
-    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    module = certificate_module(spec.name)
     parts = [
         module.certify(model, x, y, **spec.parameters)
         for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
     ]
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        raise BenchmarkError(f"certificate {spec.name} returned a {type(parts[0]).__name__}, which certifies nothing")
     radii = torch.cat(parts)
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
         raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")

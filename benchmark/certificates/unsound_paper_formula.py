@@ -1,0 +1,155 @@
+"""Published bounds that are no bounds, computed as printed, to stand beside a sound number and never in its place.
+
+What comes back is an `Unsound`, which is no tensor of radii; there is no `certify` here, so no stage can run this file, and
+`CertificateSpec` and `Certificate` refuse its name.
+
+CertViT (Gupta & Verma 2023, sections 3.1 and 3.6, appendix A; formulas that its text lacks are Kim et al.'s as printed, or
+the released code's). Patch embedding x product over blocks of (1 + attention)(1 + MLP) x head, certified when
+margin > sqrt(2) eps L. Wrong: LayerNorm counts as 1, though its constant is max|gamma| / sqrt(eps), 316 at eps = 1e-5;
+1.12 is below GELU's largest slope 1.12890; attention has ||W_Q,h||^2 where the fourth power belongs. The released code
+(`released`) also takes for a linear layer what is no norm, and for attention sigma_Q + sigma_V, of whole matrices, under
+the root. Its eps meets normalised images; radii here are in pixels, like all others.
+
+SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from benchmark.certificates.l2_attention import kim_constant, phi_inverse
+from benchmark.certificates.spectral import spectral_norm_upper
+from benchmark.errors import BenchmarkError
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+
+GELU_AS_PRINTED = 1.12
+COUNTED_AS_ONE = (
+    nn.LayerNorm, nn.ReLU, nn.Flatten, nn.Identity, Patchify, Positions, ClassToken, TakeToken, MeanPool, LayerProject
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Unsound:
+    """The value of a published formula that can be exceeded: (n,) or () float64, the formula and its source."""
+
+    value: torch.Tensor
+    formula: str
+
+
+class UnsoundConstant(Unsound):
+    """In place of a Lipschitz constant."""
+
+
+class UnsoundRadius(Unsound):
+    """In place of certified l2 radii, in pixels; nothing is certified."""
+
+
+def certvit_radius(
+    model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, released: bool = False
+) -> UnsoundRadius:
+    """min over rivals of margin / (sqrt(2) L), 0 where the prediction is wrong: what CertViT reports as certified.
+
+    Args:
+        images: (n, c, h, w) in [0, 1].
+        labels: (n,) int64.
+        released: L as the released code computes it, not as the paper prints it.
+    """
+    found = certvit_constant(model, images[:1], released=released)
+    with torch.no_grad():
+        logits = model(images).double()
+    margins = (logits.gather(1, labels[:, None]) - logits).scatter(1, labels[:, None], math.inf)
+    return UnsoundRadius(margins.amin(1).clamp(min=0) / (math.sqrt(2) * found.value), found.formula)
+
+
+def certvit_constant(model: nn.Module, x: torch.Tensor, *, released: bool = False) -> UnsoundConstant:
+    """The published network expression on inputs of the shape of x (n, *shape).
+
+    Raises:
+        BenchmarkError: a layer that the expression does not know, with its name.
+    """
+    with torch.no_grad():
+        value = _expression(model, x, released)
+    source = "as its released code computes it" if released else "as printed"
+    return UnsoundConstant(torch.tensor(value, dtype=torch.float64), f"CertViT (Gupta & Verma 2023), {source}")
+
+
+def _expression(layer: nn.Module, x: torch.Tensor, released: bool) -> float:
+    if isinstance(layer, nn.Sequential):
+        total = 1.0
+        for part in layer:
+            total *= _expression(part, x, released)
+            x = part(x)
+        return total
+    if isinstance(layer, Residual):
+        return 1 + _expression(layer.body, x, released)
+    if isinstance(layer, L2Attention | ReleasedL2Attention):
+        return _released_attention(layer, x.shape[1]) if released else printed_attention(layer, x.shape[1])
+    if isinstance(layer, nn.Linear | BoundedLinear | NormalisedHead):
+        return _sigma(layer.weight, released)
+    if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size:
+        return _sigma(layer.weight.flatten(1), released)
+    if isinstance(layer, nn.GELU):
+        return GELU_AS_PRINTED
+    if isinstance(layer, Normalise):
+        return 1 / layer.std
+    if isinstance(layer, COUNTED_AS_ONE):
+        return 1.0
+    raise BenchmarkError(f"CertViT's expression does not know the layer {type(layer).__name__}")
+
+
+def printed_attention(layer: L2Attention, tokens: int) -> float:
+    """sqrt(N) / sqrt(D/H) (4 phi^-1(N-1) + 1) sqrt(sum_h ||W_Q,h||^2 ||W_V,h||^2) ||W_O||: the square as printed."""
+    query, value, output = layer.head_weights()
+    products = spectral_norm_upper(query) ** 2 * spectral_norm_upper(value) ** 2
+    root = float(products.sum().sqrt()) * float(spectral_norm_upper(output.flatten(0, 1)))
+    return kim_constant(tokens) / math.sqrt(query.shape[2]) * root
+
+
+def _released_attention(layer: L2Attention, tokens: int) -> float:
+    """sqrt(N / (D/H)) (4 W(N / e) + 1) sqrt(sigma_Q + sigma_V) sigma_O, N the patches without the class token."""
+    patches, inner = tokens - 1, layer.query.weight.shape[0] / layer.heads
+    query, value, output = (_sigma(part.weight, True) for part in (layer.query, layer.value, layer.output))
+    # W(N / e) is phi^-1(N)
+    return math.sqrt(patches / inner) * (4 * phi_inverse(patches) + 1) * math.sqrt(query + value) * output
+
+
+def _sigma(weight: torch.Tensor, released: bool) -> float:
+    """The spectral norm; or `released`: sqrt(|sum of W x| / |sum of x|), x after four power steps from a positive start
+    drawn from the normal cut to [0.5, 1]. Sums of entries in place of squares: no norm.
+    """
+    if not released:
+        return float(spectral_norm_upper(weight))
+    weight = weight.detach().double()
+    uniform = torch.rand(weight.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    low, high = (torch.special.ndtr(torch.tensor(end, dtype=torch.float64)) for end in (0.5, 1.0))
+    x = torch.special.ndtri(low + (high - low) * uniform).to(weight.device)
+    for _ in range(4):
+        x = weight.mT @ (weight @ (x / x.norm()))
+    x = x / x.norm()
+    return math.sqrt(float((weight @ x).sum().abs()) / (float(x.sum().abs()) + 1e-9))
+
+
+def specformer_constant(
+    x: torch.Tensor, w_q: torch.Tensor, w_k: torch.Tensor, w_v: torch.Tensor, delta: float
+) -> UnsoundConstant:
+    """N (N+1) (||X||_F + delta)^2 [||W_V|| ||W_Q|| ||W_K|| + ||W_V||] of one attention head around X.
+
+    Args:
+        x: (n, tokens, d).
+        w_q, w_k, w_v: (d, d_head), acting on rows.
+        delta: radius of the ball around X, l2 in token space.
+    """
+    query, key, value = (float(spectral_norm_upper(weight)) for weight in (w_q, w_k, w_v))
+    tokens, size = x.shape[1], torch.linalg.vector_norm(x.double(), dim=(1, 2))
+    return UnsoundConstant(
+        tokens * (tokens + 1) * (size + delta) ** 2 * (value * query * key + value),
+        "SpecFormer (Hu et al. 2024), theorem 4.3",
+    )
