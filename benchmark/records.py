@@ -104,9 +104,7 @@ class Track(Frozen):
         ids = [attack.id for suite in self.suites.values() for attack in suite]
         twice = sorted({i for i in ids if ids.count(i) > 1})
         if twice:
-            raise ValueError(
-                f"the attack {twice[0]} stands twice in the suites; give each threat model once per attack"
-            )
+            raise ValueError(f"the attack {twice[0]} stands twice in the suites; give each threat model once each")
         return self
 
 
@@ -217,16 +215,30 @@ class CertifiedResult(Frozen):
     certificate: str
 
 
+class AuditResult(Frozen):
+    """What benchmark/audit tried against a certificate, in vain: counts, and how near it came (1 is a failure)."""
+
+    images: int  # certified images attacked at their own radius, each from `restarts` starts
+    restarts: int
+    attacks: tuple[str, ...]
+    sample: int  # images that the dearer parts took
+    layers: int
+    layer_trials: int
+    worst_ratio: float  # the largest change of a layer found, over the change claimed possible
+    float64_disagreements: int  # images not certified whose verdict differs in float64
+    ties: int
+    planted: int
+    closest_plant: float  # the largest certified radius over the distance of a planted counterexample
+
+
 class Certificate(Frozen):
-    """What certified a row: `float32_gap` is the largest difference of a margin between the float32 network and its
-    float64 copy on the clean images; `attacked` images were attacked at their own certified radius, in vain.
-    """
+    """What certified a row; `float32_gap`: the largest difference of a clean margin between float32 and float64."""
 
     name: str
     guarantee: str
     parameters: dict[str, int | float]
     float32_gap: float
-    attacked: int
+    audit: AuditResult
 
 
 class TrainingResult(Frozen):

@@ -27,6 +27,7 @@ ALLOWED = {
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
+    "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}
