@@ -85,13 +85,11 @@ def test_a_sound_certificate_passes_and_everything_was_tried(make) -> None:
 
 
 @pytest.mark.slow
-def test_an_audit_repeats_to_the_byte_and_another_seed_differs() -> None:
+def test_an_audit_repeats_to_the_byte() -> None:
     model, labels = favoured(network())
     radii = certify(model, GREY, labels)
     first, again = (audited(model, labels, radii, certify) for _ in range(2))
     assert first == again
-    other = auditor.Plan(sample=2, restarts=1, effort=SMALL, seed=1)
-    assert audited(model, labels, radii, certify, other) != first
 
 
 def test_nothing_certified_still_audits_layers_and_plants() -> None:
@@ -127,7 +125,7 @@ def test_each_attack_alone_breaks_a_radius_slightly_too_large(attack, too_large)
         run = {
             "pgd": partial(balls.pgd, image, 8, 0, 60),
             "apgd": partial(balls.apgd, image, 4, 0, ("apgd-ce", "apgd-t")),
-            "descend": partial(balls.descend, torch.tensor([image]), 5, 0, 30),
+            "descend": partial(balls.descend, torch.tensor([image]), 0, 30),
         }[attack]
         if breaks:
             with pytest.raises(BenchmarkError, match="broke it there"):
@@ -303,7 +301,7 @@ def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> 
     model, labels = favoured(network())
     radii = certify(model, GREY, labels)
     with pytest.raises(BenchmarkError, match="broke it there"):
-        Balls(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 5, 0, 30)
+        Balls(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 0, 30)
     made = plants(model, GREY, labels, (labels + 1) % 5, torch.full((6,), 0.1, dtype=torch.float64), steps=20, seed=0)
     with pytest.raises(BenchmarkError, match="planted counterexample"):
         audit_planted(made, GREY, labels, certify, "row")

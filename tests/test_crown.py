@@ -164,7 +164,7 @@ def test_the_real_package_bounds_a_transformer() -> None:
     crowned, ours = (certificate(model, IMAGES, labels) for certificate in (certify, local.certify))
     assert (crowned > 0).any()
     assert ((crowned > 0) <= (ours > 0)).all()
-    Balls(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 4, 0, 30)
+    Balls(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
     optimised = certified_at(model, IMAGES[:2], labels[:2], crowned[:2] * 0.99, alpha_steps=5)
     assert (optimised[:, 0] | (crowned[:2] == 0)).any()
 

@@ -58,6 +58,8 @@ def random_network(seed: int) -> tuple[nn.Sequential, torch.Tensor, str]:
     )
     if extreme == "repeated":
         x = x[:, :, :1, :1].expand_as(x).clone()
+    if extreme == "on the ball":
+        x[: len(x) // 2] = 0.5 if std < 1 else 0.0
     if extreme == "black":
         x = torch.zeros_like(x)
         x[1:] += 1e-4 * torch.rand(x[1:].shape, generator=draw.generator)

@@ -64,7 +64,7 @@ def lower_margins(
     steps: int,
     seed: int,
     box: bool = True,
-    chunk: int = 512,
+    chunk: int = 256,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """For each image, the image within its l2 radius (and [0, 1]) that lowers its margin over its rival most, as found.
 

@@ -111,8 +111,8 @@ def _attack_balls(
         if number % 20 == 0:
             report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
         balls.pgd(image, plan.restarts, plan.seed + image, plan.steps)
-    report(f"descending the margins over all rivals of {len(certified)} images")
-    balls.descend(certified, classes, plan.seed, plan.steps)
+    report(f"descending the margins over the nearest rivals of {len(certified)} images")
+    balls.descend(certified, plan.seed, plan.steps)
     components = plan.components if classes >= 4 else ()  # AutoAttack's losses need four
     for number, image in enumerate(sample.tolist()):
         if components and number % 5 == 0:
