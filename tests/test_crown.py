@@ -55,6 +55,20 @@ def test_every_rival_counts_and_the_radius_is_the_linear_network_s(monkeypatch) 
     assert torch.get_default_dtype() == torch.float32
 
 
+def test_alpha_crown_is_asked_where_crown_fails_and_never_takes_away(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+    monkeypatch.setattr(double, "loose", 3.0)
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    exact, radii = exact_radii(model, labels), torch.tensor([0.03])
+    assert (certified_at(model, IMAGES, labels, radii)[:, 0] == (exact / 3 > 0.03)).all()
+    assert double.calls == 12
+    assert (certified_at(model, IMAGES, labels, radii, alpha_steps=5)[:, 0] == (exact > 0.03)).all()
+    assert double.calls == 12 + 12 + int((exact / 3 <= 0.03).sum())
+    monkeypatch.setattr(double, "loose", 0.0)
+    assert certified_at(model, IMAGES, labels, torch.tensor([9.0]), alpha_steps=5).sum() == (exact > 0).sum()
+
+
 def test_largest_stops_the_search(monkeypatch) -> None:
     fake_lirpa.install(monkeypatch)
     model = affine()

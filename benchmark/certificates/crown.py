@@ -3,7 +3,7 @@
 The package bounds each margin logit_y - logit_j from below over the whole l2 ball, the part of it outside [0, 1] included;
 every class but the label is a rival, and a tie is not certified. It is optional: the version that runs with a current torch
 is 0.7, from its authors' repository Verified-Intelligence/auto_LiRPA. Clone that and install the clone without its pinned
-dependencies, then what it imports: `pip install --no-deps <clone>` and `pip install graphviz appdirs sortedcontainers`.
+dependencies, then the extra `crown`: `pip install --no-deps <clone>` and `pip install --editable '.[crown]'`.
 
 What is trusted, not proven here: the package itself. It computes in the float64 asked of it, to nearest, without rounding
 outward; FLOAT32_ALLOWANCE, taken from every margin as in local.py, is far above that. Two checks are made of each answer: a
@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -59,7 +60,7 @@ def certify(
         labels: (n,) int64.
         largest: radii above this are not looked for, in pixels.
         precision: relative, of what the bounds give.
-        alpha_steps: 0 for CROWN; else alpha-CROWN with that many steps of optimising its slopes.
+        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
 
     Returns:
         (n,) float64 radii, each one at which the whole check succeeded.
@@ -146,10 +147,16 @@ class Bounds:
             gap = float((written(example) - self.network(example)).abs().max())
         if not gap <= 1e-9 * (1 + float(self.network(example).abs().max())):
             raise BenchmarkError(f"crown: the network written in plain operations differs from the model by {gap:.2g}")
+        self.written, self.example = written, example
+        self.crown = self._read()
+
+    def _read(self) -> Any:
+        """The package's bounded module. alpha-CROWN leaves its slopes behind in it, so that needs a fresh one each time."""
         # relu's lower line is 0, not a slope: the square roots of LayerProject then stay in their domain
-        options = {"activation_bound_option": "zero-lb", "optimize_bound_args": {"iteration": alpha_steps}}
+        options = {"activation_bound_option": "zero-lb", "optimize_bound_args": {"iteration": self.alpha_steps}}
         with _package_at_work():
-            self.bounded = self.package.BoundedModule(written, example, bound_opts=options, device=example.device)
+            device = self.example.device
+            return self.package.BoundedModule(self.written, self.example, bound_opts=options, device=device)
 
     def holds(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
         """Whether every margin of one image stays above the allowance within `radius`; NaN does not hold."""
@@ -162,32 +169,34 @@ class Bounds:
             clean = _margins(self.network(image), label)[0]
         if not radius:
             return float(clean.min()) - FLOAT32_ALLOWANCE
-        lower = self._lower(image, label, radius)
+        lower = self._lower(image, label, radius, "CROWN")
+        if self.alpha_steps and not lower.min() > FLOAT32_ALLOWANCE:  # either bound holds, so the larger does
+            lower = torch.maximum(lower, self._lower(image, label, radius, "CROWN-Optimized"))
         if (lower > clean + 1e-9 * (1 + clean.abs())).any():
             raise BenchmarkError(
                 f"crown: auto_LiRPA's lower bound is {float((lower - clean).max()):.3g} above a clean margin "
                 f"at l2 {radius:.6g}; its bounds are wrong for this network"
             )
-        least = float(lower.min())
-        return least - FLOAT32_ALLOWANCE if math.isfinite(least) else -math.inf
+        return float(lower.min()) - FLOAT32_ALLOWANCE
 
-    def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> torch.Tensor:
-        """(classes - 1,) lower bounds of the margins over each rival."""
+    def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
+        """(classes - 1,) lower bounds of the margins over each rival; -infinity where there is none."""
         classes = self.network(image).shape[1]
         eye = torch.eye(classes, dtype=torch.float64, device=image.device)
         rivals = eye[torch.arange(classes, device=image.device) != label]
         ball = self.package.PerturbationLpNorm(norm=2, eps=radius)
+        bounded = self.crown if method == "CROWN" else self._read()
         with _package_at_work():
             try:
-                bound, _ = self.bounded.compute_bounds(
+                bound, _ = bounded.compute_bounds(
                     x=(self.package.BoundedTensor(image, ball),),
                     C=(eye[label] - rivals)[None],
-                    method="CROWN-Optimized" if self.alpha_steps else "CROWN",
+                    method=method,
                     bound_upper=False,
                 )
             except AssertionError:  # so it says that an interval grew out of the domain of a relaxation: no bound here
                 return torch.full((classes - 1,), -math.inf, dtype=torch.float64, device=image.device)
-        return bound.detach()[0]
+        return bound.detach()[0].nan_to_num(nan=-math.inf)
 
 
 def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
