@@ -48,7 +48,7 @@ def main() -> None:
         tally[f"networks, {extreme or 'ordinary'}"] += 1
         seed += 1
         if (seed - first) % 20 == 0:
-            print(f"next seed {seed}: {dict(tally)}", file=sys.stderr, flush=True)
+            print(f"next seed {seed}: {dict(tally)}, nearest {nearest}", file=sys.stderr, flush=True)
     seconds = time.perf_counter() - started
     print(f"{platform.machine()}, {os.cpu_count()} cores, one thread; seeds {first} to {seed - 1} in {seconds:.0f} s")
     print(
