@@ -105,6 +105,28 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
 
 
 @app.command()
+def audit(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> for all its certified rows")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="Certified images to try, evenly spread; 0 for all.")] = 0,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts of each attack an image.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
+) -> None:
+    """Try hard to break a row's published certificates; exit status 1 if one breaks."""
+    from benchmark.stages.audit import audit_row, certified_rows
+
+    for name in certified_rows(track, row):
+        result = audit_row(track, name, images or None, restarts, seed)
+        table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
+        for field, value in result.model_dump().items():
+            text = (
+                f"{value:.6f}" if isinstance(value, float) else ", ".join(value) if field == "attacks" else str(value)
+            )
+            table.add_row(field.replace("_", " "), text)
+        console.print(table)
+
+
+@app.command()
 def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
     """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
     from benchmark import files

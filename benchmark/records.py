@@ -1,4 +1,4 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py and certified.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -6,10 +6,11 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from benchmark.certified import Certificate, CertificateName
 from benchmark.threats import AttackSpec, Frozen, ThreatModel
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
@@ -86,9 +87,7 @@ class Track(Frozen):
         ids = [attack.id for suite in self.suites.values() for attack in suite]
         twice = sorted({i for i in ids if ids.count(i) > 1})
         if twice:
-            raise ValueError(
-                f"the attack {twice[0]} stands twice in the suites; give each threat model once per attack"
-            )
+            raise ValueError(f"the attack {twice[0]} stands twice in the suites; give each threat model once each")
         return self
 
 
@@ -104,15 +103,6 @@ class TrainingSpec(Frozen):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float = Field(gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
-
-
-def _sound(name: str) -> str:
-    if name.startswith("unsound"):
-        raise ValueError(f"{name!r} holds published formulas that are no bounds; nothing can be certified by it")
-    return name
-
-
-CertificateName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$"), AfterValidator(_sound)]
 
 
 class CertificateSpec(Frozen):
@@ -206,20 +196,6 @@ class CertifiedResult(Frozen):
     threat: ThreatModel
     accuracy: Proportion
     certificate: CertificateName
-
-
-class Certificate(Frozen):
-    """What certified a row: `float32_gap` is the largest difference of a margin between the float32 network and its
-    float64 copy on the clean images, `float32_bound` the largest that error analysis allows there; `attacked` images were
-    attacked at their own certified radius, in vain.
-    """
-
-    name: CertificateName
-    guarantee: str
-    parameters: dict[str, int | float]
-    float32_gap: float
-    float32_bound: float
-    attacked: int
 
 
 class SmoothedResult(Frozen):

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "records", "errors", "files"}
+BASE = {"threats", "certified", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
-    "records": {"threats"},
+    "certified": {"threats"},
+    "records": {"threats", "certified"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -29,6 +30,7 @@ ALLOWED = {
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
+    "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}

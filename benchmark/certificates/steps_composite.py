@@ -46,13 +46,6 @@ class SequentialStep(Step):
             total = total * part.gain * UP
         return total
 
-    @property
-    def quick_gain(self) -> torch.Tensor:
-        total = self.inputs[0].new_ones(len(self.inputs[0]))
-        for part in self.steps:
-            total = total * part.quick_gain * UP
-        return total
-
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         for part in self.steps:
             delta = (part.bound(delta) + part.rounding(delta)) * UP
@@ -127,10 +120,6 @@ class ResidualStep(Step):
     @property
     def gain(self) -> torch.Tensor:  # type: ignore[override]
         return (1 + torch.as_tensor(self.body.gain, dtype=torch.float64)) * UP
-
-    @property
-    def quick_gain(self) -> torch.Tensor:
-        return (1 + torch.as_tensor(self.body.quick_gain, dtype=torch.float64)) * UP
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return (delta + self.body.quick_bound(delta)) * UP

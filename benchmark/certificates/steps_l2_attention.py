@@ -97,10 +97,6 @@ class L2AttentionStep(Step):
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return self._float32(delta)
 
-    @property
-    def quick_gain(self) -> float:
-        return self.everywhere
-
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return self.everywhere * delta
 

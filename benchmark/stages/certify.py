@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +13,12 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmark import errors, files, scratch
-from benchmark.attacks import pgd
+from benchmark.audit import auditor
 from benchmark.errors import BenchmarkError
 from benchmark.evaluate import judge
-from benchmark.records import Certificate, CertificateSpec, ThreatModel, to_json
+from benchmark.records import Certificate, CertificateSpec, to_json
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
-from benchmark.verdicts import into_ball
 
 
 def certify_row(track: str, submission: str, variant: str) -> None:
@@ -41,7 +41,8 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     module = certificate_module(spec.name)
     gap, bound = module.float32_gap(model, images, labels)
     radii = certified_radii(model, images, labels, spec, batch_size)
-    attacked = attack_certified(model, images, labels, radii, row.row)
+    certify = partial(module.certify, **spec.parameters)
+    audit = auditor.audit(model, images, labels, radii, certify, row.row, batch_size=batch_size)
     clean = judge(model, images, labels, batch_size)
     columns = {
         "label": labels,
@@ -58,7 +59,7 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
         parameters=spec.parameters,
         float32_gap=gap,
         float32_bound=bound,
-        attacked=attacked,
+        audit=audit,
     )
     files.write(out / "certificate.json", to_json(certificate))
     finish(row, "certify", out, code_digest, clock)
@@ -91,30 +92,6 @@ def certified_radii(
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
         raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")
     return radii
-
-
-def attack_certified(
-    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, row: str
-) -> int:
-    """Attacks each certified image at its own radius (PGD, 8 starts, 30 steps); how many images were tried.
-
-    The track's attacks look at a few fixed radii, where a certificate that is somewhat too large would pass.
-
-    Raises:
-        BenchmarkError: one was broken, with its index, radius and margins.
-    """
-    certified = (radii > 0).nonzero()[:, 0].tolist()
-    for image in certified:
-        threat = ThreatModel(norm="L2", eps=float(radii[image]))
-        start, label = images[image : image + 1].repeat(8, 1, 1, 1), labels[image : image + 1].repeat(8)
-        found = pgd.attack(model, start, label, threat, seed=image, steps=30, step_size=threat.eps / 5)
-        after = judge(model, into_ball(found, start, threat, "pgd at the certified radius"), label, 8)
-        if not after.right.all():
-            raise BenchmarkError(
-                f"{row}: image {image} is certified at l2 {threat.eps:.6g} but PGD broke it there "
-                f"(margin {float(after.margin.min()):.6g}); the certificate is wrong and nothing is published"
-            )
-    return len(certified)
 
 
 if __name__ == "__main__":

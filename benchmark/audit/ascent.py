@@ -1,0 +1,108 @@
+"""Projected gradient ascent, batched, each item by itself: what it finds is a lower bound of the supremum."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+
+Map = Callable[[torch.Tensor], torch.Tensor]
+
+
+def ascend(
+    objective: Map, project: Map, start: torch.Tensor, radius: torch.Tensor, steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best value met for each item, and where: (batch,) and (batch, *shape).
+
+    Args:
+        objective: (batch, *shape) to (batch,), each from its own item alone.
+        project: onto the feasible set.
+        radius: (batch,) lengths: steps are 2 radius long, then (in the last third) a quarter of it.
+
+    Raises:
+        BenchmarkError: the objective is not finite somewhere.
+    """
+    ones = (-1, *[1] * (start.ndim - 1))
+    move = project(start.detach())
+    where, best = move, torch.full((len(start),), -torch.inf, dtype=start.dtype, device=start.device)
+    for number in range(steps + 1):
+        move = move.detach().requires_grad_()
+        value = objective(move)
+        if not torch.isfinite(value).all():
+            raise BenchmarkError("audit: a layer or network returns a value that is not finite near an audited input")
+        better = value.detach() > best
+        best = torch.where(better, value.detach(), best)
+        where = torch.where(better.reshape(ones), move.detach(), where)
+        (gradient,) = torch.autograd.grad(value.sum(), move)
+        size = gradient.flatten(1).norm(dim=1).clamp(min=1e-300)
+        stride = radius * (2.0 if 3 * number < 2 * steps else 0.25) / size
+        move = project(move.detach() + gradient * stride.reshape(ones))
+    return best, where
+
+
+def shrink(moves: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+    """Onto the l2 balls of `radius` (batch,): (batch, *shape) to the same."""
+    size = moves.flatten(1).norm(dim=1).clamp(min=1e-300)
+    return moves * (radius / size).clamp(max=1).reshape(-1, *[1] * (moves.ndim - 1))
+
+
+def float64_copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def lower_margins(
+    network: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    rivals: torch.Tensor,
+    radii: torch.Tensor,
+    *,
+    steps: int,
+    seed: int,
+    box: bool = True,
+    chunk: int = 256,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each image, the image within its l2 radius (and [0, 1]) that lowers its margin over its rival most, as found.
+
+    Args:
+        network: in float64.
+        images: (n, c, h, w) float64 in [0, 1]; labels, rivals and radii (n,).
+        box: whether to stay in [0, 1]; without, only certificates that speak for all of space can be held to it.
+
+    Returns:
+        How far the margin fell (n,) and the images found (n, c, h, w), float64.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    parts = []
+    for part in torch.arange(len(images), device=images.device).split(chunk):
+        start = torch.randn(images[part].shape, generator=generator, dtype=torch.float64).to(images.device)
+        pair = torch.stack([labels[part], rivals[part]], 1)
+        parts.append(_lower(network, images[part], pair, radii[part], start, steps, box))
+    falls, found = zip(*parts, strict=True)
+    return torch.cat(falls), torch.cat(found)
+
+
+def _lower(
+    network: nn.Module,
+    x: torch.Tensor,
+    pair: torch.Tensor,
+    radius: torch.Tensor,
+    start: torch.Tensor,
+    steps: int,
+    box: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def margin(images: torch.Tensor) -> torch.Tensor:
+        both = network(images).gather(1, pair)
+        return both[:, 0] - both[:, 1]
+
+    def project(move: torch.Tensor) -> torch.Tensor:
+        inside = shrink(move, radius)
+        return (x + inside).clamp(0, 1) - x if box else inside
+
+    clean = margin(x)
+    fall, move = ascend(lambda move: clean - margin(x + move), project, shrink(start, radius / 4), radius, steps)
+    return fall, x + move

@@ -1,0 +1,142 @@
+"""Copies of a network on which the right answer is known by construction: ties, and planted adversarial examples.
+
+Only the head's rows and biases change, so everything before it is the row's own network. A tie has radius 0. A plant is an
+image x' found by ascent whose margin over one rival falls by f; the rival's bias then leaves the clean image a margin of f
+less a sliver, the other rivals none that matters, and x' is misclassified: a certificate that reaches x' is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from benchmark.audit.ascent import float64_copy, lower_margins
+from benchmark.errors import BenchmarkError
+from benchmark.evaluate import judge
+from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.records import ThreatModel
+from benchmark.verdicts import distances, into_ball
+
+Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def has_head(model: nn.Module) -> bool:
+    """Whether the last layer is a linear head with a bias, which is what can be changed."""
+    head = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
+    return isinstance(head, NormalisedHead) or (isinstance(head, nn.Linear) and head.bias is not None)
+
+
+def _head(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows and biases as stored."""
+    head = model[-1]  # type: ignore[index]
+    return (head.raw if isinstance(head, NormalisedHead) else head.weight).data, head.bias.data
+
+
+def tied(model: nn.Module, label: int, rival: int) -> nn.Module:
+    """A copy whose logit of `rival` is that of `label`, for every image."""
+    model = copy.deepcopy(model)
+    for part in _head(model):
+        part[rival] = part[label]
+    return model
+
+
+def audit_ties(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, certify: Certify, row: str) -> int:
+    """Certifies images under a tie of their label with the class before it, and with the one after it; how many.
+
+    Raises:
+        BenchmarkError: a tied image got a radius above 0.
+    """
+    classes, tried = len(_head(model)[1]), 0
+    for label in labels.unique().tolist():
+        mine = labels == label
+        for rival in {(label - 1) % classes, (label + 1) % classes}:
+            radii = certify(tied(model, label, rival), images[mine], labels[mine])
+            tried += len(radii)
+            if not (radii == 0).all():
+                raise BenchmarkError(
+                    f"{row}: an image whose classes {label} and {rival} tie exactly is certified at l2 "
+                    f"{float(radii.max()):.6g}; the certificate is wrong and nothing is published"
+                )
+    return tried
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A network with an adversarial example of known distance for one image."""
+
+    model: nn.Module
+    image: int
+    rival: int
+    distance: float
+    margins: tuple[float, float]  # clean and planted, float64
+
+
+def plants(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    rivals: torch.Tensor,
+    radii: torch.Tensor,
+    *,
+    steps: int,
+    seed: int,
+) -> list[Plant]:
+    """One plant for each image, rival and radius (n,), where ascent lowers the margin by more than float32 rounding.
+
+    Both the float32 network and its float64 copy are asked: the clean image is right, the planted one wrong.
+    """
+    network = float64_copy(model)
+    x = images.double()
+    _, found = lower_margins(network, x, labels, rivals, radii, steps=steps, seed=seed)
+    made = []
+    for i in range(len(images)):
+        threat = ThreatModel(norm="L2", eps=float(radii[i]))
+        moved = into_ball(found[i : i + 1], images[i : i + 1], threat, "the auditor's ascent")
+        both, pair = torch.cat([images[i : i + 1], moved]), labels[i].expand(2)
+        with torch.no_grad():
+            logits = network(both.double())
+        plant = _plant(model, logits, int(labels[i]), int(rivals[i]))
+        single = judge(plant, both, pair, 2).margin.double()
+        double = judge(float64_copy(plant), both.double(), pair, 2).margin.double()
+        if (single[0] > 0) & (double[0] > 0) & (single[1] < 0) & (double[1] < 0):
+            distance = float(distances(moved, images[i : i + 1])["L2"])
+            made.append(Plant(plant, i, int(rivals[i]), distance, (float(double[0]), float(double[1]))))
+    return made
+
+
+def _plant(model: nn.Module, logits: torch.Tensor, label: int, rival: int) -> nn.Module:
+    """A copy with the biases changed; `logits` (2, classes) float64 of the clean and the moved image."""
+    clean, moved = logits[:, label : label + 1] - logits
+    fall = float(clean[rival] - moved[rival])
+    sliver = 4e-6 * (1 + float(logits.abs().max()))
+    shift = (10 * fall + 1 - clean).clamp(min=0)  # the others, out of the way
+    shift[rival] = fall - sliver - clean[rival]
+    shift[label] = 0
+    model = copy.deepcopy(model)
+    bias = _head(model)[1]
+    bias -= shift.to(bias.dtype)
+    return model
+
+
+def audit_planted(made: list[Plant], images: torch.Tensor, labels: torch.Tensor, certify: Certify, row: str) -> float:
+    """Certifies each planted image; the largest certified radius over the distance of its counterexample.
+
+    Raises:
+        BenchmarkError: a certificate reaches its counterexample.
+    """
+    closest = 0.0
+    for plant in made:
+        one = slice(plant.image, plant.image + 1)
+        radius = float(certify(plant.model, images[one], labels[one]))
+        if not radius < plant.distance:
+            raise BenchmarkError(
+                f"{row}: planted counterexample {plant.image} (class {plant.rival}) lies at l2 {plant.distance:.6g} "
+                f"(margins {plant.margins[0]:.3g} clean, {plant.margins[1]:.3g} there) but {radius:.6g} is certified; "
+                "the certificate is wrong and nothing is published"
+            )
+        closest = max(closest, radius / plant.distance)
+    return closest

@@ -1,0 +1,261 @@
+"""Linear bound propagation (CROWN, Zhang et al. 2018; alpha-CROWN, Xu et al. 2021) for l2 balls, by the package auto_LiRPA.
+
+The package bounds each margin logit_y - logit_j from below over the whole l2 ball, the part of it outside [0, 1] included;
+every class but the label is a rival, and a tie is not certified. It is optional: the version that runs with a current torch
+is 0.7, from its authors' repository Verified-Intelligence/auto_LiRPA. Clone that and install the clone without its pinned
+dependencies, then the extra `crown`: `pip install --no-deps <clone>` and `pip install --editable '.[crown]'`.
+
+What is trusted, not proven here: the package itself. It computes in the float64 asked of it, to nearest, without rounding
+outward; FLOAT32_ALLOWANCE, taken from every margin, is far above that, and must be twice what float32 can do to a clean
+margin. Two checks are made of each answer: a bound above the clean margin, or a network written in plain operations that
+computes something else, is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmark.certificates import local
+from benchmark.certificates.plain_layers import plain
+from benchmark.errors import BenchmarkError
+
+__all__ = ["certified_at", "certify", "float32_gap", "guarantee", "two_pass"]
+
+SMALLEST = 2.0**-10  # radii below this are not looked for
+FLOAT32_ALLOWANCE = 1e-3
+
+
+def guarantee() -> str:
+    return (
+        "For every image with certified radius r > 0, the prediction equals the label for every image within l2 "
+        f"distance r (pixels in [0, 1]), if auto_LiRPA {_package().__version__} is right: its linear bounds are trusted, "
+        f"computed in float64 without outward rounding, every margin lowered by {FLOAT32_ALLOWANCE:g}. Deterministic."
+    )
+
+
+def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
+    """As local.float32_gap.
+
+    Raises:
+        BenchmarkError: also where the error analysis allows more than half of FLOAT32_ALLOWANCE.
+    """
+    found, allowed = local.float32_gap(model, images, labels)
+    if not allowed <= FLOAT32_ALLOWANCE / 2:
+        raise BenchmarkError(
+            f"float32 may move a clean margin by {allowed:.2g}, above half of the allowance {FLOAT32_ALLOWANCE:g} for it; "
+            "the certificate is refused"
+        )
+    return found, allowed
+
+
+def certify(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    largest: float = 8.0,
+    precision: float = 0.01,
+    alpha_steps: int = 0,
+) -> torch.Tensor:
+    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
+
+    Args:
+        model: layers of benchmark/layers, or any that auto_LiRPA reads.
+        images: (n, c, h, w) in [0, 1].
+        labels: (n,) int64.
+        largest: radii above this are not looked for, in pixels.
+        precision: relative, of what the bounds give.
+        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
+
+    Returns:
+        (n,) float64 radii, each one at which the whole check succeeded.
+
+    Raises:
+        BenchmarkError: auto_LiRPA is not installed, cannot read the network, or its bound contradicts a clean margin.
+    """
+    bounds = Bounds(model, images, alpha_steps)
+    radii = []
+    for image, label in zip(images.split(1), labels.split(1), strict=True):
+        right = bounds.least_margin(image, label, 0.0) > 0
+        radii.append(_largest(partial(bounds.holds, image, label), largest, precision) if right else 0.0)
+    return torch.tensor(radii, dtype=torch.float64, device=images.device)
+
+
+def certified_at(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, *, alpha_steps: int = 0
+) -> torch.Tensor:
+    """Whether each image is certified at each of `radii` (k,) pixels: (n, k) bool. A larger radius certifies the smaller.
+
+    Raises:
+        BenchmarkError: as `certify`.
+    """
+    wanted = torch.ones(len(images), len(radii), dtype=torch.bool, device=images.device)
+    return _certified(Bounds(model, images, alpha_steps), images, labels, radii, wanted)
+
+
+@dataclass(frozen=True)
+class TwoPass:
+    """Per image and radius (n, k): whether it is certified, and by which pass (1 or 2; 0 where it is not)."""
+
+    certified: torch.Tensor
+    decided_by: torch.Tensor
+
+
+def two_pass(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    radii: torch.Tensor,
+    *,
+    first: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = local.certify,
+    alpha_steps: int = 0,
+) -> TwoPass:
+    """The quick certificate `first` decides what it can, CROWN the images and radii (k,) left (Havens et al. 2024, table 2).
+
+    CROWN is not asked about images that are wrong or tied, which nothing can certify.
+
+    Raises:
+        BenchmarkError: as `certify`, if anything is left for CROWN.
+    """
+    known = first(model, images, labels)[:, None] >= radii
+    with torch.no_grad():
+        logits = copy.deepcopy(model).double().eval()(images.double())
+    rest = ~known & (_margins(logits, labels).amin(1) > FLOAT32_ALLOWANCE)[:, None]
+    by_crown = torch.zeros_like(known)
+    if rest.any():
+        by_crown = _certified(Bounds(model, images, alpha_steps), images, labels, radii, rest)
+    return TwoPass(known | by_crown, known.long() + 2 * (by_crown & ~known))
+
+
+def _certified(
+    bounds: Bounds, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, wanted: torch.Tensor
+) -> torch.Tensor:
+    """Asks about `wanted` (n, k), largest radius first, and not about a radius below one that held."""
+    held = torch.zeros_like(wanted)
+    for i in range(len(images)):
+        for place in radii.argsort(descending=True).tolist():
+            if wanted[i, place] and not held[i, place]:
+                one = slice(i, i + 1)
+                held[i] |= (radii <= radii[place]) & bounds.holds(images[one], labels[one], float(radii[place]))
+    return held & wanted
+
+
+class Bounds:
+    """auto_LiRPA's view of one network, image by image."""
+
+    def __init__(self, model: nn.Module, images: torch.Tensor, alpha_steps: int) -> None:
+        self.package, self.alpha_steps = _package(), alpha_steps
+        self.network = copy.deepcopy(model).double().eval().requires_grad_(False)
+        written = plain(self.network)
+        example = images[:1].double()
+        with torch.no_grad():
+            gap = float((written(example) - self.network(example)).abs().max())
+        if not gap <= 1e-9 * (1 + float(self.network(example).abs().max())):
+            raise BenchmarkError(f"crown: the network written in plain operations differs from the model by {gap:.2g}")
+        self.written, self.example = written, example
+        self.crown = self._read()
+
+    def _read(self) -> Any:
+        """The package's bounded module. alpha-CROWN leaves its slopes behind in it, so that needs a fresh one each time."""
+        # relu's lower line is 0, not a slope: the square roots of LayerProject then stay in their domain
+        options = {"activation_bound_option": "zero-lb", "optimize_bound_args": {"iteration": self.alpha_steps}}
+        with _package_at_work():
+            device = self.example.device
+            return self.package.BoundedModule(self.written, self.example, bound_opts=options, device=device)
+
+    def holds(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
+        """Whether every margin of one image stays above the allowance within `radius`; NaN does not hold."""
+        return self.least_margin(image, label, radius) > 0
+
+    def least_margin(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> float:
+        """A lower bound of the least margin over all rivals within `radius`, less the allowance; 0 gives the margin."""
+        image = image.double()
+        with torch.no_grad():
+            clean = _margins(self.network(image), label)[0]
+        if not radius:
+            return float(clean.min()) - FLOAT32_ALLOWANCE
+        lower = self._lower(image, label, radius, "CROWN")
+        if self.alpha_steps and not lower.min() > FLOAT32_ALLOWANCE:  # either bound holds, so the larger does
+            lower = torch.maximum(lower, self._lower(image, label, radius, "CROWN-Optimized"))
+        if (lower > clean + 1e-9 * (1 + clean.abs())).any():
+            raise BenchmarkError(
+                f"crown: auto_LiRPA's lower bound is {float((lower - clean).max()):.3g} above a clean margin "
+                f"at l2 {radius:.6g}; its bounds are wrong for this network"
+            )
+        return float(lower.min()) - FLOAT32_ALLOWANCE
+
+    def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
+        """(classes - 1,) lower bounds of the margins over each rival; -infinity where there is none."""
+        classes = self.network(image).shape[1]
+        eye = torch.eye(classes, dtype=torch.float64, device=image.device)
+        rivals = eye[torch.arange(classes, device=image.device) != label]
+        ball = self.package.PerturbationLpNorm(norm=2, eps=radius)
+        bounded = self.crown if method == "CROWN" else self._read()
+        with _package_at_work():
+            try:
+                bound, _ = bounded.compute_bounds(
+                    x=(self.package.BoundedTensor(image, ball),),
+                    C=(eye[label] - rivals)[None],
+                    method=method,
+                    bound_upper=False,
+                )
+            except AssertionError:  # so it says that an interval grew out of the domain of a relaxation: no bound here
+                return torch.full((classes - 1,), -math.inf, dtype=torch.float64, device=image.device)
+        return bound.detach()[0].nan_to_num(nan=-math.inf)
+
+
+def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """logit_y - logit_j for every rival j, in order: (n, classes - 1)."""
+    margins = logits.gather(1, labels[:, None]) - logits
+    return margins[torch.arange(logits.shape[1], device=labels.device) != labels[:, None]].reshape(len(labels), -1)
+
+
+def _largest(holds: Callable[[float], bool], largest: float, precision: float) -> float:
+    """The largest radius found to hold: by doubling or halving from 1/8, then bisection; 0 below SMALLEST."""
+    low, high = 0.0, min(0.125, largest)
+    if holds(high):
+        while low < high:
+            low, high = high, min(2 * high, largest)
+            if low < high and not holds(high):
+                break
+    else:
+        while not low and high / 2 >= SMALLEST:
+            low, high = (high / 2, high) if holds(high / 2) else (0.0, high / 2)
+    while low and high - low > precision * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _package() -> ModuleType:
+    try:
+        return importlib.import_module("auto_LiRPA")
+    except ImportError as error:
+        raise BenchmarkError(
+            f"the certificate crown needs the package auto_LiRPA 0.7, which does not import ({error}); "
+            'see "CROWN" in README.md for how to install it, or use the certificate local'
+        ) from error
+
+
+@contextmanager
+def _package_at_work() -> Iterator[None]:
+    """auto_LiRPA makes constants in torch's default type, and says what it cannot do by NotImplementedError."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    except NotImplementedError as error:
+        raise BenchmarkError(f"crown: auto_LiRPA cannot bound this network: {str(error).split(chr(10))[0]}") from error
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,113 @@
+"""The layers of benchmark/layers in operations that bound propagation knows: products, sums, relu, softmax, sqrt."""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+
+import torch
+from torch import nn
+
+from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.tokens import LayerProject, Patchify
+
+
+@singledispatch
+def plain(layer: nn.Module) -> nn.Module:
+    """The layer in operations that auto_LiRPA knows; itself unless it is one of benchmark/layers. In float64."""
+    return layer
+
+
+@plain.register
+def _(layer: nn.Sequential) -> nn.Module:
+    return nn.Sequential(*(plain(part) for part in layer)) if type(layer) is nn.Sequential else layer
+
+
+@plain.register
+def _(layer: Patchify) -> nn.Module:
+    return _Patches(layer.patch)
+
+
+@plain.register
+def _(layer: BoundedLinear | NormalisedHead) -> nn.Module:
+    return _linear(layer.weight, layer.bias)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    made.weight.data = weight.detach().clone()
+    if bias is not None:
+        made.bias.data = bias.detach().clone()
+    return made.to(weight.device).requires_grad_(False)
+
+
+@plain.register
+def _(layer: SLLBlock) -> nn.Module:
+    return _SLL(layer)
+
+
+@plain.register
+def _(layer: LayerProject) -> nn.Module:
+    return _Project(layer.radius)
+
+
+@plain.register
+def _(layer: ResidualAttention) -> nn.Module:
+    return _Attention(layer)
+
+
+class _Patches(nn.Module):
+    """Patchify by reshaping and one permutation."""
+
+    def __init__(self, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, c, h, w = x.shape
+        p = self.patch
+        x = x.reshape(n, c, h // p, p, w // p, p).permute(0, 2, 4, 1, 3, 5)
+        return x.reshape(n, (h // p) * (w // p), c * p * p)
+
+
+class _SLL(nn.Module):
+    def __init__(self, layer: SLLBlock) -> None:
+        super().__init__()
+        self.into, self.back = _linear(layer.weight.mT, layer.bias), _linear(2 * layer.weight / layer.scale, None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - self.back(torch.relu(self.into(x)))
+
+
+class _Project(nn.Module):
+    """x R / sqrt(R^2 + relu(|x|^2 - R^2))."""
+
+    def __init__(self, radius: float) -> None:
+        super().__init__()
+        self.radius = radius
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        over = torch.relu((x * x).sum(-1, keepdim=True) - self.radius**2)
+        return x * (self.radius / torch.sqrt(over + self.radius**2))
+
+
+class _Attention(nn.Module):
+    """softmax(Q K^T / sqrt(d)) V by matrix products."""
+
+    def __init__(self, layer: ResidualAttention) -> None:
+        super().__init__()
+        self.heads, width = layer.heads, layer.query.weight.shape[0]
+        scale = math.sqrt(width // layer.heads)
+        self.query, self.key = _linear(layer.query.weight / scale, None), _linear(layer.key.weight, None)
+        self.value, self.output = _linear(layer.value.weight, None), _linear(layer.output.weight, None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, tokens, width = x.shape
+
+        def split(y: torch.Tensor) -> torch.Tensor:
+            return y.reshape(n, tokens, self.heads, width // self.heads).permute(0, 2, 1, 3)
+
+        scores = torch.matmul(split(self.query(x)), split(self.key(x)).permute(0, 1, 3, 2))
+        mixed = torch.matmul(torch.softmax(scores, -1), split(self.value(x)))
+        return x + self.output(mixed.permute(0, 2, 1, 3).reshape(n, tokens, width))

@@ -1,0 +1,219 @@
+"""The adapter to auto_LiRPA: its own logic against a test double, and the real package where it is installed."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import fake_lirpa
+import pytest
+import torch
+from tiny_networks import random_network
+from torch import nn
+
+from benchmark.certificates import crown, local
+from benchmark.certificates.crown import certified_at, certify, two_pass
+from benchmark.certificates.plain_layers import plain
+from benchmark.errors import BenchmarkError
+from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+
+IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+
+
+def affine() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        Normalise(), Patchify(2), BoundedLinear(4, 6), MeanPool(), NormalisedHead(6, 5)
+    ).requires_grad_(False)
+
+
+def exact_radii(model: nn.Sequential, labels: torch.Tensor) -> torch.Tensor:
+    """min over rivals of (margin - allowance) / ||gradient||, 0 where the margin is no larger than the allowance."""
+    network = model.double()
+    jacobian = torch.func.jacrev(lambda x: network(x[None])[0])(IMAGES[0].double()).flatten(1)
+    logits = network(IMAGES.double())
+    model.float()
+    margin = logits.gather(1, labels[:, None]) - logits - crown.FLOAT32_ALLOWANCE
+    size = (jacobian[labels][:, None] - jacobian).norm(dim=2)
+    return (margin / size).scatter(1, labels[:, None], math.inf).amin(1).clamp(min=0)
+
+
+def test_every_rival_counts_and_the_radius_is_the_linear_network_s(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch)
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    exact, found = exact_radii(model, labels), certify(model, IMAGES, labels, precision=1e-3)
+    wide = exact > crown.SMALLEST
+    assert wide.sum() > 5
+    assert (found <= exact).all()
+    assert (found >= exact * (1 - 2e-3))[wide].all()
+    at = certified_at(model, IMAGES, labels, torch.tensor([0.01, 0.1, 0.03]))
+    assert (at == (exact[:, None] > torch.tensor([0.01, 0.1, 0.03]))).all()
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_alpha_crown_is_asked_where_crown_fails_and_never_takes_away(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+    monkeypatch.setattr(double, "loose", 3.0)
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    exact, radii = exact_radii(model, labels), torch.tensor([0.03])
+    assert (certified_at(model, IMAGES, labels, radii)[:, 0] == (exact / 3 > 0.03)).all()
+    assert double.calls == 12
+    assert (certified_at(model, IMAGES, labels, radii, alpha_steps=5)[:, 0] == (exact > 0.03)).all()
+    assert double.calls == 12 + 12 + int((exact / 3 <= 0.03).sum())
+    monkeypatch.setattr(double, "loose", 0.0)
+    assert certified_at(model, IMAGES, labels, torch.tensor([9.0]), alpha_steps=5).sum() == (exact > 0).sum()
+
+
+def test_largest_stops_the_search(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch)
+    model = affine()
+    model[-1].bias.data[2] += 100
+    labels = torch.full((12,), 2)
+    assert (certify(model, IMAGES, labels, largest=0.7) == 0.7).all()
+    assert (certify(model, IMAGES, labels, largest=0.01) == 0.01).all()
+
+
+def test_wrong_and_tied_images_are_not_certified(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+    model = affine()
+    labels = (model(IMAGES).argmax(1) + 1) % 5
+    assert (certify(model, IMAGES, labels) == 0).all()
+    model[-1].raw.data[4], model[-1].bias.data[4] = model[-1].raw.data[1], 0
+    model[-1].bias.data[[1, 4]] = 50
+    assert (certify(model, IMAGES, torch.ones(12, dtype=torch.long)) == 0).all()
+    assert double.calls == 0
+    assert not certified_at(model, IMAGES[:2], torch.tensor([1, 4]), torch.tensor([1e-9, 0.1])).any()
+
+
+def test_a_bound_that_is_not_a_number_or_minus_infinity_certifies_nothing(monkeypatch) -> None:
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    for nothing in (math.nan, -math.inf):
+        fake_lirpa.install(monkeypatch, raised_by=nothing)
+        assert (certify(model, IMAGES[:3], labels[:3]) == 0).all()
+
+
+def test_a_bound_above_the_clean_margin_is_an_error(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch, raised_by=1.0)
+    model = affine()
+    with pytest.raises(BenchmarkError, match="above a clean margin"):
+        certify(model, IMAGES, model(IMAGES).argmax(1))
+
+
+def test_two_passes_decide_what_either_does_and_say_which(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    labels[0] = (labels[0] + 1) % 5
+    exact, radii = exact_radii(model, labels), torch.tensor([0.01, 0.05, 0.1])
+    result = two_pass(model, IMAGES, labels, radii, first=lambda *_: 0.6 * exact)
+    by_first, by_either = 0.6 * exact[:, None] >= radii, exact[:, None] > radii
+    assert (by_either & ~by_first).any()
+    assert (result.certified == by_either).all()
+    assert (result.decided_by == by_first + 2 * (by_either & ~by_first)).all()
+    assert 0 < double.calls <= int((~by_first)[1:].sum())
+    double.calls = 0
+    assert two_pass(model, IMAGES[1:], labels[1:], radii, first=lambda *_: torch.ones(11)).certified.all()
+    assert double.calls == 0
+
+
+def test_the_guarantee_names_what_it_trusts(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch)
+    assert "if auto_LiRPA 0.0-double is right" in crown.guarantee()
+
+
+def test_without_the_package_the_reason_is_one_clear_line(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "auto_LiRPA", None)
+    for call in (crown.guarantee, lambda: certify(affine(), IMAGES, torch.zeros(12, dtype=torch.long))):
+        with pytest.raises(BenchmarkError, match=r"needs the package auto_LiRPA 0\.7.*README") as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_network_in_plain_operations_is_the_network(seed) -> None:
+    model, images, _ = random_network(seed)
+    model = model.double()
+    expected = model(images.double())
+    assert torch.allclose(
+        plain(model)(images.double()), expected, rtol=1e-9, atol=1e-9 * (1 + float(expected.abs().max()))
+    )
+
+
+class Half(LayerProject):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / 2
+
+
+def test_a_subclass_that_computes_something_else_is_refused(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch)
+    model = nn.Sequential(Patchify(4), Half(1.0), MeanPool(), NormalisedHead(16, 3)).requires_grad_(False)
+    with pytest.raises(BenchmarkError, match="differs from the model"):
+        certify(model, IMAGES, torch.zeros(12, dtype=torch.long))
+
+
+@pytest.mark.slow
+def test_the_real_package_bounds_a_transformer() -> None:
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Patchify(2),
+        BoundedLinear(4, 6),
+        Positions(4, 6),
+        LayerProject(1.0),
+        ResidualAttention(6, 2, qk_norm=1.0, vo_norm=0.5),
+        SLLBlock(6, 8),
+        MeanPool(),
+        NormalisedHead(6, 4),
+    ).requires_grad_(False)
+    model[-1].bias.data -= model(IMAGES).mean(0)
+    labels = model(IMAGES).argmax(1)
+    from benchmark.audit.balls import Balls
+
+    crowned, ours = (certificate(model, IMAGES, labels) for certificate in (certify, local.certify))
+    assert (crowned > 0).any()
+    assert ((crowned > 0) <= (ours > 0)).all()
+    Balls(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
+    optimised = certified_at(model, IMAGES[:2], labels[:2], crowned[:2] * 0.99, alpha_steps=5)
+    assert (optimised[:, 0] | (crowned[:2] == 0)).any()
+
+
+def test_the_real_package_is_exact_on_an_affine_network() -> None:
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    exact, found = exact_radii(model, labels), certify(model, IMAGES, labels)
+    assert (found <= exact).all()
+    assert (found >= exact * 0.98)[exact > crown.SMALLEST].all()
+
+
+def test_an_interval_outside_a_relaxation_s_domain_certifies_nothing(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+    honest = double.compute_bounds
+
+    def narrow(self, x, **options):
+        assert x[0].ptb.eps < 0.02
+        return honest(self, x, **options)
+
+    monkeypatch.setattr(double, "compute_bounds", narrow)
+    model = affine()
+    model[-1].bias.data[2] += 100
+    radii = certify(model, IMAGES[:2], torch.tensor([2, 2]), precision=1e-3)
+    assert ((radii < 0.02) & (radii > 0.0199)).all()
+
+
+def test_what_the_package_cannot_do_is_one_clear_line(monkeypatch) -> None:
+    double = fake_lirpa.install(monkeypatch)
+
+    def refuse(*_args, **_options):
+        raise NotImplementedError("no relaxation of Foo\nmore")
+
+    monkeypatch.setattr(double, "compute_bounds", refuse)
+    model = affine()
+    with pytest.raises(BenchmarkError, match=r"cannot bound this network: no relaxation of Foo$"):
+        certify(model, IMAGES[:1], model(IMAGES[:1]).argmax(1))
