@@ -26,7 +26,7 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.certificates.local import by_both, certified_at, disproved, quickly  # noqa: E402
+from benchmark.certificates.local import by_both, certified_at, dear_traces, disproved, quickly, right  # noqa: E402
 from benchmark.certificates.lofast import attention_sensitivity  # noqa: E402
 from benchmark.certificates.trace import checked_copy, trace  # noqa: E402
 from benchmark.data import parquet  # noqa: E402
@@ -86,10 +86,9 @@ def timed(call: Callable[[], torch.Tensor], runs: int) -> tuple[torch.Tensor, fl
 def full(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
     """The last step of the cascade on every image that is right."""
     network = checked_copy(model)
-    verdict = ~disproved(network, images, labels, 0.0)
-    for part in verdict.nonzero()[:, 0].split(8):
-        radii = torch.full((len(part),), radius, dtype=torch.float64)
-        verdict[part] = by_both(trace(network, images[part], labels[part]), radii)
+    verdict = torch.zeros(len(images), dtype=torch.bool)
+    for part, traced in dear_traces(network, images, labels, right(network, images, labels)):
+        verdict[part] = by_both(traced, torch.full((len(part),), radius, dtype=torch.float64))
     return verdict
 
 

@@ -17,7 +17,8 @@ from benchmark.certificates.spectral import (
     spectral_norm_upper,
 )
 
-GRAM_TOKENS = 24  # above it T T^* is too large to form for every head
+GRAM_TOKENS = 24  # above it T T^* is too dear to form for every head
+GRAM_NUMBERS = 2**24  # of all T T^* formed at a time
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,11 @@ class HeadConstants:
 
 
 def score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-    """T T^*: inner products of the functionals T_ij and T_kl, (batch, heads, i, j, k, l)."""
-    n = right.shape[2]
-    eye = torch.eye(n, dtype=right.dtype, device=right.device)
-    rr, ll = right @ right.mT, left @ left.mT
-    rl = right @ left.mT  # r_j . l_k
-    gram = torch.einsum("ik,bhjl->bhijkl", eye, rr) + torch.einsum("jl,bhik->bhijkl", eye, ll)
-    return gram + torch.einsum("il,bhjk->bhijkl", eye, rl) + torch.einsum("jk,bhli->bhijkl", eye, rl)
+    """T T^*: inner products of the functionals T_ij and T_kl, (many, i, j, k, l) from (many, n, d)."""
+    eye = torch.eye(right.shape[1], dtype=right.dtype, device=right.device)
+    rr, ll, rl = right @ right.mT, left @ left.mT, right @ left.mT  # rl: r_j . l_k
+    gram = torch.einsum("ik,mjl->mijkl", eye, rr) + torch.einsum("jl,mik->mijkl", eye, ll)
+    return gram + torch.einsum("il,mjk->mijkl", eye, rl) + torch.einsum("jk,mli->mijkl", eye, rl)
 
 
 def score_norms(
@@ -53,20 +52,33 @@ def score_norms(
     ||R|| + ||L||, ||C R|| + ||L||, and max_i ||K_i R|| + max_j ||diag(sqrt p_.j) L||, because
     |K_i G l_i|^2 <= sum_j p_ij <g_j, l_i>^2, which sums over i to sum_j g_j^T (sum_i p_ij l_i l_i^T) g_j.
     """
-    if right.shape[2] > GRAM_TOKENS:
+    n = right.shape[2]
+    if n > GRAM_TOKENS:
         own = spectral_norm_upper(left)
         each = spectral_norm_upper(K @ right[:, :, None]).amax(2)
         other = spectral_norm_upper(P.mT.sqrt()[..., None] * left[:, :, None]).amax(2)
         size = spectral_norm_upper(right)
         local = ((each + other) ** 2 + floor * (size + own) ** 2).sqrt()
         return size + own, spectral_norm_upper(right - right.mean(2, keepdim=True)) + own, local
+    many = max(1, GRAM_NUMBERS // n**4)
+    inputs = zip(*(t.flatten(0, 1).split(many) for t in (right, left, K)), strict=True)
+    parts = [_gram_norms(R, L, k, floor) for R, L, k in inputs]
+    whole, centred, local = (torch.cat(part).unflatten(0, right.shape[:2]) for part in zip(*parts, strict=True))
+    return whole, centred, local
+
+
+def _gram_norms(
+    right: torch.Tensor, left: torch.Tensor, K: torch.Tensor, floor: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `score_norms`, from T T^* formed; right, left (many, n, d), K (many, n, n, n)."""
     gram = score_gram(right, left)
-    whole = psd_norm_upper(gram.flatten(2, 3).flatten(3))
-    centred = gram - gram.mean(3, keepdim=True)
-    centred = centred - centred.mean(5, keepdim=True)
-    weighted = torch.einsum("bhiaj,bhijkcl->bhiakc", K, torch.einsum("bhijkl,bhkcl->bhijkcl", gram, K))
-    local = (psd_norm_upper(weighted.flatten(2, 3).flatten(3)) + floor * whole).sqrt()
-    return whole.sqrt(), psd_norm_upper(centred.flatten(2, 3).flatten(3)).sqrt(), local
+    whole = psd_norm_upper(gram.flatten(1, 2).flatten(2))
+    centred = gram - gram.mean(2, keepdim=True)
+    centred = centred - centred.mean(4, keepdim=True)
+    weighted = torch.einsum("miaj,mijkl->miakl", K, gram)
+    weighted = torch.einsum("miakl,mkcl->miakc", weighted, K)
+    local = (psd_norm_upper(weighted.flatten(1, 2).flatten(2)) + floor * whole).sqrt()
+    return whole.sqrt(), psd_norm_upper(centred.flatten(1, 2).flatten(2)).sqrt(), local
 
 
 def score_spread(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:

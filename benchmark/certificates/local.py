@@ -13,7 +13,7 @@ A cascade: cheap bounds decide most images and dear ones only what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -31,7 +31,8 @@ from benchmark.certificates.trace import Trace, checked_copy, trace
 from benchmark.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
-FEW = 8  # images at a time for the dear ones, whose memory grows with tokens^2 width^2
+FEW = 32  # at most, at a time for the dear ones
+DEAR_NUMBERS = 2**23  # of the Jacobians of that many images, (tokens width)^2 each
 DESCENT_STEPS = 8
 
 
@@ -66,14 +67,15 @@ def certify(
     """
     full_precision()
     network = checked_copy(model)
+    trace(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    rows = torch.arange(len(images), device=images.device)
-    for size, checks in ((MANY, (quickly,)), (FEW, (composing, by_both))):
-        for part in _parts(rows, size):
-            traced = trace(network, images[part], labels[part])
-            for check in checks:
-                radius[part] = _largest(partial(check, traced), radius[part], largest, precision)
-        rows = rows[~disproved(network, images[rows], labels[rows], 0.0)]
+    rows = right(network, images, labels)
+    for part in _parts(rows, MANY):
+        traced = trace(network, images[part], labels[part])
+        radius[part] = _largest(partial(quickly, traced), radius[part], largest, precision)
+    for part, traced in dear_traces(network, images, labels, rows):
+        for check in (composing, by_both):
+            radius[part] = _largest(partial(check, traced), radius[part], largest, precision)
     return radius
 
 
@@ -95,16 +97,17 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         raise ValueError(f"radius {radius} is negative or not finite")
     full_precision()
     network = checked_copy(model)
+    trace(network, images[:1], labels[:1])
     verdict = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    left = torch.arange(len(images), device=images.device)
+    left = right(network, images, labels)
     for part in _parts(left, MANY):
         traced = trace(network, images[part], labels[part])
         verdict[part] = quickly(traced, _all(radius, part))
-    left = left[~verdict]
+    left = left[~verdict[left]]
     left = left[~disproved(network, images[left], labels[left], radius)]
     for check in (composing, by_both):
-        for part in _parts(left, FEW):
-            verdict[part] = check(trace(network, images[part], labels[part]), _all(radius, part))
+        for part, traced in dear_traces(network, images, labels, left):
+            verdict[part] = check(traced, _all(radius, part))
         left = left[~verdict[left]]
     return verdict
 
@@ -167,20 +170,46 @@ def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor
 
     `network` is a `checked_copy`. Such an image cannot be certified by any sound bound, so nothing dear is tried on it.
     """
-    x, rows = images.double(), torch.arange(len(images), device=images.device)
     found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    if not len(images):
-        return found
-    move = torch.zeros_like(x)
+    rows = torch.arange(len(images), device=images.device)  # those still to be disproved
+    move = torch.zeros_like(images, dtype=torch.float64)
     for _ in range(DESCENT_STEPS + 1):
-        moved = (x + move).requires_grad_()
-        logits = network(moved)
-        margin = (logits[rows, labels][:, None] - logits).scatter(1, labels[:, None], torch.inf).amin(1)
-        found |= margin.detach() <= 0
+        if not len(rows):
+            break
+        moved = (images[rows].double() + move).requires_grad_()
+        logits, right = network(moved), labels[rows][:, None]
+        margin = (logits.gather(1, right) - logits).scatter(1, right, torch.inf).amin(1)
+        stands = margin.detach() > 0
+        found[rows[~stands]] = True
         (gradient,) = torch.autograd.grad(margin.sum(), moved)
+        rows, gradient = rows[stands], gradient[stands]
         length = torch.linalg.vector_norm(gradient.flatten(1), dim=1).clamp(min=1e-300)
         move = -gradient / length[:, None, None, None] * radius * (1 - 1e-9)
     return found
+
+
+@torch.no_grad()
+def right(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Indices of the images whose label's logit is above every other in float64."""
+    found = [torch.zeros(0, dtype=torch.bool, device=images.device)]
+    for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
+        logits, own = network(x.double()), y[:, None]
+        found.append((logits.gather(1, own) > logits.scatter(1, own, -torch.inf)).all(1) if len(x) else found[0])
+    return torch.cat(found).nonzero()[:, 0]
+
+
+def dear_traces(
+    network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, Trace]]:
+    """Traces of the images `rows`, so many at a time as memory bears, with their indices."""
+    prefix, few = None, 1  # the first image shows how large the network is
+    while len(rows):
+        part, rows = rows[:few], rows[few:]
+        traced = trace(network, images[part], labels[part], prefix=prefix)
+        yield part, traced
+        prefix = traced.prefix
+        largest = max(activation[0].numel() for activation in traced.activations[traced.prefix.layers :])
+        few = max(1, min(FEW, DEAR_NUMBERS // largest**2))
 
 
 def _parts(rows: torch.Tensor, size: int) -> Sequence[torch.Tensor]:

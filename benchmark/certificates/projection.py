@@ -36,11 +36,11 @@ class ProjectStep(Step):
         return projection_bound(self.norms, self.ball, delta)
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
-        moved = columns.permute(1, 2, 3, 0)  # (n, tokens, d, directions), as it lies in memory
+        moved = (
+            columns.permute(1, 2, 3, 0) * self.gains[..., None, None]
+        )  # (n, tokens, d, directions), as it lies in memory
         unit = self.unit[..., None]
-        moved = torch.where(
-            self.outside[..., None, None], (moved - unit * (unit.mT @ moved)) * self.gains[..., None, None], moved
-        )
+        moved -= (unit * self.outside[..., None, None]) @ (unit.mT @ moved)
         return moved.permute(3, 0, 1, 2)
 
     def _bends(self, reach: Reach) -> tuple[torch.Tensor, torch.Tensor]:

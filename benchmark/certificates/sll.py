@@ -46,9 +46,14 @@ class SLLStep(Step):
         return (self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer)) * FLOAT64 + TINY
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
-        slope = ((self.z > 0) / self.scale)[..., None]
-        moved = columns.permute(1, 2, 3, 0) - 2 * self.weight @ (slope * self._rows(columns)[0])
-        return moved.permute(3, 0, 1, 2)
+        n, tokens, width, p = (columns.shape[k] for k in (1, 2, 3, 0))
+        back = -2 * self.weight * ((self.z > 0) / self.scale)[:, :, None]  # (n, tokens, width, hidden)
+        moved = torch.baddbmm(
+            columns.permute(1, 2, 3, 0).reshape(n * tokens, width, p),
+            back.flatten(0, 1),
+            self._rows(columns)[0].flatten(0, 1),
+        )
+        return moved.reshape(n, tokens, width, p).permute(3, 0, 1, 2)
 
     def _rows(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Z (n, tokens, hidden, directions) and its row norms (n, tokens, hidden), computed once for the same columns."""

@@ -30,6 +30,33 @@ from benchmark.errors import BenchmarkError
 from benchmark.layers.lipschitz import NormalisedHead
 
 
+@dataclass(frozen=True)
+class Prefix:
+    """The leading linear layers: how many, and their Jacobian (directions, 1, *shape), the same for all images."""
+
+    layers: int
+    columns: torch.Tensor
+
+
+def linear_prefix(steps: list[Step], image: torch.Tensor) -> Prefix:
+    """Of a network's steps, for images like `image` (1, c, h, w)."""
+    now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
+    layers = next((k for k, step in enumerate(steps) if type(step) is not Step), len(steps))
+    layers = min(layers, len(steps) - 1)  # the head reads an output, so one layer at least stays
+    for step in steps[:layers]:
+        now = _narrow(step.push(now))
+    return Prefix(layers, now)
+
+
+def _narrow(columns: torch.Tensor) -> torch.Tensor:
+    """Only L L^T matters, so L is kept no wider than it is tall."""
+    flat = columns.flatten(2).permute(1, 2, 0)  # (n, outputs, directions)
+    if flat.shape[1] >= flat.shape[2]:
+        return columns
+    flat = torch.linalg.qr(flat.mT, mode="r").R.mT
+    return flat.permute(2, 0, 1).reshape(flat.shape[2], *columns.shape[1:])
+
+
 @dataclass
 class Trace:
     """What both ways need of a network around n images; the dear parts are computed when first asked for."""
@@ -67,23 +94,18 @@ class Trace:
         return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
 
     @cached_property
-    def columns(self) -> list[torch.Tensor]:
-        """L_k at each step's input: (directions, n, *shape). Only L L^T matters, so L is kept no wider than it is tall."""
-        image, n = self.activations[0], len(self.activations[0])
-        basis = torch.eye(image[0].numel(), dtype=torch.float64, device=image.device)
-        now = basis.reshape(-1, 1, *image.shape[1:])
-        shared = True  # as long as every layer was linear, L is the same for all images and kept once
-        columns: list[torch.Tensor] = []
-        for step in self.steps:
-            shared = shared and type(step) is Step
-            now = now if shared else now.expand(-1, n, *now.shape[2:])
+    def prefix(self) -> Prefix:
+        return linear_prefix(self.steps, self.activations[0][:1])
+
+    @cached_property
+    def columns(self) -> list[torch.Tensor | None]:
+        """L_k at each step's input: (directions, n, *shape); None before the last of the leading linear layers."""
+        n, now = len(self.margins), self.prefix.columns
+        now = now.expand(-1, n, *now.shape[2:])
+        columns: list[torch.Tensor | None] = [None] * self.prefix.layers
+        for step in self.steps[self.prefix.layers :]:
             columns.append(now)
-            now = step.push(now)
-            flat = now.flatten(2).permute(1, 2, 0)  # (n, outputs, directions)
-            if flat.shape[1] < flat.shape[2]:
-                flat = torch.linalg.qr(flat.mT, mode="r").R.mT
-                now = flat.permute(2, 0, 1).reshape(flat.shape[2], *now.shape[1:])
-        columns.append(now)
+            now = _narrow(step.push(now))
         return columns
 
     def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
@@ -111,17 +133,23 @@ class Trace:
         delta, rho = radius, torch.zeros_like(radius)
         starts, taken = [], []  # the gradient's part when starting at each step, and what each step takes
         for index, step in enumerate(self.steps):
-            reach = Reach(self.columns[index], radius, rho, delta)
-            starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
             a, rounding = _of(self.gradients[index + 1], rivals), self.rounding(index, delta)
             taken.append(torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
-            if effort != "none":
-                taken[-1] = taken[-1] + (step.along if effort == "all" else step.along_each)(a, reach)
-            rho = (step.gain * rho + step.remainder(reach) + rounding) * UP
+            before, rho = rho, step.gain * rho + rounding
+            columns = self.columns[index]
+            if (
+                columns is not None
+            ):  # the leading linear layers have no remainder, and start nothing that the next does not
+                reach = Reach(columns, radius, before, delta)
+                starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
+                if effort != "none":
+                    taken[-1] = taken[-1] + (step.along if effort == "all" else step.along_each)(a, reach)
+                rho = rho + step.remainder(reach)
+            rho = rho * UP
             delta = step.bound(delta) + rounding
         least = _of(self._at_the_head(delta), rivals)
         later = _of(self._head_rounding(delta), rivals)
-        for start, part in zip(reversed(starts), reversed(taken), strict=True):
+        for start, part in zip(reversed(starts), reversed(taken), strict=False):
             later = later + part
             least = torch.minimum(least, (start + later) * UP)
         return least
@@ -178,8 +206,15 @@ def refuse_hooks(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def trace(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, float32: bool = True) -> Trace:
-    """Runs a `checked_copy` around `images` (n, c, h, w), labels (n,).
+def trace(
+    network: nn.Sequential,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    float32: bool = True,
+    prefix: Prefix | None = None,
+) -> Trace:
+    """Runs a `checked_copy` around `images` (n, c, h, w), labels (n,); `prefix` is an earlier trace's of the same network.
 
     Raises:
         BenchmarkError: a layer without a declared bound (named).
@@ -195,10 +230,9 @@ def trace(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *,
         raise BenchmarkError(f"the head needs one vector an image; the layer before it gives {tuple(last.shape)}")
     logits, weight = head(last), head.weight
     error = gamma(weight.shape[1] + 3)  # of one logit: error (||x|| + delta + |b|), rows having norm 1
-    biases = (head.bias.abs()[labels][:, None] + head.bias.abs()[None]) + 2 * torch.linalg.vector_norm(last, dim=1)[
-        :, None
-    ]
-    return Trace(
+    lengths = torch.linalg.vector_norm(last, dim=1)[:, None]
+    biases = head.bias.abs()[labels][:, None] + head.bias.abs()[None] + 2 * lengths
+    traced = Trace(
         layers=layers,
         activations=activations,
         steps=steps,
@@ -208,3 +242,6 @@ def trace(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *,
         head=torch.stack([error * biases + TINY, torch.full_like(biases, 2 * error)]) * UP,
         float32=float32,
     )
+    if prefix is not None:
+        traced.prefix = prefix
+    return traced
