@@ -34,6 +34,10 @@ class HeadConstants:
     g: torch.Tensor
     k: torch.Tensor
 
+    def take(self, rows: torch.Tensor) -> HeadConstants:
+        """Of the examples `rows`."""
+        return HeadConstants(self.a, self.x[rows], self.v[rows], self.g[rows], self.k[rows])
+
 
 def score_gram(right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
     """T T^*: inner products of the functionals T_ij and T_kl, (many, i, j, k, l) from (many, n, d)."""
@@ -127,6 +131,17 @@ class LinearMaps:
     scale: float
     residual: bool
     zeta_bound: torch.Tensor | None  # an upper bound to be used in place of the exact zeta
+
+    def take(self, rows: torch.Tensor) -> LinearMaps:
+        """Of the examples `rows`, with what has been computed of them."""
+        bound = None if self.zeta_bound is None else self.zeta_bound[rows]
+        x, P, right, left = (t[rows] for t in (self.x, self.P, self.right, self.left))
+        taken = LinearMaps(x, P, self.A, right, left, self.scale, self.residual, bound)
+        for name in ("zeta", "jacobian", "derivative"):
+            known = vars(self).get(name)
+            if known is not None:
+                setattr(taken, name, known[rows])
+        return taken
 
     @property
     def formed(self) -> bool:

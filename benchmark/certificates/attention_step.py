@@ -48,6 +48,11 @@ class AttentionStep(Step):
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return self._float32(delta)
 
+    def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
+        assert isinstance(earlier, AttentionStep)
+        if "sensitivity" in vars(earlier):
+            self.sensitivity = earlier.sensitivity.take(rows)
+
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         derivative = self.sensitivity.linear.derivative
         if derivative is None:

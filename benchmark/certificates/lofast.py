@@ -31,7 +31,7 @@ the 1/2. Its (12): the same with 1 + sum ||A|| ||P|| for zeta.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -65,6 +65,12 @@ class AttentionSensitivity:
     summed: HeadConstants
     joint: HeadConstants
     scale: float
+
+    def take(self, rows: torch.Tensor) -> AttentionSensitivity:
+        """Of the examples `rows`."""
+        parts = {name: getattr(self, name)[rows] for name in ("naive", "m", "m_centred", "m_local", "spread", "k")}
+        nested = {name: getattr(self, name).take(rows) for name in ("linear", "summed", "joint")}
+        return replace(self, **parts, **nested)
 
     @property
     def failure(self) -> float:

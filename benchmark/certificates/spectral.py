@@ -39,8 +39,12 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"a smaller side of {min(matrix.shape[-2:])} is too large to form; use operator_norm_upper")
     if matrix.shape[-2] < matrix.shape[-1]:
         matrix = matrix.mT
-    scale = matrix.abs().amax((-2, -1), keepdim=True).clamp(min=1e-300)
-    scaled = matrix / scale
+    least, most = matrix.amin((-2, -1), keepdim=True), matrix.amax((-2, -1), keepdim=True)
+    scale = torch.maximum(most, -least).clamp(min=1e-300)
+    if scale.min() > 1e-100 and scale.max() < 1e100:
+        scale, scaled = torch.ones_like(scale), matrix
+    else:
+        scaled = matrix / scale
     gram = scaled.mT @ scaled
     product = 2 * matrix.shape[-2] * UNIT * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     return ((psd_norm_upper(gram) + product) * (1 + 1e-12)).sqrt() * scale[..., 0, 0]
@@ -61,7 +65,7 @@ def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def _checked(matrix: torch.Tensor) -> torch.Tensor:
     matrix = matrix.detach().double()
-    if not torch.isfinite(matrix).all():
+    if not torch.isfinite(matrix.sum()) and not torch.isfinite(matrix).all():  # the sum is quick, and may overflow
         raise ValueError("spectral norm of a matrix that is not finite (NaN or infinity)")
     return matrix
 

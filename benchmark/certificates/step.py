@@ -66,6 +66,9 @@ class Step:
         """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
         return self.along(a, reach)
 
+    def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
+        """What is dear and `earlier`, a step of the same layer whose inputs `rows` are this one's, has computed."""
+
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""
         return self._rounding(delta)

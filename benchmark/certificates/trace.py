@@ -93,6 +93,18 @@ class Trace:
             ]
         return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
 
+    def take(self, rows: torch.Tensor) -> Trace:
+        """Around the images `rows`, with what is dear and already computed of them."""
+        activations = [activation[rows] for activation in self.activations]
+        steps = [exact_step(layer, x) for layer, x in zip(self.layers, activations, strict=False)]
+        for step, earlier in zip(steps, self.steps, strict=True):
+            step.take_over(earlier, rows)
+        parts = (self.labels[rows], self.difference[rows], self.margins[rows], self.head[:, rows])
+        taken = Trace(self.layers, activations, steps, *parts, self.float32)
+        if "prefix" in vars(self):
+            taken.prefix = self.prefix
+        return taken
+
     @cached_property
     def prefix(self) -> Prefix:
         return linear_prefix(self.steps, self.activations[0][:1])
