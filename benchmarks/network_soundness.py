@@ -5,8 +5,8 @@
 A network (tests/tiny_networks.py: depth 1 to 3, 1 to 8 heads, 2 to 65 tokens, norms 0.1 to 10, a third of them extreme) is
 one seed, the same whatever came before it, so that a run may be cut into pieces; every 20 networks print where they are.
 Two kinds of trial. Ball: a class is made the label by its bias, at one of three margins; up to 32 images are certified and
-each certified image's margin over every rival is descended in float64 inside its ball, box or no box. Not only must the
-label stand: the margin must keep the allowance that the certificate takes from it. Plant: the head's biases are set so that
+each certified image's margin over every rival is descended in float64 inside its ball, box or no box; the label must stand.
+Plant: the head's biases are set so that
 an image found by ascent is an adversarial example at a known distance (benchmark/audit/planted.py); the certificate must not
 reach it. Prints trials, violations by kind, and how near they came.
 """
