@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from benchmark.certificates.attention_quick import QuickAttention
 from benchmark.certificates.lofast import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.rounding import AttentionRounding
+from benchmark.certificates.spectral import FORMED_SIDE
 from benchmark.certificates.step import Reach, Step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
@@ -17,6 +19,11 @@ from benchmark.layers.attention import ResidualAttention
 class AttentionStep(Step):
     def __init__(self, layer: ResidualAttention, x: torch.Tensor) -> None:
         self.layer, self.x = layer, x
+
+    @property
+    def pushes(self) -> bool:  # type: ignore[override]
+        """Else DF(X) is too large to form, its norm rests on random probes, and the quick bound alone counts."""
+        return self.x.shape[1] * self.x.shape[2] <= FORMED_SIDE
 
     @cached_property
     def sensitivity(self) -> AttentionSensitivity:
@@ -40,10 +47,11 @@ class AttentionStep(Step):
         return self._quick.bound(delta)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return torch.minimum(self.sensitivity.bound(delta), self._quick.bound(delta))
+        quick = self._quick.bound(delta)
+        return torch.minimum(_where_finite(self.sensitivity.bound, delta), quick) if self.pushes else quick
 
     def remainder(self, reach: Reach) -> torch.Tensor:
-        return self.sensitivity.remainder(reach.delta)
+        return _where_finite(self.sensitivity.remainder, reach.delta)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return self._float32(delta)
@@ -59,3 +67,8 @@ class AttentionStep(Step):
             raise BenchmarkError("attention this wide (tokens * width > 8192) has no formed Jacobian to carry on")
         flat = columns.flatten(2).permute(1, 2, 0)
         return (derivative @ flat).permute(2, 0, 1).reshape(columns.shape)
+
+
+def _where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
+    finite = torch.isfinite(delta)
+    return torch.where(finite, bound(torch.where(finite, delta, 0.0)), torch.inf)

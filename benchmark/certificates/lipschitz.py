@@ -21,7 +21,7 @@ from torch import nn
 
 from benchmark.certificates.l2_attention import l2_attention_norm_upper
 from benchmark.certificates.local import MANY, _largest
-from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, full_precision, gamma, size
+from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
 from benchmark.certificates.step import UP, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.certificates.trace import refuse_hooks
@@ -107,7 +107,7 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
 
 
 def _checked_copy(model: nn.Module) -> nn.Sequential:
-    full_precision()
+    full_precision(model)
     if type(model) is not nn.Sequential or not len(model):
         raise BenchmarkError("the Lipschitz certificate needs a plain nn.Sequential")
     refuse_hooks(model)
@@ -144,7 +144,8 @@ def _head_falls(
     norms, moved = torch.linalg.vector_norm(weight, dim=-1), move(radius)[:, None]
     terms = norms * (nominal[:, None] + moved) + (0.0 if bias is None else bias.abs())
     terms = terms + terms.gather(1, labels[:, None])
-    return (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
+    falls = (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
+    return torch.where(nominal[:, None] + moved <= LARGEST, falls, torch.inf)
 
 
 def _move(layer: nn.Module, x: torch.Tensor) -> Move:
@@ -170,7 +171,7 @@ def _move(layer: nn.Module, x: torch.Tensor) -> Move:
 
         return both
     most, step = lipschitz_constant(layer, x), exact_step(layer, x)
-    return lambda delta: (most * delta + step.rounding(delta)) * UP
+    return lambda delta: (most * delta + step.runs(delta)) * UP
 
 
 def lipschitz_constant(layer: nn.Module, x: torch.Tensor) -> float:

@@ -65,7 +65,7 @@ def certify(
     Raises:
         BenchmarkError: a layer without a declared bound (named), a model that is no such sequence, TF32 products.
     """
-    full_precision()
+    full_precision(model)
     network = checked_copy(model)
     trace(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -95,7 +95,7 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
     """
     if not 0 <= radius < float("inf"):
         raise ValueError(f"radius {radius} is negative or not finite")
-    full_precision()
+    full_precision(model)
     network = checked_copy(model)
     trace(network, images[:1], labels[:1])
     verdict = torch.zeros(len(images), dtype=torch.bool, device=images.device)
@@ -150,6 +150,8 @@ def composing(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
 def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
     """The same with the better of composing and the margin gradient, for the rivals that composing leaves open."""
     open_rivals = ~(traced.lead > traced.composed(radius))
+    if not all(step.pushes for step in traced.steps):  # a layer too large for the margin gradient
+        return ~open_rivals.any(1)
     hopeless = torch.zeros_like(open_rivals[:, 0])
     for effort in ("none", "each", "all"):  # from the cheap to the dear
         count = int(open_rivals.sum(1).max())

@@ -24,6 +24,8 @@ class ProjectStep(Step):
         self.norms, self.ball = torch.linalg.vector_norm(x, dim=-1), ball
         self.unit = x / self.norms.clamp(min=1e-300)[..., None]
         self.outside = self.norms > ball
+        # at the kink itself automatic differentiation may take either side's Jacobian, so both sides' remainders count
+        self.tied = (self.norms - ball).abs() <= 1e-9 * ball
         self.gains = torch.where(self.outside, ball / self.norms.clamp(min=1e-300), 1.0)
         self.gain = self.gains.amax(1) * UP
         self.size, self.roof = size(x), ball * math.sqrt(x.shape[1])
@@ -48,11 +50,11 @@ class ProjectStep(Step):
         d, r = reach.delta[:, None], self.norms
         room = (r - d).clamp(min=1e-300)
         near = r > d
-        square = torch.where(self.outside & near, self.ball / math.sqrt(3) / room**2, 0.0)
+        square = torch.where((self.outside | self.tied) & near, self.ball / math.sqrt(3) / room**2, 0.0)
         through = self.unit[..., None, :] @ reach.columns.permute(1, 2, 3, 0)
         rows = torch.linalg.vector_norm(through[..., 0, :], dim=-1)  # ||u^T L||: (n, tokens)
         radial = torch.minimum(reach.radius[:, None] * rows + reach.rho[:, None], d)
-        sideways = torch.where(self.outside, 0.0, d**2 / (2 * room))
+        sideways = torch.where(self.outside & ~self.tied, 0.0, d**2 / (2 * room))
         kink = (radial * UP + sideways * UP - (r - self.ball).abs()).clamp(min=0)
         return square * UP, torch.where(near, kink, (1 + self.gains) * d)
 
@@ -82,7 +84,7 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
         radius: (n,) budgets e.
 
     Returns:
-        (n,) upper bounds; never above `radius`.
+        (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
     """
     r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
     inner = (1 - (e / r) ** 2).clamp(min=0).sqrt()
@@ -90,4 +92,5 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
     by_angle = ball * (e / r) * (2 / (1 + inner)).sqrt()
     by_chord = ((ball / r) * (e**2 - (r - ball) ** 2).clamp(min=0)).sqrt()
     outside = torch.where(e**2 <= r**2 - ball**2, by_angle, by_chord)
-    return torch.minimum(torch.where(r <= ball, e, outside).amax(1) * UP, radius)
+    most = torch.where(r <= ball, e, outside).amax(1) * UP
+    return torch.minimum(most, radius).clamp(max=2 * ball * math.sqrt(norms.shape[1]) * UP)

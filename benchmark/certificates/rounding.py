@@ -5,7 +5,9 @@ a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_
 n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
 with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
 a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
-TINY. Matrix products in TF32 or half precision are outside this model and are refused (`full_precision`).
+TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a step's rounding is infinite) and
+parameters too. Products in TF32, half precision or autocast are outside this model and are refused (`full_precision`); for
+attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
 
 With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm
 gamma(k) (|| |x| |W| ||_F + delta || |W| ||_2).
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import nn
 
 from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.errors import BenchmarkError
@@ -23,6 +26,8 @@ from benchmark.errors import BenchmarkError
 UNIT32 = 2.0**-24
 EXPONENTIAL = 256 * UNIT32
 TINY = 1e-20
+LARGEST = 1e7
+KERNEL = 8
 FLOAT64 = 1 + 1e-8  # the float64 pass around the nominal input obeys the same bounds with a unit 2^29 times smaller
 
 
@@ -33,15 +38,37 @@ def gamma(count: float) -> float:
     return count * UNIT32 / (1 - count * UNIT32)
 
 
-def full_precision() -> None:
+def full_precision(model: nn.Module) -> None:
     """
     Raises:
-        BenchmarkError: this process may run float32 products in TF32 or bfloat16.
+        BenchmarkError: `model` would not run in plain float32 in this process.
     """
-    if torch.get_float32_matmul_precision() != "highest" or torch.backends.cuda.matmul.allow_tf32:
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
+    if any(float(t.detach().abs().max()) > LARGEST for t in tensors if t.numel()):
         raise BenchmarkError(
-            "float32 matrix products may run in TF32 here; set torch.set_float32_matmul_precision('highest')"
+            f"a parameter is above {LARGEST:g}, where float32 could overflow; the certificate is refused"
         )
+    if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in model.modules())):
+        raise BenchmarkError(
+            "float32 products may run in TF32 or bfloat16 here; set torch.set_float32_matmul_precision('highest') and "
+            "torch.backends.cudnn.allow_tf32 = False"
+        )
+
+
+def _reduced(cuda: bool, convolves: bool) -> bool:
+    backends = torch.backends
+    try:
+        matrices = torch.get_float32_matmul_precision() != "highest" or backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # torch's older and newer switches were both used
+        return True
+    parts = [(backends.mkldnn, "matmul"), (backends.mkldnn, "conv")]
+    if cuda and convolves:
+        matrices = matrices or backends.cudnn.allow_tf32
+        parts.append((backends.cudnn, "conv"))
+    precisions = [getattr(getattr(place, part, None), "fp32_precision", "none") for place, part in parts]
+    return matrices or any(precision not in ("none", "ieee") for precision in precisions)
 
 
 def size(x: torch.Tensor) -> torch.Tensor:
@@ -69,12 +96,12 @@ class AttentionRounding:
     """Of x + concat_h(softmax(Q_h K_h^T / s) V_h) W_O without biases, Q = x W_Q and so on: x (n, tokens, d), W (d, d).
 
     Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| || + delta || |W_Q| ||). Scores move by
-    dS = (dQ ||K|| + ||Q|| dK + dQ dK + gamma(d_h + 4) (||Q|| + dQ)(||K|| + dK)) / s. Subtracting the maximum, a change of
+    dS = (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)) / s. Subtracting the maximum, a change of
     base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| + 2 EXPONENTIAL. Softmax is
     1/2-Lipschitz and rows of P have norm at most 1, so
-      dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(2 tokens + 6) sqrt(tokens heads).
+      dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
     Then, with ||P_h||_2 <= sqrt(tokens), the mixed values move by
-      dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(2 tokens + 6) (sqrt(tokens) + dP)(||V|| + dV),
+      dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(8 (2 tokens + 6)) (sqrt(tokens) + dP)(||V|| + dV),
     and the output by dM ||W_O|| + gamma(d + 3) (||M|| + dM) || |W_O| || + u (||x'|| + (||M|| + dM) || |W_O| ||).
     """
 
@@ -92,9 +119,9 @@ class AttentionRounding:
         q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
         scale = math.sqrt(self.inner)
         largest = (q + dq) * (k + dk) / scale
-        ds = (dq * k + q * dk + dq * dk) / scale + gamma(self.inner + 4) * largest
+        ds = (dq * k + q * dk + dq * dk) / scale + gamma(KERNEL * (self.inner + 4)) * largest
         logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
-        sums = gamma(2 * n + 6)
+        sums = gamma(KERNEL * (2 * n + 6))
         dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
         dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
         mixed = root * v + dm

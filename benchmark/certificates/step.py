@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 import torch
 
+from benchmark.certificates.rounding import LARGEST
+
 UP = 1 + 1e-12  # float64 rounding of one formula
 
 
@@ -65,6 +67,14 @@ class Step:
     def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
         """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
         return self.along(a, reach)
+
+    pushes = True  # whether `push` and `remainder` are to be had
+
+    def runs(self, delta: torch.Tensor) -> torch.Tensor:
+        """`rounding`; infinite where values could leave float32's range."""
+        return torch.where(self.size + delta <= LARGEST, self.rounding(delta), torch.inf)
+
+    size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_step`
 
     def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
         """What is dear and `earlier`, a step of the same layer whose inputs `rows` are this one's, has computed."""

@@ -37,7 +37,9 @@ def exact_step(layer: nn.Module, x: torch.Tensor) -> Step:
     """`step`, refusing subclasses, which may compute something else, and hooks."""
     if type(layer) not in step.registry:
         return step.dispatch(object)(layer, x)
-    return step(layer, x)
+    found = step(layer, x)
+    found.size = size(x)
+    return found
 
 
 def _needs(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:

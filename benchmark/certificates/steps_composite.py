@@ -48,12 +48,12 @@ class SequentialStep(Step):
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         for part in self.steps:
-            delta = (part.bound(delta) + part.rounding(delta)) * UP
+            delta = (part.bound(delta) + part.runs(delta)) * UP
         return delta
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         for part in self.steps:
-            delta = (part.quick_bound(delta) + part.rounding(delta)) * UP
+            delta = (part.quick_bound(delta) + part.runs(delta)) * UP
         return delta
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ class SequentialStep(Step):
         pushed, found, missed = self._pushed(reach.columns), [reach], torch.zeros_like(reach.delta)
         for index, part in enumerate(self.steps):
             now = found[-1]
-            rounding = part.rounding(now.delta)
+            rounding = part.runs(now.delta)
             left = part.remainder(now) + rounding
             missed = (part.gain * missed + left) * UP
             rho = (part.gain * now.rho + left) * UP
@@ -97,7 +97,7 @@ class SequentialStep(Step):
         taken = torch.zeros_like(a.flatten(2)[:, :, 0])
         for index in range(len(self.steps) - 1, -1, -1):
             part, now = self.steps[index], reaches[index]
-            rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding(now.delta)[:, None]
+            rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.runs(now.delta)[:, None]
             taken = taken + part.along(a, now) + rounding
             a = self._pull(index, a)
         return taken * UP

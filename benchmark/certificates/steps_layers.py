@@ -36,7 +36,7 @@ def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Callable[[torch.Tenso
         BenchmarkError: an overlapping convolution may run by Winograd's or Fourier transforms, which err otherwise.
     """
     apart = all(s >= k for s, k in zip(layer.stride, layer.kernel_size, strict=True))
-    if not apart and (x.is_cuda or not torch.backends.mkldnn.is_available()):
+    if not apart and (x.is_cuda or not (torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled)):
         raise BenchmarkError("overlapping Conv2d has a float32 bound here for oneDNN on a CPU alone; use patches there")
     weight, bias = layer.weight.abs(), None if layer.bias is None else layer.bias.abs()
     nominal = size(layer._conv_forward(x.abs(), weight, bias))

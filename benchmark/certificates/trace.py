@@ -23,7 +23,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from benchmark.certificates.rounding import FLOAT64, TINY, gamma
+from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
@@ -121,7 +121,7 @@ class Trace:
         return columns
 
     def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
-        return self.steps[index].rounding(delta) if self.float32 else torch.zeros_like(delta)
+        return self.steps[index].runs(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
         """How far each margin can fall within `radius` (n,), by composing alone: (n, classes)."""
@@ -170,7 +170,10 @@ class Trace:
         return (self.rivals * delta[:, None] + self._head_rounding(delta)) * UP
 
     def _head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.head[0] + self.head[1] * delta[:, None]) * (FLOAT64 if self.float32 else 0.0)
+        if not self.float32:
+            return torch.zeros_like(self.margins)
+        fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]
+        return torch.where(fits, (self.head[0] + self.head[1] * delta[:, None]) * FLOAT64, torch.inf)
 
     def _first_order(self, gradients: torch.Tensor, reach: Reach) -> torch.Tensor:
         """<a, D> at the input of a step is at most this: (n, rivals)."""
