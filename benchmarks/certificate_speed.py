@@ -38,7 +38,7 @@ from benchmark.training.margin import Margin  # noqa: E402
 
 KEPT = ROOT / "work" / "benchmarks" / "certificate_speed.safetensors"
 RADII = (0.02, 0.05, 0.1)
-PAPER = 200
+PAPER = 100
 
 
 def main() -> None:
