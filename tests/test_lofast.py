@@ -12,6 +12,7 @@ from tiny_attention import attend, attention_case, steepest
 
 from benchmark.certificates import attention_norms, lofast
 from benchmark.certificates.lofast import attention_bound, attention_sensitivity
+from benchmark.layers.attention import ResidualAttention
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 
@@ -170,3 +171,10 @@ def test_bad_input_is_refused(change, message) -> None:
         attention_bound(x, *weights, radius)
     with pytest.raises(ValueError, match="unknown method"):
         attention_bound(*[attention_case(0)[0], *attention_case(0)[1]], 0.1, method="best")
+
+
+def test_attention_layer_is_its_head_weights() -> None:
+    torch.manual_seed(0)
+    layer = ResidualAttention(8, 2, qk_norm=2.0, vo_norm=0.5).double()
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    assert torch.allclose(layer(x), attend(x, layer.head_weights()))

@@ -1,10 +1,10 @@
-"""Attention by its formula, random cases, and the steepest change that gradient ascent finds: a lower bound."""
+"""Random attention layers, and short names for their formula and for gradient ascent on them."""
 
 from __future__ import annotations
 
-import math
-
 import torch
+
+from benchmark.certificates.attention_ascent import attention, attention_ascent
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -27,13 +27,7 @@ def attention_case(
 def attend(
     x: torch.Tensor, weights: Weights, residual: bool = True, query_bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    w_q, w_k, w_v, w_o = weights
-    queries = torch.einsum("bic,hcd->bhid", x, w_q)
-    if query_bias is not None:
-        queries = queries + query_bias[:, None]
-    scores = torch.einsum("bhid,hed,bje->bhij", queries, w_k, x) / math.sqrt(w_q.shape[2])
-    mixed = torch.einsum("bhij,bjc,hcd,hde->bie", scores.softmax(-1), x, w_v, w_o)
-    return x + mixed if residual else mixed
+    return attention(x, *weights, residual=residual, query_bias=query_bias)
 
 
 def steepest(
@@ -45,15 +39,4 @@ def steepest(
     steps: int = 60,
     starts: int = 3,
 ) -> torch.Tensor:
-    """Largest ||F(X') - F(X)|| found on the sphere of `radius`: (batch,), a lower bound of the sensitivity."""
-    clean, best = attend(x, weights, residual, query_bias), torch.zeros(len(x), dtype=x.dtype)
-    for seed in range(starts):
-        move = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
-        for _ in range(steps):
-            move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
-            change = (attend(x + move, weights, residual, query_bias) - clean).flatten(1).norm(dim=1)
-            best = torch.maximum(best, change.detach())
-            (gradient,) = torch.autograd.grad(change.sum(), move)
-            size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
-            move = (move + 2 * radius * gradient / size).detach()
-    return best
+    return attention_ascent(x, *weights, radius, residual=residual, query_bias=query_bias, steps=steps, starts=starts)

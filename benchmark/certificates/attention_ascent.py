@@ -1,0 +1,66 @@
+"""How far attention's output really moves, as far as gradient ascent finds: a lower bound beside `lofast.attention_bound`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def attention(
+    x: torch.Tensor,
+    w_q: torch.Tensor,
+    w_k: torch.Tensor,
+    w_v: torch.Tensor,
+    w_o: torch.Tensor,
+    *,
+    residual: bool = True,
+    query_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The layer that `attention_bound` speaks of, by its formula: x (batch, tokens, d) to the same."""
+    queries = torch.einsum("bic,hcd->bhid", x, w_q)
+    if query_bias is not None:
+        queries = queries + query_bias[:, None]
+    scores = torch.einsum("bhid,hed,bje->bhij", queries, w_k, x) / math.sqrt(w_q.shape[2])
+    mixed = torch.einsum("bhij,bjc,hcd,hde->bie", scores.softmax(-1), x, w_v, w_o)
+    return x + mixed if residual else mixed
+
+
+def attention_ascent(
+    x: torch.Tensor,
+    w_q: torch.Tensor,
+    w_k: torch.Tensor,
+    w_v: torch.Tensor,
+    w_o: torch.Tensor,
+    radius: float,
+    *,
+    residual: bool = True,
+    query_bias: torch.Tensor | None = None,
+    steps: int = 60,
+    starts: int = 3,
+) -> torch.Tensor:
+    """The largest ||F(X') - F(X)||_F found on the sphere ||X' - X||_F = radius by projected gradient ascent.
+
+    Args:
+        x: (batch, tokens, d); weights, residual and query_bias as in `attention_bound`.
+        radius: l2 in token space.
+        starts: random ones, seeded by their number.
+
+    Returns:
+        (batch,): never above the supremum that `attention_bound` bounds.
+    """
+
+    def layer(z: torch.Tensor) -> torch.Tensor:
+        return attention(z, w_q, w_k, w_v, w_o, residual=residual, query_bias=query_bias)
+
+    clean, best = layer(x), torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    for seed in range(starts):
+        move = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
+        for _ in range(steps):
+            move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
+            change = (layer(x + move) - clean).flatten(1).norm(dim=1)
+            best = torch.maximum(best, change.detach())
+            (gradient,) = torch.autograd.grad(change.sum(), move)
+            size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
+            move = (move + 2 * radius * gradient / size).detach()
+    return best
