@@ -51,7 +51,7 @@ MEASUREMENTS = (
     Measurement(
         "network",
         "Trying to break whole networks",
-        "python benchmarks/network_soundness.py 6000 5000",
+        "python benchmarks/network_soundness.py 2000 5000",
         "Random networks (depth 1 to 3, 1 to 8 heads, 2 to 65 tokens, a third of them extreme), certified, then attacked inside "
         "each certified ball over every rival, and with adversarial examples planted at known distances. With the certificate's "
         "falls lowered by 1% the same trials find violations.",
