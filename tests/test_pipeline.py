@@ -100,7 +100,9 @@ def test_a_stage_that_fails_names_its_reason_and_log_and_a_mended_one_goes_on(bu
 def test_a_lying_certificate_stops_the_pipeline(built, finished) -> None:
     """A certificate that is too large falls to an attack at its own radius; what was published before stays."""
     local = built.root / "benchmark/certificates/local.py"
-    local.write_text(local.read_text().replace("    return low\n", "    return low * 0 + 3.0\n"))
+    honest = local.read_text()
+    local.write_text(honest.replace("return low.clamp(max=largest)", "return low * 0 + 3.0"))
+    assert local.read_text() != honest
     result = built.rvb("repro", "--track", "tiny", check=False)
     assert result.returncode == 1
     assert re.search(r"image \d+ is certified at l2 3 but PGD broke it there \(margin", result.stderr), result.stderr
