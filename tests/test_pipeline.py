@@ -105,7 +105,9 @@ def test_a_lying_certificate_stops_the_pipeline(built, finished) -> None:
     assert local.read_text() != honest
     result = built.rvb("repro", "--track", "tiny", check=False)
     assert result.returncode == 1
-    assert re.search(r"image \d+ is certified at l2 3 but PGD broke it there \(margin", result.stderr), result.stderr
+    assert re.search(
+        r"image \d+ is certified at l2 3 but pgd at the certified radius broke it there \(margin", result.stderr
+    ), result.stderr
     row = "Tiny2026Net-small"
     record, before = built.results(row), finished.results(row)
     assert record["record/record.json"] == before["record/record.json"]
