@@ -83,4 +83,6 @@ def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
 def test_random_layers_keep_their_bounds(seed) -> None:
     """Every layer of the networks that benchmarks/network_soundness.py draws, ordinary and extreme."""
     model, images, _ = random_network(seed)
-    audit_layers(model, images[:3], list(range(3)), "row", effort=Effort(starts=3, steps=6), seed=seed)
+    tally = audit_layers(model, images[:3], list(range(3)), "row", effort=Effort(starts=3, steps=6), seed=seed)
+    assert tally.layers == len(model) - 1
+    assert 0 < tally.worst <= 1 + 1e-9

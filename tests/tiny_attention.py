@@ -36,7 +36,6 @@ def steepest(
     radius: float,
     residual: bool = True,
     query_bias: torch.Tensor | None = None,
-    steps: int = 60,
-    starts: int = 3,
+    **effort: int,
 ) -> torch.Tensor:
-    return attention_ascent(x, *weights, radius, residual=residual, query_bias=query_bias, steps=steps, starts=starts)
+    return attention_ascent(x, *weights, radius, residual=residual, query_bias=query_bias, **effort)

@@ -46,9 +46,9 @@ def full_precision(model: nn.Module) -> None:
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
     if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
-    if any(float(t.detach().abs().max()) > LARGEST for t in tensors if t.numel()):
+    if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
         raise BenchmarkError(
-            f"a parameter is above {LARGEST:g}, where float32 could overflow; the certificate is refused"
+            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
         )
     if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in model.modules())):
         raise BenchmarkError(

@@ -72,9 +72,9 @@ class Step:
 
     def runs(self, delta: torch.Tensor) -> torch.Tensor:
         """`rounding`; infinite where values could leave float32's range."""
-        return torch.where(self.size + delta <= LARGEST, self.rounding(delta), torch.inf)
+        return torch.where(self.input_size + delta <= LARGEST, self.rounding(delta), torch.inf)
 
-    size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_step`
+    input_size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_step`
 
     def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
         """What is dear and `earlier`, a step of the same layer whose inputs `rows` are this one's, has computed."""

@@ -34,11 +34,11 @@ def step(layer: nn.Module, x: torch.Tensor) -> Step:
 
 
 def exact_step(layer: nn.Module, x: torch.Tensor) -> Step:
-    """`step`, refusing subclasses, which may compute something else, and hooks."""
+    """`step`, refusing subclasses, which may compute something else."""
     if type(layer) not in step.registry:
         return step.dispatch(object)(layer, x)
     found = step(layer, x)
-    found.size = size(x)
+    found.input_size = size(x)
     return found
 
 
