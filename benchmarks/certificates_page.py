@@ -100,13 +100,17 @@ def measure(measurement: Measurement) -> None:
 
 def page() -> str:
     """The whole page; the same for the same measurements."""
+    from benchmark import tracks
     from benchmark.certificates import lipschitz, local, smoothing
 
+    rules = tracks.load("digits").smoothing
+    assert rules is not None
+    words = f"smoothing (every row's smoothed version; sigma {rules.sigma:g}, alpha {rules.alpha:g})"
     parts = [HEAD]
     for name, sentence in (
         ("local", local.guarantee()),
         ("lipschitz", lipschitz.guarantee()),
-        ("smoothing (every row's smoothed version; sigma 0.2, alpha 0.001)", smoothing.guarantee(0.2, 0.001)),
+        (words, smoothing.guarantee(rules.sigma, rules.alpha)),
     ):
         parts.append(f"- **{name}**. {sentence}\n")
     for measurement in MEASUREMENTS:
