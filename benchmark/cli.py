@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+ENGINES = ("fast", "reference")
 STAGES = ("data", "train", "attack", "certify", "smooth", "collect")
 
 
@@ -142,6 +143,9 @@ def stage(
     name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
+    engine: Annotated[
+        str, typer.Option(help="Of an attack stage: fast or reference; params.yaml says which unless given.")
+    ] = "",
 ) -> None:
     """Run one stage by hand, outside DVC (to debug a submission)."""
     kind, _, suite = name.partition("-")
@@ -153,6 +157,12 @@ def stage(
         )
     if kind == "attack" and not suite:
         raise BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
+    if engine and (kind != "attack" or engine not in ENGINES):
+        raise BenchmarkError(
+            f"unknown engine {engine!r}{near_miss(engine, ENGINES)}"
+            if kind == "attack"
+            else "only attack stages have engines"
+        )
     if kind == "data":
         from benchmark.stages.data import prepare_data
 
@@ -169,7 +179,7 @@ def stage(
     elif kind == "attack":
         from benchmark.stages.attack import attack_row
 
-        attack_row(*names, suite)
+        attack_row(*names, suite, engine or None)
     elif kind == "certify":
         from benchmark.stages.certify import certify_row
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -70,6 +71,11 @@ class AttackState:
             return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("standing").to(device), **state)
 
 
+def has_engines(spec: AttackSpec) -> bool:
+    """Whether the attack can be run by more than one engine, as AutoAttack can."""
+    return hasattr(importlib.import_module(f"benchmark.attacks.{spec.attack}"), "engines")
+
+
 def run_attack(
     model: nn.Module,
     images: torch.Tensor,
@@ -77,13 +83,15 @@ def run_attack(
     spec: AttackSpec,
     *,
     batch_size: int,
-    checkpoint: Path,
+    checkpoint: Path | None = None,
+    engine: str = "fast",
     report: Report = lambda _: None,
 ) -> tuple[AttackState, Judged]:
     """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
 
     Args:
         images: (n, c, h, w) float32 in [0, 1].
+        engine: which of its engines an attack runs that has several.
         report: is told what is running, for progress.
 
     Returns:
@@ -94,14 +102,16 @@ def run_attack(
         BenchmarkError: unknown parameters, or the attack returned what it may not.
     """
     module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    if checkpoint.exists():
+    if checkpoint and checkpoint.exists():
         state = AttackState.load(checkpoint, images.device)
     else:
         state = AttackState(images.clone(), judge(model, images, labels, batch_size).right)
     components = getattr(module, "components", (spec.attack,))
     for component in components:
         if component not in state.remaining:
-            _run_component(module, model, images, labels, spec, component, state, batch_size, checkpoint, report)
+            _run_component(
+                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report
+            )
     if hasattr(module, "flags"):
         state.warnings += [w for w in module.flags(state.remaining, len(labels)) if w not in state.warnings]
     return state, judge(model, state.adversarial, labels, batch_size)
@@ -116,9 +126,13 @@ def _run_component(
     component: str,
     state: AttackState,
     batch_size: int,
-    checkpoint: Path,
+    checkpoint: Path | None,
+    engine: str,
     report: Report,
 ) -> None:
+    options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
+    if hasattr(module, "engines"):
+        options |= {"engine": engine, "slots": batch_size}
     if state.component != component:
         state.component, state.batch, state.queue = component, 0, state.standing.nonzero()[:, 0].tolist()
     batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
@@ -126,17 +140,21 @@ def _run_component(
         if number < state.batch or not len(index):
             continue
         report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}")
+        if hasattr(module, "engines"):
+            options["indices"] = index.tolist()
         with logged_warnings() as warnings:
-            found = _call(module, model, images[index], labels[index], spec, component)
+            found = _call(module, model, images[index], labels[index], spec, options)
         found = into_ball(found, images[index], spec.threat, spec.id)
         broken = ~judge(model, found, labels[index], batch_size).right
         state.adversarial[index[broken]] = found[broken]
         state.standing[index[broken]] = False
         state.warnings += [w for w in warnings if w not in state.warnings]
         state.batch = number + 1
-        state.save(checkpoint)
+        if checkpoint:
+            state.save(checkpoint)
     state.remaining[component] = int(state.standing.sum())
-    state.save(checkpoint)
+    if checkpoint:
+        state.save(checkpoint)
 
 
 def _call(
@@ -145,9 +163,8 @@ def _call(
     images: torch.Tensor,
     labels: torch.Tensor,
     spec: AttackSpec,
-    component: str,
+    options: dict[str, Any],
 ) -> torch.Tensor:
-    options = {"component": component} if hasattr(module, "components") else {}
     try:
         return module.attack(model, images, labels, spec.threat, seed=spec.seed, **spec.parameters, **options)
     except TypeError as error:

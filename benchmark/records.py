@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
-from benchmark.threats import AttackSpec, Frozen, ThreatModel
+from benchmark.threats import AttackSpec, Engine, Frozen, ThreatModel
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 Division = Literal["closed", "open"]
@@ -179,6 +179,7 @@ class AttackResult(Frozen):
     id: str
     suite: str
     spec: AttackSpec
+    engine: Engine | None = None  # where the attack has several
     accuracy: Proportion
     remaining: dict[str, int]
     warnings: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Norm = Literal["Linf", "L2"]
+Engine = Literal["fast", "reference"]  # of AutoAttack: ours, and the authors' files untouched
 
 
 class Frozen(BaseModel):

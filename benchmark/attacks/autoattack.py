@@ -1,21 +1,32 @@
-"""AutoAttack, standard version (Croce and Hein 2020): the authors' attack files, untouched, one component at a time.
+"""AutoAttack, standard version (Croce and Hein 2020): APGD-CE, APGD-T, FAB-T and Square, one component at a time.
 
-The authors' loop runs each component on the images that those before it left standing, each batch with the same seed.
-Running the components one by one on those images is therefore the same computation (a test compares the two), and lets
-the harness keep what is done after each. The package seeds itself from the clock unless told otherwise; here `seed` is
-required. The standard version's nine targets are all rivals of ten classes; with fewer classes, all rivals are targets.
+Two engines. `reference` is the authors' attack files, untouched. Their loop runs each component on the images that those
+before it left standing, each batch with the same seed; running the components one by one on those images is therefore the
+same computation (a test compares the two), and lets the harness keep what is done after each. `fast` is the same
+algorithms, budgets and schedules over runs side by side (slots.py), with a random stream an image: what it finds for an
+image does not depend on the batch, on its order, or on the other images.
+
+The package seeds itself from the clock unless told otherwise; here `seed` is required. The standard version's nine targets
+are all rivals of ten classes; with fewer classes, all rivals are targets.
 """
 
 from __future__ import annotations
+
+import logging
 
 import pyautoattack
 import torch
 from torch import nn
 
+from benchmark.attacks import apgd, fab, square
+from benchmark.attacks.slots import Search
 from benchmark.errors import BenchmarkError
 from benchmark.records import ThreatModel
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
+engines = ("fast", "reference")
+TARGETS = 9
+LOG = logging.getLogger("auto-attack")
 
 
 def attack(
@@ -26,21 +37,65 @@ def attack(
     *,
     seed: int,
     component: str,
+    engine: str = "fast",
+    indices: list[int] | None = None,
+    slots: int = 128,
 ) -> torch.Tensor:
-    """What one component finds for these images, as one batch.
+    """What one component finds for these images, which the model gets right.
+
+    Args:
+        engine: "fast" or "reference".
+        indices: the images' numbers in the data set, by which the fast engine draws their random streams; their places
+            in the batch unless given.
+        slots: images in one call of the model at most, for the fast engine; the reference takes all as one batch.
 
     Raises:
         BenchmarkError: fewer than four classes, for which AutoAttack's targeted loss is not defined.
     """
+    if component not in components:
+        raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
+    with torch.no_grad():
+        classes = model(images[:1]).shape[1]
+    if classes < 4:
+        raise BenchmarkError(f"AutoAttack's targeted loss needs 4 classes or more; this model has {classes}")
+    targets = min(TARGETS, classes - 1)
+    if engine == "reference":
+        return _reference(model, images, labels, threat, seed, component, targets)
+    places = list(range(len(images))) if indices is None else indices
+    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots)
+    _fast(search, component, targets)
+    return search.adversarial
+
+
+def _fast(search: Search, component: str, targets: int) -> None:
+    if component == "apgd-ce":
+        apgd.untargeted(search)
+    elif component == "square":
+        square.untargeted(search)
+    else:
+        order = search.logits(search.images).sort(dim=1).indices
+        rivals = order[:, -targets - 1 : -1].flip(1)  # the likeliest first, as the authors take them
+        (apgd if component == "apgd-t" else fab).targeted(search, rivals)
+    if component == "apgd-t" and search.flat:  # the authors warn of it here and not in APGD-CE
+        LOG.warning(
+            f"there are {search.flat} runs that begin with zero gradient; this may make gradient-based attacks unreliable"
+        )
+
+
+def _reference(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    threat: ThreatModel,
+    seed: int,
+    component: str,
+    targets: int,
+) -> torch.Tensor:
     attacker = pyautoattack.AutoAttack(
         model, norm=threat.norm, eps=threat.eps, seed=seed, version="standard", device=images.device
     )
+    attacker.apgd_targeted.n_target_classes = attacker.fab.n_target_classes = targets
     with torch.no_grad():
-        classes = model(images[:1]).shape[1]
-        if classes < 4:
-            raise BenchmarkError(f"AutoAttack's targeted loss needs 4 classes or more; this model has {classes}")
-        targets = min(attacker.apgd_targeted.n_target_classes, classes - 1)
-        attacker.apgd_targeted.n_target_classes = attacker.fab.n_target_classes = targets
         return run_component(attacker, images, labels, component)
 
 

@@ -13,27 +13,32 @@ from safetensors.torch import save
 
 from benchmark import errors, files, scratch
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.evaluate import Judged, judge, run_attack
+from benchmark.evaluate import Judged, has_engines, judge, run_attack
 from benchmark.inspection import inspect
-from benchmark.records import AttackSpec, to_json
+from benchmark.records import AttackSpec, Engine, to_json
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 from benchmark.verdicts import distances
 
 
-def attack_row(track: str, submission: str, variant: str, suite: str) -> None:
-    """Writes work/<track>/<row>/attack-<suite>: verdicts.parquet, adversarial.safetensors, attacks.json, model.json."""
+def attack_row(track: str, submission: str, variant: str, suite: str, engine: Engine | None = None) -> None:
+    """Writes work/<track>/<row>/attack-<suite>: verdicts.parquet, adversarial.safetensors, attacks.json, model.json.
+
+    `engine` is that of params.yaml unless given.
+    """
     row = entry(track, submission, variant)
     if suite not in row.track.suites:
         raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.track.suites)}")
-    stage, device = f"attack-{suite}", set_up(run_settings().evaluate.device)
-    inputs = evaluation_inputs(row, stage, [spec.model_dump(mode="json") for spec in row.track.suites[suite]])
+    run = run_settings().evaluate
+    stage, device, engine = f"attack-{suite}", set_up(run.device), engine or run.engine
+    rules = [spec.model_dump(mode="json") for spec in row.track.suites[suite]]
+    inputs = evaluation_inputs(row, stage, {"suite": rules, "engine": engine})
     with scratch.locked(f"{track}/{row.row}/{stage}", inputs, row.folder / stage) as folder:
         if folder is not None:
-            _attack(row, stage, folder, device, inputs["code"])
+            _attack(row, stage, folder, device, engine, inputs["code"])
 
 
-def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_digest: str) -> None:
+def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: Engine, code_digest: str) -> None:
     clock, console = Clock(folder), Console(stderr=True, soft_wrap=True)
     images, labels = evaluation_images(row, device)
     model = trained_model(row, device)
@@ -55,11 +60,19 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_dig
             spec,
             batch_size=batch_size,
             checkpoint=folder / f"{spec.id}.safetensors",
+            engine=engine,
             report=report,
         )
         columns |= _verdict_columns(spec, clean, after, state.adversarial, images)
         adversarial[spec.id] = state.adversarial.cpu().contiguous()
-        summary.append({"spec": spec.model_dump(mode="json"), "remaining": state.remaining, "warnings": state.warnings})
+        summary.append(
+            {
+                "spec": spec.model_dump(mode="json"),
+                "engine": engine if has_engines(spec) else None,
+                "remaining": state.remaining,
+                "warnings": state.warnings,
+            }
+        )
         console.print(f"{row.row}: {spec.id}: {int(after.right.sum())} of {len(labels)} robust", highlight=False)
     out = folder / "out"
     out.mkdir(exist_ok=True)

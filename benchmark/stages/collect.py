@@ -119,6 +119,7 @@ def _attack_results(row: Entry, suites: list[str], merged: pa.Table) -> list[Att
                     id=spec.id,
                     suite=stage.removeprefix("attack-"),
                     spec=spec,
+                    engine=summary["engine"],
                     accuracy=evidence.after_attack(merged, spec.id),
                     remaining=summary["remaining"],
                     warnings=tuple(summary["warnings"]),

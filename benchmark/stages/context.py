@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from benchmark import code, files, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, near_miss
-from benchmark.records import Frozen, Submission, Track, VariantOnTrack
+from benchmark.records import Engine, Frozen, Submission, Track, VariantOnTrack
 
 WORK = Path("work")
 PARAMS = Path("params.yaml")
@@ -29,9 +29,10 @@ class TrainRun(Frozen):
 
 
 class EvaluateRun(Frozen):
-    """`params.yaml`, evaluate."""
+    """`params.yaml`, evaluate: the device, and the engine that runs AutoAttack."""
 
     device: str = "cpu"
+    engine: Engine = "fast"
 
 
 class RunSettings(Frozen):

@@ -1,0 +1,72 @@
+"""The targeted fast adaptive boundary attack (Croce and Hein 2020b) on many images at once, each with its own progress.
+
+The steps and the projections (imported) are those of the authors' files. FAB looks for the nearest adversarial image;
+AutoAttack asks only whether one lies in the ball, so a run ends when it has one. Every point whose logits are computed
+counts, also the one that FAB steps back to, which the authors' file does not look at.
+"""
+
+from __future__ import annotations
+
+import torch
+from pyautoattack.fab_projections import projection_l2, projection_linf
+
+from benchmark.attacks.slots import Search, State, column, sizes
+
+STEPS, ALPHA, ETA, BETA = 100, 0.1, 1.05, 0.9
+
+
+def targeted(search: Search, rivals: torch.Tensor) -> None:
+    """FAB-T: one run for each of an image's rivals (n, targets), from the clean image; nothing is random."""
+    runs = [(image, rank) for rank in range(rivals.shape[1]) for image in range(len(search.images))]
+
+    def start(image: torch.Tensor, target: torch.Tensor) -> State:
+        clean = search.images[image]
+        return {
+            "label": search.labels[image],
+            "rival": rivals[image, target],
+            "clean": clean,
+            "point": clean.clone(),
+            "done": torch.zeros_like(image),
+        }
+
+    def advance(state: State) -> torch.Tensor:
+        row = torch.arange(len(state["label"]), device=state["label"].device)
+
+        def lead(logits: torch.Tensor) -> torch.Tensor:
+            return logits[row, state["rival"]] - logits[row, state["label"]]
+
+        logits, difference, slope = search.gradient(state["point"], lead)
+        wrong = _take(search, state, logits)
+        state["point"] = _step(state["point"], state["clean"], difference, slope, search.norm)
+        logits = search.logits(state["point"])
+        wrong |= _take(search, state, logits)
+        outside = column(logits.argmax(1) != state["label"])
+        back = state["clean"] + (state["point"] - state["clean"]) * BETA
+        state["point"] = torch.where(outside, back, state["point"])
+        state["done"] += 1
+        return wrong | (state["done"] == STEPS)
+
+    search.run(runs, start, advance)
+
+
+def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
+    """Records the points that are misclassified and in the ball; which they are (m,)."""
+    near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
+    wrong = (logits.argmax(1) != state["label"]) & near
+    search.record(state["image"], state["point"], wrong)
+    return wrong
+
+
+def _step(
+    point: torch.Tensor, clean: torch.Tensor, difference: torch.Tensor, slope: torch.Tensor, norm: str
+) -> torch.Tensor:
+    """Between the projections of the point and of the clean image onto the linearised boundary, overshot by ETA."""
+    rows, w = len(point), slope.flatten(1)
+    offset = -difference + (w * point.flatten(1)).sum(1)
+    project = projection_linf if norm == "Linf" else projection_l2
+    both = torch.cat((point.flatten(1), clean.flatten(1)))
+    moves = project(both, torch.cat((w, w)), torch.cat((offset, offset)))
+    length = sizes(moves, norm).clamp(min=1e-8)
+    alpha = column((length[:rows] / (length[:rows] + length[rows:])).clamp(0.0, ALPHA))
+    to_point, to_clean = moves[:rows].view_as(point), moves[rows:].view_as(point)
+    return ((point + ETA * to_point) * (1 - alpha) + (clean + to_clean * ETA) * alpha).clamp(0.0, 1.0)

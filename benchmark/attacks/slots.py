@@ -1,0 +1,133 @@
+"""Attack runs side by side: full batches for the model whatever each run's progress, and the model's calls.
+
+A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
+image another run has broken, takes the next run that is waiting. No run sees another, so its result is that of the
+sequential attack; that its rounding is the same too is what `MIN_ROWS` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+
+State = dict[str, torch.Tensor]  # one row a slot
+# A batch of one takes another matrix product in torch's CPU libraries than larger batches, which agree to the bit.
+MIN_ROWS = 2
+
+
+@dataclass
+class Search:
+    """One attack on a batch of images that the model gets right.
+
+    Attributes:
+        images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
+            their random streams are drawn by.
+        slots: images in one call of the model, at most.
+        adversarial: (n, c, h, w) what was found, else the clean images; broken: (n,) bool.
+        flat: how many runs began at a point without a gradient.
+    """
+
+    model: nn.Module
+    images: torch.Tensor
+    labels: torch.Tensor
+    indices: list[int]
+    norm: str
+    eps: float
+    seed: int
+    slots: int
+    adversarial: torch.Tensor = field(init=False)
+    broken: torch.Tensor = field(init=False)
+    flat: int = 0
+
+    def __post_init__(self) -> None:
+        self.adversarial = self.images.clone()
+        self.broken = torch.zeros(len(self.images), dtype=torch.bool, device=self.images.device)
+
+    def logits(self, points: torch.Tensor) -> torch.Tensor:
+        """The model on (m, c, h, w) points: (m, classes), without gradients."""
+        with torch.no_grad():
+            return torch.cat([self.model(_padded(p))[: len(p)] for p in points.split(self.slots)])
+
+    def gradient(
+        self, points: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits (m, classes), objective (m,) and its gradient at the points (m, c, h, w), m at most `slots`.
+
+        Raises:
+            BenchmarkError: a gradient is not finite: a search that cannot go on proves no robustness.
+        """
+        rows = len(points)
+        leaf = _padded(points.detach()).requires_grad_()
+        with torch.enable_grad():
+            logits = self.model(leaf)
+            value = objective(logits[:rows])
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        slope = slope[:rows]
+        if not torch.isfinite(slope).all():
+            raise BenchmarkError(
+                "the model's input gradient is not finite (NaN or infinity); AutoAttack cannot judge it"
+            )
+        return logits[:rows].detach(), value.detach(), slope
+
+    def record(self, image: torch.Tensor, points: torch.Tensor, wrong: torch.Tensor) -> None:
+        """Keeps, of the points (m, c, h, w) of the images numbered `image` (m,), the first `wrong` one of each image."""
+        for row in wrong.nonzero()[:, 0].tolist():
+            if not self.broken[image[row]]:
+                self.adversarial[image[row]] = points[row]
+                self.broken[image[row]] = True
+
+    def run(
+        self,
+        runs: list[tuple[int, int]],
+        start: Callable[[torch.Tensor, torch.Tensor], State],
+        advance: Callable[[State], torch.Tensor],
+    ) -> None:
+        """Carries out `runs`, pairs (place of an image in the batch, target), in their order.
+
+        Args:
+            start: the states (a dict of tensors, one row each) of new runs on the images (m,) with targets (m,).
+            advance: moves every slot's run one step on, in place, and says which have ended (m,).
+        """
+        device, waiting, state = self.images.device, iter(runs), State()
+        while True:
+            room = self.slots - (len(state["image"]) if state else 0)
+            fresh = [pair for pair in _take(waiting, room, self.broken.tolist())]
+            if fresh:
+                image, target = torch.tensor(fresh, device=device).T
+                begun = {"image": image, "target": target, **start(image, target)}
+                state = {k: torch.cat([state[k], v]) for k, v in begun.items()} if state else begun
+            if not state or not len(state["image"]):
+                return
+            ended = advance(state) | self.broken[state["image"]]
+            if ended.any():
+                state = {k: v[~ended] for k, v in state.items()}
+
+
+def _take(waiting, room: int, broken: list[bool]):
+    while room > 0:
+        pair = next(waiting, None)
+        if pair is None:
+            return
+        if not broken[pair[0]]:
+            room -= 1
+            yield pair
+
+
+def _padded(points: torch.Tensor) -> torch.Tensor:
+    return points if len(points) >= MIN_ROWS else points.repeat(MIN_ROWS, 1, 1, 1)
+
+
+def column(values: torch.Tensor) -> torch.Tensor:
+    """(m,) to (m, 1, 1, 1)."""
+    return values[:, None, None, None]
+
+
+def sizes(points: torch.Tensor, norm: str) -> torch.Tensor:
+    """The Linf or l2 norm of each of (m, c, h, w): (m,)."""
+    flat = points.flatten(1)
+    return flat.abs().amax(1) if norm == "Linf" else (flat**2).sum(1).sqrt()

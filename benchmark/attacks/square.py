@@ -1,0 +1,274 @@
+"""The Square attack (Andriushchenko et al. 2020) on many images at once, exactly and without asking twice.
+
+The chain of an image is sequential: a proposal is made from the best point so far and taken when it lowers the margin.
+Most are refused, and refusals change nothing. So several proposals of one image are evaluated in one call, as if all
+would be refused; what follows the first that is taken is thrown away and proposed again from the new point. A proposal that
+changes nothing, or that was refused since the point last changed, is refused without asking the model. The chain, and
+with it the verdict, is the same as one query at a time; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pyautoattack.square import SquareAttack
+
+from benchmark.attacks.apgd import normalise
+from benchmark.attacks.slots import Search, column, sizes
+from benchmark.attacks.streams import generator
+
+QUERIES, P_INIT = 5000, 0.8
+PURPOSE = 2  # what the streams are for
+LOOK_AHEAD = 128  # queries scanned for ones worth asking, in one go
+CALL = 32  # what calling the model costs, in images; decides how many proposals are tried at once
+MEMORY = 2**15  # possible proposals above which refusals are not remembered: they hardly ever come back
+
+
+def untargeted(search: Search) -> None:
+    """Square on each image that the model gets right: `QUERIES` proposals at most."""
+    _Chains(search).run()
+
+
+class _Chains:
+    """The chains of all images, one row each (m rows, those not broken yet)."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.shape = search, search.images.shape[1:]
+        authors = SquareAttack(None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu")
+        authors.rescale_schedule = False
+        self.rule = _Linf(search, authors) if search.norm == "Linf" else _L2(search, authors)
+        device = search.images.device
+        self.image = torch.arange(len(search.images), device=device)
+        starts, codes = zip(*(self.rule.draw(stream) for stream in map(self._stream, search.indices)), strict=True)
+        self.best = torch.stack(starts).to(search.images)
+        self.best = self.rule.begin(search.images, self.best)
+        self.codes = torch.stack(codes).to(device)  # (m, QUERIES)
+        self.margin = self._margins(self.best, self.image)
+        self.query = torch.zeros_like(self.image)
+        self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
+        self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
+        self.taken = 0.5  # share of the asked proposals that were taken lately
+        self._leave(self.margin <= 0)
+
+    def _stream(self, index: int) -> torch.Generator:
+        return generator(self.search.seed, index, PURPOSE)
+
+    def run(self) -> None:
+        while len(self.image):
+            self._ask(*self._choose(self._per_image()))
+            self._leave((self.margin <= 0) | (self.query >= QUERIES))
+
+    def _per_image(self) -> int:
+        """How many proposals of an image to try at once: the most progress for the time; it changes no chain.
+
+        Of k proposals, each taken with probability p, (1 - (1 - p)^k) / p are of use until the first that is taken.
+        """
+        images, p = len(self.image), self.taken
+        sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= self.search.slots]
+        return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (CALL + k * images))
+
+    def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The next queries worth asking: their rows and their places ahead, `per_image` a row at most; and how far ahead
+        each row then is. A row does not look beyond a change of the squares' side.
+        """
+        sides = self.rule.sides.to(self.side.device)
+        now = sides[self.query.clamp(max=QUERIES - 1)]
+        if not torch.equal(now, self.side):
+            self.refused[now != self.side] = False
+        self.side = now
+        ahead = torch.arange(min(LOOK_AHEAD, QUERIES), device=now.device)
+        queries = self.query[:, None] + ahead
+        inside = (queries < QUERIES) & (sides[queries.clamp(max=QUERIES - 1)] == now[:, None])
+        worth = inside
+        if self.rule.proposals:
+            worth = inside & ~self.refused.gather(1, self.codes.gather(1, queries.clamp(max=QUERIES - 1)))
+        rank = worth.cumsum(1)
+        chosen = worth & (rank <= per_image)
+        # the row passes every refused query before the first one left for later
+        passed = (inside & ((rank < per_image) | chosen | ((rank == per_image) & ~worth))).sum(1)
+        row, place = chosen.nonzero(as_tuple=True)
+        return row, place, passed
+
+    def _ask(self, row: torch.Tensor, place: torch.Tensor, passed: torch.Tensor) -> None:
+        code = self.codes[row, self.query[row] + place]
+        clean, best = self.search.images[self.image[row]], self.best[row]
+        points = self.rule.propose(clean, best, code, self.side[row])
+        margin = self.margin[row].clone()
+        new = (points != best).flatten(1).any(1)  # a point that is the best already cannot be better
+        if new.any():
+            margin[new] = self._margins(points[new], self.image[row[new]])
+        better = margin < self.margin[row]
+        none = LOOK_AHEAD
+        first = torch.full_like(self.query, none).scatter_reduce(0, row[better], place[better], "amin")
+        taken = better & (place == first[row])
+        if self.rule.proposals:
+            kept = ~taken & (place < first[row])
+            self.refused[row[kept], code[kept]] = True
+            self.refused[row[taken]] = False
+        self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
+        if len(row):
+            self.taken = 0.9 * self.taken + 0.1 * max(float(taken.sum()) / len(row), 1e-3)
+        self.query += torch.where(first < none, first + 1, passed)
+
+    def _margins(self, points: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
+        logits, label = self.search.logits(points), self.search.labels[image]
+        row = torch.arange(len(points), device=points.device)
+        own = logits[row, label].clone()
+        logits[row, label] = -torch.inf
+        margin = own - logits.amax(1)
+        self.search.record(image, points, margin <= 0)
+        return margin
+
+    def _leave(self, ended: torch.Tensor) -> None:
+        if ended.any():
+            for name in ("image", "best", "codes", "margin", "query", "side", "refused"):
+                setattr(self, name, getattr(self, name)[~ended])
+
+
+@dataclass
+class _Rule:
+    """How starts and proposals are drawn and made. A proposal is a number, `code`, below `proposals` (0: too many to
+    remember); `sides` (QUERIES,) is the side of the square that each query changes.
+    """
+
+    search: Search
+    authors: SquareAttack
+
+    def __post_init__(self) -> None:
+        self.channels, self.height, self.width = self.search.images.shape[1:]
+        side = [self._side(self.authors.p_selection(query)) for query in range(QUERIES)]
+        self.sides = torch.tensor(side)
+        self.authors.norm = self.search.norm
+        rows, columns = torch.arange(self.height), torch.arange(self.width)
+        self.rows = rows[:, None].to(self.search.images.device)
+        self.columns = columns[None, :].to(self.search.images.device)
+        count = self._count()
+        self.proposals = count if count <= MEMORY else 0
+
+    def _side(self, p: float) -> int:
+        raise NotImplementedError
+
+    def _count(self) -> int:
+        raise NotImplementedError
+
+    def _corner(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Upper left corners of a window for every query, uniform below height - side, as the authors draw them."""
+        u = torch.rand(2, QUERIES, generator=stream)
+        return ((self.height - self.sides) * u[0]).long(), ((self.width - self.sides) * u[1]).long()
+
+    def _signs(self, stream: torch.Generator) -> torch.Tensor:
+        """A sign a channel for every query, as bits of one number."""
+        bits = (torch.rand(QUERIES, self.channels, generator=stream) > 0.5).long()
+        return (bits << torch.arange(self.channels)).sum(1)
+
+    def _unsigned(self, code: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rest of a code, and its signs (m, c, 1, 1)."""
+        channel = torch.arange(self.channels, device=code.device)
+        signs = 2.0 * ((code[:, None] >> channel) & 1) - 1
+        return code >> self.channels, signs[:, :, None, None]
+
+    def _window(self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        """(m, 1, h, w) bool: the square of this side at this corner."""
+        top, left, side = column(top), column(left), column(side)
+        return (self.rows >= top) & (self.rows < top + side) & (self.columns >= left) & (self.columns < left + side)
+
+
+class _Linf(_Rule):
+    """Ibid., algorithm 2: a square of one colour, added at twice the radius."""
+
+    def _side(self, p: float) -> int:
+        return min(max(round((p * self.height * self.width) ** 0.5), 1), self.height, self.width)
+
+    def _count(self) -> int:
+        return self.height * self.width << self.channels
+
+    def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The start's change (c, h, w), stripes of one sign, and the codes (QUERIES,)."""
+        stripes = torch.sign(2 * torch.rand(self.channels, 1, self.width, generator=stream) - 1)
+        top, left = self._corner(stream)
+        return stripes.expand(-1, self.height, -1), (top * self.width + left << self.channels) + self._signs(stream)
+
+    def begin(self, clean: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(clean + self.search.eps * change, 0.0, 1.0)
+
+    def propose(self, clean: torch.Tensor, best: torch.Tensor, code: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        corner, signs = self._unsigned(code)
+        window = self._window(corner // self.width, corner % self.width, side)
+        eps = self.search.eps
+        moved = best + torch.where(window, 2.0 * eps * signs, 0.0)
+        return torch.clamp(torch.min(torch.max(moved, clean - eps), clean + eps), 0.0, 1.0)
+
+
+class _L2(_Rule):
+    """Ibid., algorithm 3: the mass of one window moves to another."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = sorted(set(self.sides.tolist()) | {self._tile()})
+        size = max(kinds)
+        shapes = torch.zeros(max(kinds) + 1, 2, size, size)
+        for side in kinds:
+            shape = self._two_halves(side)
+            shapes[side, 0, :side, :side], shapes[side, 1, :side, :side] = shape, shape.T
+        self.shapes = shapes.to(self.search.images)
+
+    def _side(self, p: float) -> int:
+        side = max(round((p * self.height * self.width) ** 0.5), 3)
+        return min(side + (side % 2 == 0), self.height, self.width)
+
+    def _count(self) -> int:
+        return 2 * (self.height * self.width) ** 2 << self.channels
+
+    def _tile(self) -> int:
+        return max(self.height // 5, 1)
+
+    def _two_halves(self, side: int) -> torch.Tensor:
+        """The authors' `eta`, before it is turned at random: two opposite bumps of norm 1 together."""
+        upper = self.authors.eta_rectangles(side // 2, side) if side > 1 else torch.zeros(0, side)
+        shape = torch.cat((upper, -self.authors.eta_rectangles(side - side // 2, side)))
+        return shape / (shape**2).sum().sqrt()
+
+    def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The start's change (c, h, w), a grid of bumps, and the codes (QUERIES,)."""
+        tile, change = self._tile(), torch.zeros(self.channels, self.height, self.width)
+        margin = (self.height - tile * 5) // 2
+        for top in range(margin, margin + tile * (self.height // tile), tile):
+            for left in range(margin, margin + tile * (self.width // tile), tile):
+                shape = self.shapes[tile, int(torch.rand(1, generator=stream) > 0.5)].cpu()[:tile, :tile]
+                signs = torch.sign(2 * torch.rand(self.channels, 1, 1, generator=stream) - 1)
+                target = change[:, top : top + tile, left : left + tile]
+                target += (shape * signs)[:, : target.shape[1], : target.shape[2]]
+        (top, left), (top2, left2) = self._corner(stream), self._corner(stream)
+        turn = (torch.rand(QUERIES, generator=stream) > 0.5).long()
+        cells = (top * self.width + left) * self.height * self.width + top2 * self.width + left2
+        return change, ((cells * 2 + turn) << self.channels) + self._signs(stream)
+
+    def begin(self, clean: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(clean + normalise(change, "L2") * self.search.eps, 0.0, 1.0)
+
+    def propose(self, clean: torch.Tensor, best: torch.Tensor, code: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        rest, signs = self._unsigned(code)
+        cells, turn, area = rest >> 1, rest & 1, self.height * self.width
+        corner, other, eps = cells // area, cells % area, self.search.eps
+        top, left = corner // self.width, corner % self.width
+        window = self._window(top, left, side)
+        second = self._window(other // self.width, other % self.width, side)
+        change = best - clean
+        spent = column(sizes(change, "L2"))
+        mass = ((change * (window | second)) ** 2).sum((-2, -1), keepdim=True).sqrt()
+        old = change * window / (1e-12 + ((change * window) ** 2).sum((-2, -1), keepdim=True).sqrt())
+        new = old + self._placed(top, left, side, turn, window) * signs
+        free = torch.clamp(eps**2 - spent**2, min=0) / self.channels
+        new = new / (1e-12 + (new**2).sum((-2, -1), keepdim=True).sqrt()) * (free + mass**2).sqrt()
+        moved = torch.where(window, new, torch.where(second, 0.0, change))
+        return torch.clamp(clean + normalise(moved, "L2") * eps, 0.0, 1.0)
+
+    def _placed(
+        self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor, turn: torch.Tensor, window: torch.Tensor
+    ) -> torch.Tensor:
+        """(m, 1, h, w): the bumps of each side, turned or not, in their window."""
+        row, col = self.rows - column(top), self.columns - column(left)
+        limit = self.shapes.shape[-1] - 1
+        shape = self.shapes[column(side), column(turn), row.clamp(0, limit), col.clamp(0, limit)]
+        return torch.where(window, shape, 0.0)

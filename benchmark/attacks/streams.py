@@ -1,0 +1,15 @@
+"""Random numbers that belong to one image: the same whatever its batch, its place in it, or the machine that attacks it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
+    """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
+
+    Streams of different (seed, image, purpose) are independent: numpy's SeedSequence mixes them.
+    """
+    state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> 1))
