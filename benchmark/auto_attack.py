@@ -91,7 +91,7 @@ def _specification(norm: str, eps: float, engine: str, seed: int, batch_size: in
         raise BenchmarkError(f"Linf eps {eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
     if seed < 0 or batch_size < 1:
         raise BenchmarkError(f"seed {seed} and batch_size {batch_size}: give a seed from 0 and a batch_size from 1 on")
-    return AttackSpec(attack="autoattack", norm=norm, eps=eps, seed=seed)
+    return AttackSpec.model_validate({"attack": "autoattack", "norm": norm, "eps": eps, "seed": seed})
 
 
 def _device(model: nn.Module, images: torch.Tensor, device: torch.device | str | None) -> torch.device:

@@ -179,7 +179,7 @@ def stage(
     elif kind == "attack":
         from benchmark.stages.attack import attack_row
 
-        attack_row(*names, suite, engine or None)
+        attack_row(*names, suite, engine)
     elif kind == "certify":
         from benchmark.stages.certify import certify_row
 

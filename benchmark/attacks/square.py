@@ -232,12 +232,12 @@ class _L2(_Rule):
     def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """The start's change (c, h, w), a grid of bumps, and the codes (QUERIES,)."""
         tile, change = self._tile(), torch.zeros(self.channels, self.height, self.width)
-        margin = (self.height - tile * 5) // 2
-        for top in range(margin, margin + tile * (self.height // tile), tile):
-            for left in range(margin, margin + tile * (self.width // tile), tile):
+        edge = (self.height - tile * 5) // 2
+        for y in range(edge, edge + tile * (self.height // tile), tile):
+            for x in range(edge, edge + tile * (self.width // tile), tile):
                 shape = self.shapes[tile, int(torch.rand(1, generator=stream) > 0.5)].cpu()[:tile, :tile]
                 signs = torch.sign(2 * torch.rand(self.channels, 1, 1, generator=stream) - 1)
-                target = change[:, top : top + tile, left : left + tile]
+                target = change[:, y : y + tile, x : x + tile]
                 target += (shape * signs)[:, : target.shape[1], : target.shape[2]]
         (top, left), (top2, left2) = self._corner(stream), self._corner(stream)
         turn = (torch.rand(QUERIES, generator=stream) > 0.5).long()

@@ -15,13 +15,13 @@ from benchmark import errors, files, scratch
 from benchmark.errors import BenchmarkError, near_miss
 from benchmark.evaluate import Judged, has_engines, judge, run_attack
 from benchmark.inspection import inspect
-from benchmark.records import AttackSpec, Engine, to_json
+from benchmark.records import AttackSpec, to_json
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 from benchmark.verdicts import distances
 
 
-def attack_row(track: str, submission: str, variant: str, suite: str, engine: Engine | None = None) -> None:
+def attack_row(track: str, submission: str, variant: str, suite: str, engine: str = "") -> None:
     """Writes work/<track>/<row>/attack-<suite>: verdicts.parquet, adversarial.safetensors, attacks.json, model.json.
 
     `engine` is that of params.yaml unless given.
@@ -38,7 +38,7 @@ def attack_row(track: str, submission: str, variant: str, suite: str, engine: En
             _attack(row, stage, folder, device, engine, inputs["code"])
 
 
-def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: Engine, code_digest: str) -> None:
+def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: str, code_digest: str) -> None:
     clock, console = Clock(folder), Console(stderr=True, soft_wrap=True)
     images, labels = evaluation_images(row, device)
     model = trained_model(row, device)
