@@ -83,6 +83,8 @@ def build(architecture: str, data: DataSpec) -> nn.Module:
             block.attn = ConvolvedTokens(WIDTH, HEADS)
         if architecture == "l2":
             block.attn = L2Attention(WIDTH, HEADS)
+    if architecture == "covit":
+        model[1].global_pool = "avg"  # as the paper pools: two blocks show the class token two other tokens
     return model
 
 
