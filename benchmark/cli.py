@@ -128,6 +128,46 @@ def audit(
 
 
 @app.command()
+def compare_engines(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="The first so many evaluation images; 0 for all.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of both engines (default: the track's).")] = None,
+) -> None:
+    """Run both AutoAttack engines on a row: verdicts, disagreements and times."""
+    from benchmark.stages.compare import compare_row
+
+    for found in compare_row(track, row, images or None, seed):
+        _print_comparison(found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
+
+
+def _print_comparison(found, title: str) -> None:
+    reference, fast = found.runs["reference"], found.runs["fast"]
+    table = Table("after", "robust: reference", "fast", "seconds: reference", "fast", "ratio", title=title)
+    for name in fast.seconds:
+        times = reference.seconds[name], fast.seconds[name]
+        counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
+        table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
+    total = sum(reference.seconds.values()), sum(fast.seconds.values())
+    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
+    table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
+    console.print(table)
+    n, differing = len(found.clean), found.disagreements
+    console.print(
+        f"the same verdict on {n - len(differing)} of {n} images ({int((found.clean > 0).sum())} right when clean)"
+    )
+    for d in differing:
+        console.print(
+            f"image {d.image}: only the {d.engine} engine breaks it, with {d.component}: "
+            f"margin {d.margin:.3g} there, {d.clean_margin:.3g} clean"
+        )
+
+
+def _ratio(reference: float, fast: float) -> str:
+    return f"{reference / fast:.2f}" if min(reference, fast) > 0.005 else ""  # not of nothing
+
+
+@app.command()
 def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
     """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
     from benchmark import files
