@@ -127,6 +127,28 @@ def audit(
 
 
 @app.command()
+def attack(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
+    track: TrackOption = "digits",
+) -> None:
+    """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
+    from benchmark.stages.trial import try_suite
+
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    trial = try_suite(track, row, suite, progress.print)
+    table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
+    table.add_row("clean", "", f"{trial.clean} of {trial.n}")
+    for name, count in trial.standing.items():
+        parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
+        table.add_row(name, parts, f"{count} of {trial.n}")
+    console.print(table)
+    for name, found in trial.warnings.items():
+        for warning in found:
+            console.print(f"warning: {name}: {warning}")
+
+
+@app.command()
 def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
     """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
     from benchmark import files

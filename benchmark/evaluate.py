@@ -79,12 +79,14 @@ def run_attack(
     batch_size: int,
     checkpoint: Path,
     report: Report = lambda _: None,
+    module: ModuleType | None = None,
 ) -> tuple[AttackState, Judged]:
     """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
 
     Args:
         images: (n, c, h, w) float32 in [0, 1].
         report: is told what is running, for progress.
+        module: the attack, where it is another than benchmark/attacks/<attack>.py.
 
     Returns:
         The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
@@ -93,7 +95,7 @@ def run_attack(
     Raises:
         BenchmarkError: unknown parameters, or the attack returned what it may not.
     """
-    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
     if checkpoint.exists():
         state = AttackState.load(checkpoint, images.device)
     else:

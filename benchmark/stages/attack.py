@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +12,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from benchmark import errors, files, scratch
+from benchmark import errors, files, scratch, submissions
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.evaluate import Judged, judge, run_attack
+from benchmark.evaluate import AttackState, Judged, Report, judge, run_attack
 from benchmark.inspection import inspect
-from benchmark.records import AttackSpec, to_json
+from benchmark.records import ADAPTIVE, AttackSpec, to_json
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 from benchmark.verdicts import distances
@@ -24,16 +25,48 @@ from benchmark.verdicts import distances
 def attack_row(track: str, submission: str, variant: str, suite: str) -> None:
     """Writes work/<track>/<row>/attack-<suite>: verdicts.parquet, adversarial.safetensors, attacks.json, model.json."""
     row = entry(track, submission, variant)
-    if suite not in row.track.suites:
-        raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.track.suites)}")
+    if suite in row.track.development:
+        raise BenchmarkError(
+            f"suite {suite} is for development and never published; run `rvb attack {row.row} --suite {suite}`"
+        )
+    if suite == ADAPTIVE and suite not in row.suites:
+        raise BenchmarkError(f"{row.row} declares no adaptive attack on {track}; see README.md, Bring an attack")
+    if suite not in row.suites:
+        raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.suites)}")
     stage, device = f"attack-{suite}", set_up(run_settings().evaluate.device)
-    inputs = evaluation_inputs(row, stage, [spec.model_dump(mode="json") for spec in row.track.suites[suite]])
+    inputs = evaluation_inputs(row, stage, [spec.model_dump(mode="json") for spec in row.suites[suite]])
     with scratch.locked(f"{track}/{row.row}/{stage}", inputs, row.folder / stage) as folder:
         if folder is not None:
-            _attack(row, stage, folder, device, inputs["code"])
+            _attack(row, suite, folder, device, inputs["code"])
 
 
-def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_digest: str) -> None:
+def run_suite(
+    row: Entry,
+    suite: str,
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    folder: Path,
+    report: Report,
+) -> Iterator[tuple[AttackSpec, AttackState, Judged]]:
+    """Each attack of a suite of the row or of its track's development, with what it left and the verdict on it; partial
+    work is kept in `folder`. Only an adaptive attack may be the submission's own file: none takes the track's from it.
+    """
+    for spec in {**row.track.development, **row.suites}[suite]:
+        state, after = run_attack(
+            model,
+            images,
+            labels,
+            spec,
+            batch_size=row.track.evaluation.batch_size,
+            checkpoint=folder / f"{spec.id}.safetensors",
+            report=report,
+            module=submissions.attack(spec.attack, row.submission.name) if suite == ADAPTIVE else None,
+        )
+        yield spec, state, after
+
+
+def _attack(row: Entry, suite: str, folder: Path, device: torch.device, code_digest: str) -> None:
     clock, console = Clock(folder), Console(stderr=True, soft_wrap=True)
     images, labels = evaluation_images(row, device)
     model = trained_model(row, device)
@@ -47,16 +80,7 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_dig
         clock.lap()
         console.print(f"{row.row}: {text}", highlight=False)
 
-    for spec in row.track.suites[stage.removeprefix("attack-")]:
-        state, after = run_attack(
-            model,
-            images,
-            labels,
-            spec,
-            batch_size=batch_size,
-            checkpoint=folder / f"{spec.id}.safetensors",
-            report=report,
-        )
+    for spec, state, after in run_suite(row, suite, model, images, labels, folder, report):
         columns |= _verdict_columns(spec, clean, after, state.adversarial, images)
         adversarial[spec.id] = state.adversarial.cpu().contiguous()
         summary.append({"spec": spec.model_dump(mode="json"), "remaining": state.remaining, "warnings": state.warnings})
@@ -67,7 +91,7 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, code_dig
     files.write(out / "adversarial.safetensors", save(adversarial))
     files.write_json(out / "attacks.json", summary)
     files.write(out / "model.json", to_json(facts))
-    finish(row, stage, out, code_digest, clock)
+    finish(row, f"attack-{suite}", out, code_digest, clock)
 
 
 def _verdict_columns(
