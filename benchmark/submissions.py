@@ -189,7 +189,9 @@ def build(submission: Submission, variant: str, track: Track):
 
 def _place(path: Path, error: Exception) -> str:
     """The last line of the submission's own file that the error passed through."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()
+    ]
     return f"{path}, line {lines[-1]}" if lines else str(path)
 
 

@@ -15,16 +15,7 @@ from safetensors.numpy import load_file, save
 from benchmark import errors, evidence, files, scratch
 from benchmark.data.images import evaluation_split
 from benchmark.errors import BenchmarkError
-from benchmark.records import (
-    ADAPTIVE,
-    AttackResult,
-    AttackSpec,
-    Certificate,
-    ModelFacts,
-    Record,
-    TrainingResult,
-    to_json,
-)
+from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
 from benchmark.stages.context import Entry, entry
 
 
@@ -72,7 +63,7 @@ def _images(row: Entry) -> dict[str, np.ndarray]:
     (n, c, h, w) float32: what a reader needs to replay them.
     """
     images = {"clean": evaluation_split(row.data, row.track.evaluation).floats()}
-    for suite in [*row.suites][:1] + [ADAPTIVE] * bool(row.settings.adaptive):
+    for suite in [*row.track.suites][:1] + [suite for suite in row.suites if suite not in row.track.suites]:
         images |= load_file(row.folder / f"attack-{suite}" / "adversarial.safetensors")
     return images
 
