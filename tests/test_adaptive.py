@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
 from tiny_project import Project
 
-from benchmark import pipeline
+from benchmark import pipeline, submissions
 from benchmark.errors import BenchmarkError
-from benchmark.records import Record
+from benchmark.records import Record, ThreatModel
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
 from benchmark.stages.context import entry
@@ -108,14 +108,26 @@ def test_an_attack_that_changes_the_images_it_is_given_is_held_against_the_clean
 
 
 def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row) -> None:
-    noise = HEAD + "    step = torch.randn_like(images)\n" + (
-        "    step = 0.5 * step / step.flatten(1).norm(dim=1)[:, None, None, None]\n    return (images + step).clamp(0, 1)\n"
-    )  # fmt: skip
-    robust(linear_row, noise)
-    first = (ROW / "attack-adaptive/adversarial.safetensors").read_bytes()
+    """It breaks images drawn at random, so that other draws would show."""
+    found = "    return (images - step.view_as(images)).clamp(0, 1)\n"
+    assert found in EXACT
+    drawn = EXACT.replace(found, found.replace("return", "drawn = torch.rand(len(images)) < 0.5; found =")
+                          + "    return torch.where(drawn[:, None, None, None], found, images)\n")  # fmt: skip
+    robust(linear_row, drawn)
+    first = load_file(ROW / "attack-adaptive/adversarial.safetensors")["brought-L2-0.5"]
+    assert not torch.equal(first, load_file(ROW / "record/images.safetensors")["clean"])
     torch.manual_seed(99)
-    robust(linear_row, noise)
-    assert (ROW / "attack-adaptive/adversarial.safetensors").read_bytes() == first
+    robust(linear_row, drawn)
+    assert torch.equal(load_file(ROW / "attack-adaptive/adversarial.safetensors")["brought-L2-0.5"], first)
+
+
+def test_a_brought_file_gets_copies(linear_row) -> None:
+    linear_row.bring("Tiny2026Linear", "brought", HEAD + "    labels.zero_()\n    return images.zero_()\n", BROUGHT)
+    module = submissions.attack("brought", "Tiny2026Linear")
+    images, labels = torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
+    found = module.attack(torch.nn.Identity(), images, labels, ThreatModel(norm="L2", eps=0.5), seed=0)
+    assert not found.any()
+    assert (images.all(), labels.all()) == (True, True)
 
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
@@ -248,6 +260,7 @@ def test_bringing_an_attack_touches_no_stage_before_it(linear_row) -> None:
         name: stage for name, stage in before.items() if name != "collect"
     }
     assert {**pipeline.generate(), path: ""} == {**others, path: ""}
+    assert not any("adaptive" in json.dumps(after[name]) for name in ("train", "attack-papers"))
     stage = after["attack-adaptive"]
     assert "submissions/Tiny2026Linear/brought.py" in stage["deps"]
     assert stage["params"][1:] == [
