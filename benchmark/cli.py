@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 ENGINES = ("fast", "reference")
 STAGES = ("data", "train", "attack", "certify", "smooth", "collect")
 
@@ -168,6 +169,29 @@ def _ratio(reference: float, fast: float) -> str:
 
 
 @app.command()
+def attack(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
+    track: TrackOption = "digits",
+    engine: EngineOption = "",
+) -> None:
+    """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
+    from benchmark.stages.trial import try_suite
+
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    trial = try_suite(track, row, suite, progress.print, _engine(engine))
+    table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
+    table.add_row("clean", "", f"{trial.clean} of {trial.n}")
+    for name, count in trial.standing.items():
+        parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
+        table.add_row(name, parts, f"{count} of {trial.n}")
+    console.print(table)
+    for name, found in trial.warnings.items():
+        for warning in found:
+            console.print(f"warning: {name}: {warning}")
+
+
+@app.command()
 def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
     """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
     from benchmark import files
@@ -183,9 +207,7 @@ def stage(
     name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
-    engine: Annotated[
-        str, typer.Option(help="Of an attack stage: fast or reference; params.yaml says which unless given.")
-    ] = "",
+    engine: EngineOption = "",
 ) -> None:
     """Run one stage by hand, outside DVC (to debug a submission)."""
     kind, _, suite = name.partition("-")
@@ -197,12 +219,8 @@ def stage(
         )
     if kind == "attack" and not suite:
         raise BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
-    if engine and (kind != "attack" or engine not in ENGINES):
-        raise BenchmarkError(
-            f"unknown engine {engine!r}{near_miss(engine, ENGINES)}"
-            if kind == "attack"
-            else "only attack stages have engines"
-        )
+    if engine and kind != "attack":
+        raise BenchmarkError("only attack stages have engines")
     if kind == "data":
         from benchmark.stages.data import prepare_data
 
@@ -219,7 +237,7 @@ def stage(
     elif kind == "attack":
         from benchmark.stages.attack import attack_row
 
-        attack_row(*names, suite, engine)
+        attack_row(*names, suite, _engine(engine))
     elif kind == "certify":
         from benchmark.stages.certify import certify_row
 
@@ -232,6 +250,12 @@ def stage(
         from benchmark.stages.collect import collect_row
 
         collect_row(*names)
+
+
+def _engine(name: str) -> str:
+    if name and name not in ENGINES:
+        raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, ENGINES)}")
+    return name
 
 
 def _record(track: str, row: str):

@@ -42,7 +42,7 @@ def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
         if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
             current = current.model_fields[str(part)].annotation
         else:
-            current = next((a for a in getattr(current, "__args__", ())[::-1] if a is not type(None)), None)
+            current = next((a for a in getattr(current, "__args__", ())[::-1] if a not in (type(None), ...)), None)
         while not isinstance(current, type) and getattr(current, "__origin__", None) not in (dict, tuple):
             options = [a for a in getattr(current, "__args__", ()) if a is not type(None)]
             if not options:

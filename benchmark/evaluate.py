@@ -58,6 +58,7 @@ class AttackState:
     queue: list[int] = field(default_factory=list)  # images that the running component started with
     component: str | None = None
     batch: int = 0  # batches of it done
+    engine: str | None = None  # that ran, where the attack has several
 
     def save(self, path: Path) -> None:
         state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch")}
@@ -71,11 +72,6 @@ class AttackState:
             return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("standing").to(device), **state)
 
 
-def has_engines(spec: AttackSpec) -> bool:
-    """Whether the attack can be run by more than one engine, as AutoAttack can."""
-    return hasattr(importlib.import_module(f"benchmark.attacks.{spec.attack}"), "engines")
-
-
 def run_attack(
     model: nn.Module,
     images: torch.Tensor,
@@ -86,6 +82,7 @@ def run_attack(
     checkpoint: Path | None = None,
     engine: str = "fast",
     report: Report = lambda _: None,
+    module: ModuleType | None = None,
 ) -> tuple[AttackState, Judged]:
     """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
 
@@ -93,6 +90,7 @@ def run_attack(
         images: (n, c, h, w) float32 in [0, 1].
         engine: which of its engines an attack runs that has several.
         report: is told what is running, for progress.
+        module: the attack, where it is another than benchmark/attacks/<attack>.py.
 
     Returns:
         The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
@@ -101,11 +99,12 @@ def run_attack(
     Raises:
         BenchmarkError: unknown parameters, or the attack returned what it may not.
     """
-    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
     if checkpoint and checkpoint.exists():
         state = AttackState.load(checkpoint, images.device)
     else:
         state = AttackState(images.clone(), judge(model, images, labels, batch_size).right)
+    state.engine = engine if hasattr(module, "engines") else None
     components = getattr(module, "components", (spec.attack,))
     for component in components:
         if component not in state.remaining:

@@ -18,6 +18,7 @@ from scipy.stats import binomtest
 
 from benchmark.errors import BenchmarkError
 from benchmark.records import (
+    AttackSpec,
     CertifiedResult,
     Proportion,
     RobustResult,
@@ -28,6 +29,7 @@ from benchmark.records import (
 )
 
 ROUNDING = 1e-12
+SHARED = ("label", "clean_prediction", "clean_margin")  # what every stage says of an image
 
 
 def proportion(hits: np.ndarray) -> Proportion:
@@ -43,7 +45,7 @@ def merge(tables: dict[str, pa.Table]) -> pa.Table:
     The clean margin is the first stage's: stages run on different machines may differ in its last digits.
 
     Raises:
-        BenchmarkError: two stages disagree about a label or the clean verdict of an image.
+        BenchmarkError: two stages disagree about a label or the clean verdict of an image, or share another column.
     """
     first_name, first = next(iter(tables.items()))
     columns = {"image": pa.array(range(first.num_rows))}
@@ -58,6 +60,9 @@ def merge(tables: dict[str, pa.Table]) -> pa.Table:
                     f"stages {first_name} and {name} disagree on the {shared} of an evaluation image; "
                     "delete the row's folder under work/ and run `rvb repro`"
                 )
+        twice = [c for c in table.column_names if c in columns and c not in SHARED]
+        if twice:
+            raise BenchmarkError(f"stage {name} and one before it both hold {twice[0]}; one would hide the other")
         columns |= {c: table[c].combine_chunks() for c in table.column_names if c not in columns}
     return pa.table(columns)
 
@@ -132,9 +137,11 @@ def after_attack(evidence: pa.Table, attack: str) -> Proportion:
     return proportion((_column(evidence, "clean_margin") > 0) & ~_column(evidence, f"{attack}:success"))
 
 
-def robust(evidence: pa.Table, track: Track) -> tuple[RobustResult, ...]:
-    """For each threat model of the track: images right when clean that no attack broke within its radius."""
-    specs = {spec.id: spec for suite in track.suites.values() for spec in suite}
+def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
+    """For each threat model of the track: images right when clean that no attack broke within its radius, be it the
+    track's or one of the `adaptive` ones, brought against the row.
+    """
+    specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
         standing = _column(evidence, "clean_margin") > 0

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmark import code, files, submissions, tracks
 from benchmark.headline import headline_names
-from benchmark.records import Track
+from benchmark.records import ADAPTIVE, Track
 from benchmark.stages.context import PARAMS, WORK, Entry, entry
 
 FOLDER = Path("pipelines")
@@ -121,9 +121,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     elif kind == "attack":
         command += f" {suite}"
         inputs = [data, weights]
-        params = [*evaluation, {track_file: ["evaluation", f"suites.{suite}"]}]
+        rules = ["evaluation"] if suite == ADAPTIVE else ["evaluation", f"suites.{suite}"]
         declared = ["division"] if row.submission.division == "open" else []
-        params.append({submission_file: [*declared, f"{place}.model"]})
+        brought = [f"{place}.{ADAPTIVE}"] if suite == ADAPTIVE else []
+        params = [*evaluation, {track_file: rules}, {submission_file: [*declared, f"{place}.model", *brought]}]
     elif kind == "certify":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation"]}]

@@ -11,10 +11,11 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
-from benchmark.threats import AttackSpec, Engine, Frozen, ThreatModel
+from benchmark.threats import AttackSpec, Engine, Frozen, ThreatModel, check_distinct
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 Division = Literal["closed", "open"]
+ADAPTIVE = "adaptive"  # the suite of the attacks that were brought against one row
 Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*$")  # no '-': it separates submission and variant in a row
 
 
@@ -64,7 +65,11 @@ class SmoothingSpec(Frozen):
 
 
 class Track(Frozen):
-    """The rules of one comparison, versioned; a change of any rule is a new version."""
+    """The rules of one comparison, versioned; a change of any rule is a new version.
+
+    `development` is no rule: its suites are for `rvb attack` alone, no stage runs them and no Record knows them, so a
+    change there is no new version.
+    """
 
     name: str
     version: int = Field(gt=0)
@@ -73,6 +78,7 @@ class Track(Frozen):
     data: DataSpec
     evaluation: EvaluationSpec
     suites: dict[str, tuple[AttackSpec, ...]]
+    development: dict[str, tuple[AttackSpec, ...]] = Field(default={})
     certified_radii: tuple[float, ...]  # l2
     smoothing: SmoothingSpec | None = None
 
@@ -84,10 +90,15 @@ class Track(Frozen):
 
     @model_validator(mode="after")
     def _distinct(self) -> Track:
-        ids = [attack.id for suite in self.suites.values() for attack in suite]
-        twice = sorted({i for i in ids if ids.count(i) > 1})
-        if twice:
-            raise ValueError(f"the attack {twice[0]} stands twice in the suites; give each threat model once each")
+        check_distinct([attack for suite in self.suites.values() for attack in suite], "in the suites")
+        for name, suite in self.development.items():
+            check_distinct(suite, f"in the development suite {name}")
+        for name in sorted({ADAPTIVE, *self.suites} & {*self.development}):
+            raise ValueError(f"a suite {name} is published; give the one in development another name")
+        if ADAPTIVE in self.suites:
+            raise ValueError(f"the suite {ADAPTIVE} is each row's own: submission.yaml declares it, no track does")
+        if any(attack.attack == "quick" for suite in self.suites.values() for attack in suite):
+            raise ValueError("the attack quick is a part of AutoAttack, for development; publish autoattack")
         return self
 
 
@@ -113,11 +124,21 @@ class CertificateSpec(Frozen):
 
 
 class VariantOnTrack(Frozen):
-    """What one variant needs on one track: `model` goes to the method's `build`."""
+    """What one variant needs on one track: `model` goes to the method's `build`.
+
+    `adaptive` are attacks brought against this row, by its authors or a reviewer: `submissions/<name>/<attack>.py` where
+    there is one, else `benchmark/attacks/<attack>.py`. They run beside the track's suites and can only lower its numbers.
+    """
 
     model: dict[str, int | float | bool | str] = Field(default={})
     training: TrainingSpec
     certificate: CertificateSpec | None = None
+    adaptive: tuple[AttackSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _distinct(self) -> VariantOnTrack:
+        check_distinct(self.adaptive, f"in {ADAPTIVE}")
+        return self
 
 
 class Variant(Frozen):

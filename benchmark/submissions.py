@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +15,7 @@ from pydantic import ValidationError
 
 from benchmark.errors import BenchmarkError, explain, near_miss
 from benchmark.records import Submission, Track, VariantOnTrack
+from benchmark.threats import passes_for_autoattack
 from benchmark.tracks import names as track_names
 from benchmark.tracks import read_yaml
 
@@ -61,6 +65,15 @@ def _check_parts(submission: Submission) -> None:
                 known = _parts(kind)
                 if part not in known:
                     raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+            own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
+            for spec in entry.adaptive:
+                if spec.attack not in own | _parts("attacks"):
+                    near = near_miss(spec.attack, own | _parts("attacks"))
+                    raise BenchmarkError(f"{place}: adaptive: no attack file named {spec.attack!r}{near}")
+                if spec.attack in own and passes_for_autoattack(spec.attack):
+                    raise BenchmarkError(
+                        f"{place}: its own {spec.attack}.py would pass for AutoAttack; rename the file"
+                    )
 
 
 def _parts(kind: str) -> set[str]:
@@ -68,8 +81,12 @@ def _parts(kind: str) -> set[str]:
     if kind == "tracks":
         return set(track_names())
     entry = {"training": "objective", "attacks": "attack", "certificates": "certify"}[kind]
-    paths = (Path("benchmark") / kind).glob("*.py")
-    return {path.stem for path in paths if f"\ndef {entry}(" in path.read_text()}
+    return _defining(entry, Path("benchmark") / kind)
+
+
+def _defining(entry: str, folder: Path) -> set[str]:
+    """The files of a folder, by name, that define `entry`."""
+    return {path.stem for path in folder.glob("*.py") if f"\ndef {entry}(" in "\n" + path.read_text()}
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
@@ -91,7 +108,15 @@ def rows(track: str) -> list[tuple[Submission, str]]:
 def method(name: str) -> ModuleType:
     """The submission's method.py as a module; a BenchmarkError when it does not import or lacks `build`."""
     path = FOLDER / name / "method.py"
-    spec = importlib.util.spec_from_file_location(f"submissions.{name}.method", path)
+    module = _module(path)
+    if not callable(getattr(module, "build", None)):
+        raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
+    return module
+
+
+def _module(path: Path) -> ModuleType:
+    """A submission's file as the module submissions.<name>.<file>; a BenchmarkError with its line if it does not import."""
+    spec = importlib.util.spec_from_file_location(f"submissions.{path.parent.name}.{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -99,10 +124,51 @@ def method(name: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BenchmarkError(f"{_place(name, error)} does not import: {_words(error)}") from error
-    if not callable(getattr(module, "build", None)):
-        raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
+        raise BenchmarkError(f"{_place(path, error)} does not import: {_words(error)}") from error
     return module
+
+
+def attack_file(attack: str, submission: str = "") -> Path:
+    """The file of an attack: the submission's own where one is named and has it, else the benchmark's."""
+    own = FOLDER / submission / f"{attack}.py"
+    return own if submission and own.exists() else Path("benchmark/attacks") / f"{attack}.py"
+
+
+def attack(name: str, submission: str) -> ModuleType:
+    """An attack brought against a submission, as a module: its own file, guarded, or one of benchmark/attacks.
+
+    A file of its own is a stranger's: it gets a copy of the model, so that nothing that it changes there can pass for a
+    broken image; torch's seed is set before it runs; what it raises becomes a BenchmarkError with its place and words.
+    """
+    path = attack_file(name, submission)
+    if path.parent != FOLDER / submission:
+        return importlib.import_module(f"benchmark.attacks.{name}")
+    module = _module(path)
+    module.__dict__["attack"] = _guarded(module.attack, path)
+    return module
+
+
+def _guarded(attack: Callable, path: Path) -> Callable:
+    @functools.wraps(attack)
+    def guarded(model, images, labels, threat, *, seed: int, **options):
+        import torch
+
+        try:
+            model = copy.deepcopy(model)
+        except Exception as error:
+            raise BenchmarkError(f"{path}: the model cannot be copied for the attack: {_words(error)}") from error
+        torch.manual_seed(seed)
+        try:
+            found = attack(model, images.clone(), labels.clone(), threat, seed=seed, **options)
+        except BenchmarkError:
+            raise
+        except Exception as error:
+            raise BenchmarkError(f"{_place(path, error)}: the attack failed: {_words(error)}") from error
+        if not isinstance(found, torch.Tensor):
+            raise BenchmarkError(f"{path}: the attack returned {type(found).__name__}, not a tensor of images")
+        return found
+
+    return guarded
 
 
 def build(submission: Submission, variant: str, track: Track):
@@ -115,15 +181,17 @@ def build(submission: Submission, variant: str, track: Track):
     try:
         model = method(submission.name).build(track.data, **options)
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
-        raise BenchmarkError(f"{_place(submission.name, error)}: build failed: {_words(error)}") from error
+        place = _place(FOLDER / submission.name / "method.py", error)
+        raise BenchmarkError(f"{place}: build failed: {_words(error)}") from error
     check_output(model, submission.name, track)
     return model
 
 
-def _place(name: str, error: Exception) -> str:
-    """The last line of the submission's own code that the error passed through."""
-    path = FOLDER / name / "method.py"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+def _place(path: Path, error: Exception) -> str:
+    """The last line of the submission's own file that the error passed through."""
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()
+    ]
     return f"{path}, line {lines[-1]}" if lines else str(path)
 
 
@@ -143,7 +211,8 @@ def check_output(model, name: str, track: Track) -> None:
         with torch.no_grad():
             logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
     except Exception as error:
-        raise BenchmarkError(f"{_place(name, error)}: the model fails on two images: {_words(error)}") from error
+        place = _place(FOLDER / name / "method.py", error)
+        raise BenchmarkError(f"{place}: the model fails on two images: {_words(error)}") from error
     wanted = (2, track.data.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
         shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -5,6 +5,7 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -37,16 +38,38 @@ class ThreatModel(Frozen):
 
 
 class AttackSpec(ThreatModel):
-    """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters."""
+    """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters.
+
+    `name` tells it apart from another of the same file and threat model, in its id and on the page.
+    """
 
     attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
     seed: int = 0
     parameters: dict[str, int | float | bool | str] = {}
 
     @property
     def id(self) -> str:
-        return f"{self.attack}-{self.norm}-{self.eps:g}"
+        return f"{self.name or self.attack}-{self.norm}-{self.eps:g}"
 
     @property
     def threat(self) -> ThreatModel:
         return ThreatModel(norm=self.norm, eps=self.eps)
+
+    @model_validator(mode="after")
+    def _own_name(self) -> AttackSpec:
+        if self.name and self.attack != "autoattack" and passes_for_autoattack(self.name):
+            raise ValueError(f"{self.name!r} would pass for AutoAttack, which {self.attack} is not; give another name")
+        return self
+
+
+def passes_for_autoattack(name: str) -> bool:
+    return "autoattack" in name.replace("_", "")
+
+
+def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
+    """A ValueError when two have the same id: one's verdicts would hide the other's."""
+    ids = [attack.id for attack in attacks]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    if twice:
+        raise ValueError(f"the attack {twice[0]} stands twice {where}; give each once, or a `name` to one of them")

@@ -37,3 +37,23 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def built(finished: Project, tmp_path: Path) -> Project:
     """A copy of the finished project."""
     return finished.copy(tmp_path / "built")
+
+
+@pytest.fixture(scope="session")
+def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a trained row of a linear model, and its suite `papers`. Not to be changed: see `linear_row`."""
+    import tiny_linear_row  # imports torch, which reads OMP_NUM_THREADS
+
+    project = tiny_linear_row.new(tmp_path_factory.mktemp("linear") / "project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.root)
+        tiny_linear_row.run()
+    return project
+
+
+@pytest.fixture
+def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A copy of it, as working directory."""
+    project = linear_trained.copy(tmp_path / "row")
+    monkeypatch.chdir(project.root)
+    return project

@@ -31,6 +31,14 @@ STAGES = ["train", "attack-standard", "attack-papers", "certify", "smooth", "col
 def test_deps_are_what_the_stages_really_import(project) -> None:
     """Runs every stage of a tiny row and compares sys.modules with the deps in its dvc.yaml, both ways."""
     project.add("Tiny2026Net", epochs=1)
+    code = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
+    project.bring(
+        "Tiny2026Net",
+        "brought",
+        code,
+        "attack: brought, norm: L2, eps: 0.3",
+        "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}",
+    )
     project.rvb("pipeline")
     import json
 

@@ -81,6 +81,8 @@ def test_leaderboard_imports_only_records_and_headline(path: Path) -> None:
 def test_submissions_import_only_public_parts(path: Path) -> None:
     local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.")}
     assert local <= {"records", "layers", "training", "attacks", "certificates", "submissions", "tracks", "data"}
+    names = {name.split(".")[0] for name in imported(path)}
+    assert "submissions" not in names, "a stage's code is followed through benchmark/ only"
 
 
 def test_import_and_help_do_not_import_torch() -> None:

@@ -80,6 +80,14 @@ class Project:
         (folder / "submission.yaml").write_text(TINY_SUBMISSION.format(name=name, epochs=epochs))
         shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / "method.py", folder / "method.py")
 
+    def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
+        """Brings attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
+        folder = self.root / "submissions" / name
+        (folder / f"{attack}.py").write_text(code)
+        text, _, _ = (folder / "submission.yaml").read_text().partition("        adaptive:")
+        lines = "".join(f"          - {{{spec}}}\n" for spec in specs)
+        (folder / "submission.yaml").write_text(text + ("        adaptive:\n" + lines if specs else ""))
+
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}

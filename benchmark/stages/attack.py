@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,11 +13,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from benchmark import errors, files, scratch
+from benchmark import errors, files, scratch, submissions
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.evaluate import Judged, has_engines, judge, run_attack
+from benchmark.evaluate import AttackState, Judged, Report, judge, run_attack
 from benchmark.inspection import inspect
-from benchmark.records import AttackSpec, to_json
+from benchmark.records import ADAPTIVE, AttackSpec, to_json
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
 from benchmark.verdicts import distances
@@ -27,18 +29,57 @@ def attack_row(track: str, submission: str, variant: str, suite: str, engine: st
     `engine` is that of params.yaml unless given.
     """
     row = entry(track, submission, variant)
-    if suite not in row.track.suites:
-        raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.track.suites)}")
+    if suite in row.track.development:
+        raise BenchmarkError(
+            f"suite {suite} is for development and never published; run `rvb attack {row.row} --suite {suite}`"
+        )
+    if suite == ADAPTIVE and suite not in row.suites:
+        raise BenchmarkError(f"{row.row} declares no adaptive attack on {track}; see README.md, Bring an attack")
+    if suite not in row.suites:
+        raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.suites)}")
     run = run_settings().evaluate
     stage, device, engine = f"attack-{suite}", set_up(run.device), engine or run.engine
-    rules = [spec.model_dump(mode="json") for spec in row.track.suites[suite]]
-    inputs = evaluation_inputs(row, stage, {"suite": rules, "engine": engine})
+    inputs = evaluation_inputs(row, stage, suite_inputs(row, suite, engine))
     with scratch.locked(f"{track}/{row.row}/{stage}", inputs, row.folder / stage) as folder:
         if folder is not None:
-            _attack(row, stage, folder, device, engine, inputs["code"])
+            _attack(row, suite, folder, device, engine, inputs["code"])
 
 
-def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: str, code_digest: str) -> None:
+def suite_inputs(row: Entry, suite: str, engine: str) -> dict[str, Any]:
+    """What the result of a suite depends on beside the row."""
+    specs = {**row.track.development, **row.suites}[suite]
+    return {"suite": [spec.model_dump(mode="json") for spec in specs], "engine": engine}
+
+
+def run_suite(
+    row: Entry,
+    suite: str,
+    model: torch.nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    folder: Path,
+    engine: str,
+    report: Report,
+) -> Iterator[tuple[AttackSpec, AttackState, Judged]]:
+    """Each attack of a suite of the row or of its track's development, with what it left and the verdict on it; partial
+    work is kept in `folder`. Only an adaptive attack may be the submission's own file: none takes the track's from it.
+    """
+    for spec in {**row.track.development, **row.suites}[suite]:
+        state, after = run_attack(
+            model,
+            images,
+            labels,
+            spec,
+            batch_size=row.track.evaluation.batch_size,
+            checkpoint=folder / f"{spec.id}.safetensors",
+            engine=engine,
+            report=report,
+            module=submissions.attack(spec.attack, row.submission.name) if suite == ADAPTIVE else None,
+        )
+        yield spec, state, after
+
+
+def _attack(row: Entry, suite: str, folder: Path, device: torch.device, engine: str, code_digest: str) -> None:
     clock, console = Clock(folder), Console(stderr=True, soft_wrap=True)
     images, labels = evaluation_images(row, device)
     model = trained_model(row, device)
@@ -52,23 +93,13 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: 
         clock.lap()
         console.print(f"{row.row}: {text}", highlight=False)
 
-    for spec in row.track.suites[stage.removeprefix("attack-")]:
-        state, after = run_attack(
-            model,
-            images,
-            labels,
-            spec,
-            batch_size=batch_size,
-            checkpoint=folder / f"{spec.id}.safetensors",
-            engine=engine,
-            report=report,
-        )
+    for spec, state, after in run_suite(row, suite, model, images, labels, folder, engine, report):
         columns |= _verdict_columns(spec, clean, after, state.adversarial, images)
         adversarial[spec.id] = state.adversarial.cpu().contiguous()
         summary.append(
             {
                 "spec": spec.model_dump(mode="json"),
-                "engine": engine if has_engines(spec) else None,
+                "engine": state.engine,
                 "remaining": state.remaining,
                 "warnings": state.warnings,
             }
@@ -80,7 +111,7 @@ def _attack(row: Entry, stage: str, folder: Path, device: torch.device, engine: 
     files.write(out / "adversarial.safetensors", save(adversarial))
     files.write_json(out / "attacks.json", summary)
     files.write(out / "model.json", to_json(facts))
-    finish(row, stage, out, code_digest, clock)
+    finish(row, f"attack-{suite}", out, code_digest, clock)
 
 
 def _verdict_columns(

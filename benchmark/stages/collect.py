@@ -59,9 +59,13 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
 
 
 def _images(row: Entry) -> dict[str, np.ndarray]:
-    """Clean and adversarial images of the track's first suite, (n, c, h, w) float32: what a reader needs to replay it."""
-    clean = evaluation_split(row.data, row.track.evaluation).floats()
-    return {"clean": clean, **load_file(row.folder / row.stages()[1] / "adversarial.safetensors")}
+    """Clean images, and adversarial ones of the track's first suite and of the attacks brought against the row, each
+    (n, c, h, w) float32: what a reader needs to replay them.
+    """
+    images = {"clean": evaluation_split(row.data, row.track.evaluation).floats()}
+    for suite in [*row.track.suites][:1] + [suite for suite in row.suites if suite not in row.track.suites]:
+        images |= load_file(row.folder / f"attack-{suite}" / "adversarial.safetensors")
+    return images
 
 
 def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
@@ -96,7 +100,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         seed=row.track.evaluation.seed,
         clean=evidence.clean(merged),
         attacks=tuple(_attack_results(row, suites, merged)),
-        robust=evidence.robust(merged, row.track),
+        robust=evidence.robust(merged, row.track, row.settings.adaptive),
         certificate=certificate,
         certified=evidence.certified(merged, row.track, certificate.name) if certificate else (),
         smoothed=smoothed,

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from benchmark import code, files, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, near_miss
-from benchmark.records import Engine, Frozen, Submission, Track, VariantOnTrack
+from benchmark.records import ADAPTIVE, AttackSpec, Engine, Frozen, Submission, Track, VariantOnTrack
 
 WORK = Path("work")
 PARAMS = Path("params.yaml")
@@ -67,9 +67,14 @@ class Entry:
     def method(self) -> Path:
         return submissions.FOLDER / self.submission.name / "method.py"
 
+    @property
+    def suites(self) -> dict[str, tuple[AttackSpec, ...]]:
+        """The suites that count for this row, in order: the track's, then the attacks brought against it."""
+        return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
+
     def stages(self) -> list[str]:
         """The stages that this row goes through, in order."""
-        attacks = [f"attack-{suite}" for suite in self.track.suites]
+        attacks = [f"attack-{suite}" for suite in self.suites]
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
         return ["train", *attacks, *certify, *smooth, "collect"]
@@ -86,8 +91,10 @@ class Entry:
             if self.settings.training.attack:
                 entries.append(package / "attacks" / f"{self.settings.training.attack.attack}.py")
         if kind == "attack":
-            suite = self.track.suites[stage.removeprefix("attack-")]
-            entries += sorted({package / "attacks" / f"{spec.attack}.py" for spec in suite})
+            suite = stage.removeprefix("attack-")
+            specs = {**self.track.development, **self.suites}[suite]
+            own = self.submission.name if suite == ADAPTIVE else ""
+            entries += sorted({submissions.attack_file(spec.attack, own) for spec in specs})
         if kind == "certify" and self.settings.certificate:
             entries.append(package / "certificates" / f"{self.settings.certificate.name}.py")
         return code.closure(*entries)
@@ -97,7 +104,15 @@ def entry(track: str, submission: str, variant: str) -> Entry:
     """The row of this name; a BenchmarkError with the near miss for an unknown track, submission or variant."""
     loaded = submissions.load(submission)
     rules = tracks.load(track)
-    return Entry(rules, loaded, variant, submissions.settings(loaded, variant, track))
+    settings = submissions.settings(loaded, variant, track)
+    taken = {spec.id: suite for suite, specs in rules.suites.items() for spec in specs}
+    for spec in settings.adaptive:
+        if spec.id in taken:
+            raise BenchmarkError(
+                f"submissions/{submission}/submission.yaml: variant {variant} on {track}: the adaptive attack {spec.id} has "
+                f"the id of one in the track's suite {taken[spec.id]}; give it a `name`"
+            )
+    return Entry(rules, loaded, variant, settings)
 
 
 def entry_of_row(track: str, row: str) -> Entry:

@@ -1,0 +1,38 @@
+"""The first two parts of AutoAttack (Croce and Hein 2020), APGD on the cross-entropy and targeted APGD: for development.
+
+What they leave standing is at least what AutoAttack leaves, most often nearly the same in a fraction of the time. It is
+not AutoAttack and never stands under that name: no track may publish it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmark.attacks import autoattack
+from benchmark.records import ThreatModel
+
+components = ("apgd-ce", "apgd-t")
+engines = ("fast", "reference")
+
+
+def attack(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    threat: ThreatModel,
+    *,
+    seed: int,
+    component: str,
+    **options: Any,
+) -> torch.Tensor:
+    """What AutoAttack's part of this name finds; `options` are those of benchmark/attacks/autoattack.py.
+
+    Raises:
+        ValueError: a part of AutoAttack that is none of `components`.
+    """
+    if component not in components:
+        raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
+    return autoattack.attack(model, images, labels, threat, seed=seed, component=component, **options)
