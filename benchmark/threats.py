@@ -1,4 +1,4 @@
-"""Threat models and attacks, and what makes a record frozen: the parts that records.py is built of. Imports nothing local.
+"""Threat models, attacks and shares of images: the frozen parts that records.py is built of. Imports nothing local.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 """
@@ -49,3 +49,13 @@ class AttackSpec(ThreatModel):
     @property
     def threat(self) -> ThreatModel:
         return ThreatModel(norm=self.norm, eps=self.eps)
+
+
+class Proportion(Frozen):
+    """A share of `n` images with its 95% Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    n: int
