@@ -216,7 +216,7 @@ def mean_proportion(right: np.ndarray) -> Proportion:
     n, share, z = right.shape[1], np.count_nonzero(right) / right.size, float(ndtri(0.975))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
-    low, high = max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    low, high = min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
     return Proportion(value=share, low=low, high=high, count=int(np.count_nonzero(right)), n=right.size)
 
 

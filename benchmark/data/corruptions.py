@@ -18,8 +18,8 @@ from benchmark.corrupted import COMMON, EXTRA, SEVERITIES, SMALLEST
 from benchmark.errors import BenchmarkError, near_miss
 
 PARAMETERS = (
-    "The strengths are ImageNet-C's, chosen for photographs of 224 pixels a side. They are stronger than those of the "
-    "published CIFAR-10-C images: numbers here are lower and cannot be compared with numbers on CIFAR-10-C."
+    "The strengths are ImageNet-C's, chosen for photographs of 224 pixels a side and mostly stronger than those of the "
+    "published CIFAR-10-C images: these numbers cannot be compared with numbers on CIFAR-10-C."
 )
 PACKAGE = "imagecorruptions-imaug"
 INSTALL = f"pip install --no-deps '{PACKAGE}>=1.1.5' && pip install --editable '.[corruptions]'"
