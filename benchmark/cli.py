@@ -24,7 +24,7 @@ console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 ENGINES = ("fast", "reference")
-STAGES = ("data", "train", "attack", "certify", "smooth", "collect")
+STAGES = ("data", "train", "attack", "certify", "smooth", "corrupt", "collect")
 
 
 def main() -> None:
@@ -204,7 +204,7 @@ def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], 
 
 @app.command()
 def stage(
-    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth or collect.")],
+    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth, corrupt or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
     engine: EngineOption = "",
@@ -246,6 +246,10 @@ def stage(
         from benchmark.stages.smooth import smooth_row
 
         smooth_row(*names)
+    elif kind == "corrupt":
+        from benchmark.stages.corrupt import corrupt_row
+
+        corrupt_row(*names)
     else:
         from benchmark.stages.collect import collect_row
 

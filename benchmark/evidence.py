@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.special import betainc, ndtr
+from scipy.special import betainc, ndtr, ndtri
 from scipy.stats import binomtest
 
+from benchmark.corrupted import CorruptionAccuracy, CorruptionResult, CorruptionSpec
 from benchmark.errors import BenchmarkError
 from benchmark.records import (
     AttackSpec,
@@ -184,6 +185,52 @@ def smoothed(evidence: pa.Table, track: Track, rules: SmoothingSpec, guarantee: 
             for eps in track.certified_radii
         ),
     )
+
+
+def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versions: dict[str, str]) -> CorruptionResult:
+    """Accuracy on the corrupted copies: of each corruption and severity, and the means over them.
+
+    Raises:
+        BenchmarkError: a corruption or severity of the rules lacks its column, or an image its verdict.
+    """
+    right = {cell: _verdicts(evidence, f"corrupted {cell[0]} {cell[1]}") for cell in rules.cells}
+
+    def mean(*cells: tuple[str, int]) -> Proportion:
+        return mean_proportion(np.stack([right[cell] for cell in cells]))
+
+    return CorruptionResult(
+        rules=rules,
+        parameters=parameters,
+        versions=versions,
+        accuracy=mean(*rules.cells),
+        severities=tuple(mean(*((name, severity) for name in rules.names)) for severity in rules.severities),
+        corruptions=tuple(
+            CorruptionAccuracy(
+                name=name,
+                severities=tuple(proportion(right[name, severity]) for severity in rules.severities),
+                mean=mean(*((name, severity) for severity in rules.severities)),
+            )
+            for name in rules.names
+        ),
+    )
+
+
+def mean_proportion(right: np.ndarray) -> Proportion:
+    """Share of true values among copies (m, n) of n images, with a 95% interval that takes the images, not the copies, as
+    independent: Wilson's for n. An image's share of right copies lies in [0, 1], so its variance is at most p (1 - p),
+    that of a single verdict.
+    """
+    n, share, z = right.shape[1], np.count_nonzero(right) / right.size, float(ndtri(0.975))
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
+    low, high = min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
+    return Proportion(value=share, low=low, high=high, count=int(np.count_nonzero(right)), n=right.size)
+
+
+def _verdicts(evidence: pa.Table, name: str) -> np.ndarray:
+    if name not in evidence.column_names or evidence[name].null_count:
+        raise BenchmarkError(f"the evidence column {name!r} is missing or lacks an image; run `rvb repro` to build it")
+    return _column(evidence, name)
 
 
 def _finite(evidence: pa.Table, name: str, row: str) -> np.ndarray:

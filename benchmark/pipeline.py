@@ -133,6 +133,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "smoothing", "certified_radii"]}]
         params.append({submission_file: [f"{place}.model"]})
+    elif kind == "corrupt":
+        inputs = [data, weights]
+        params = [*evaluation, {track_file: ["evaluation", "corruptions"]}]
+        params.append({submission_file: [f"{place}.model"]})
     else:
         inputs = [data, *(str(row.folder / s) for s in row.stages()[:-1]), track_file, submission_file]
         params = []

@@ -1,4 +1,5 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py and certified.py.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py, certified.py and
+corrupted.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -11,7 +12,8 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
-from benchmark.threats import AttackSpec, Engine, Frozen, ThreatModel, check_distinct
+from benchmark.corrupted import SMALLEST, CorruptionResult, CorruptionSpec
+from benchmark.threats import AttackSpec, Engine, Frozen, Proportion, ThreatModel, check_distinct
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 Division = Literal["closed", "open"]
@@ -81,6 +83,7 @@ class Track(Frozen):
     development: dict[str, tuple[AttackSpec, ...]] = Field(default={})
     certified_radii: tuple[float, ...]  # l2
     smoothing: SmoothingSpec | None = None
+    corruptions: CorruptionSpec | None = None
 
     @property
     def threats(self) -> tuple[ThreatModel, ...]:
@@ -99,6 +102,16 @@ class Track(Frozen):
             raise ValueError(f"the suite {ADAPTIVE} is each row's own: submission.yaml declares it, no track does")
         if any(attack.attack == "quick" for suite in self.suites.values() for attack in suite):
             raise ValueError("the attack quick is a part of AutoAttack, for development; publish autoattack")
+        return self
+
+    @model_validator(mode="after")
+    def _corruptible(self) -> Track:
+        channels, *sides = self.data.shape
+        if self.corruptions and (channels != 3 or min(sides) < SMALLEST):
+            raise ValueError(
+                f"corruptions are for colour images of {SMALLEST}x{SMALLEST} pixels or more, these are "
+                f"{'x'.join(map(str, self.data.shape))}; leave `corruptions` out"
+            )
         return self
 
 
@@ -184,16 +197,6 @@ class Submission(Frozen):
         return variants
 
 
-class Proportion(Frozen):
-    """A share of `n` images with its 95% Wilson interval."""
-
-    value: float
-    low: float
-    high: float
-    count: int
-    n: int
-
-
 class AttackResult(Frozen):
     """What one attack left standing: `accuracy` after it alone; `remaining` images after each of its components."""
 
@@ -265,6 +268,7 @@ class Record(Frozen):
     certificate: Certificate | None = None
     certified: tuple[CertifiedResult, ...] = ()
     smoothed: SmoothedResult | None = None
+    corrupted: CorruptionResult | None = None
     parameters: int
     flops: int
     training: TrainingResult

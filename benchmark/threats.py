@@ -1,4 +1,4 @@
-"""Threat models and attacks, and what makes a record frozen: the parts that records.py is built of. Imports nothing local.
+"""Threat models, attacks and shares of images: the frozen parts that records.py is built of. Imports nothing local.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 """
@@ -73,3 +73,13 @@ def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
     twice = sorted({i for i in ids if ids.count(i) > 1})
     if twice:
         raise ValueError(f"the attack {twice[0]} stands twice {where}; give each once, or a `name` to one of them")
+
+
+class Proportion(Frozen):
+    """A share of `n` images with its 95% Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+    n: int

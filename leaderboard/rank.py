@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from benchmark.headline import headline, headline_names
 from benchmark.records import Proportion, Record, Track
 
-TITLES = {"robust": "AutoAttack", "smoothed": "smoothed version, certified"}  # AutoAttack decides, others only lower it
+TITLES = {
+    "robust": "AutoAttack",  # which decides, others only lower it
+    "smoothed": "smoothed version, certified",
+    "corrupted": "corrupted (ImageNet-C strengths)",
+}
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,12 @@ def heads(names: list[str]) -> list[Head]:
 def rank(records: list[Record], track: Track) -> list[Row]:
     """Best first by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
-    Numbers of the smoothed versions do not count: those are other classifiers.
+    Numbers of the smoothed versions do not count: those are other classifiers. Nor does the mean on corrupted images.
     Models whose first robust accuracy is equal share a rank: an order that the number does not show is not claimed.
     """
     names = columns(track)
     key = next((name for name in names if name.startswith("robust")), "clean")
-    ranking = [name for name in names[1:] if not name.startswith("smoothed")]
+    ranking = [name for name in names[1:] if not name.startswith(("smoothed", "corrupted"))]
     values = {record.row: headline(record) for record in records}
 
     def order(record: Record) -> tuple:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "records", "errors", "files"}
+BASE = {"threats", "certified", "corrupted", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
-    "records": {"threats", "certified"},
+    "corrupted": {"threats", "errors"},
+    "records": {"threats", "certified", "corrupted"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},

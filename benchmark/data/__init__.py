@@ -1,1 +1,4 @@
-"""Data: pinned sources to labelled images in [0, 1]; one reader a file, `read(spec) -> pools`."""
+"""Data: pinned sources to labelled images in [0, 1]; one reader a file, `read(spec) -> pools`.
+
+corruptions.py, images.py and prepare.py are no readers.
+"""

@@ -14,6 +14,7 @@ from benchmark.errors import BenchmarkError, near_miss
 from benchmark.records import DataSpec
 
 SOURCES = Path("benchmark/data")
+NO_SOURCES = {"__init__", "images", "prepare", "corruptions"}
 
 
 def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
@@ -43,8 +44,8 @@ def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
 
 def read(spec: DataSpec) -> dict[str, Images]:
     """What the reader of `spec.source` finds: one pool under "all", or the source's own "train" and "test"."""
-    if not (SOURCES / f"{spec.source}.py").exists() or spec.source in ("images", "prepare"):
-        known = {path.stem for path in SOURCES.glob("*.py")} - {"__init__", "images", "prepare"}
+    if not (SOURCES / f"{spec.source}.py").exists() or spec.source in NO_SOURCES:
+        known = {path.stem for path in SOURCES.glob("*.py")} - NO_SOURCES
         raise BenchmarkError(f"unknown data source {spec.source!r}{near_miss(spec.source, known)}")
     pools: dict[str, Images] = importlib.import_module(f"benchmark.data.{spec.source}").read(spec)
     for name, images in pools.items():

@@ -52,6 +52,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
         paths["certify"] = row.folder / "certify" / "radii.parquet"
     if row.track.smoothing:
         paths["smooth"] = row.folder / "smooth" / "smoothed.parquet"
+    if row.track.corruptions:
+        paths["corrupt"] = row.folder / "corrupt" / "corrupted.parquet"
     missing = [path for path in paths.values() if not path.exists()]
     if missing:
         raise BenchmarkError(f"{missing[0]} is missing; run `rvb repro` to build it")
@@ -82,6 +84,10 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
     if row.track.smoothing:
         words = files.read_json(row.folder / "smooth" / "smoothing.json")["guarantee"]
         smoothed = evidence.smoothed(merged, row.track, row.track.smoothing, words)
+    corrupted = None
+    if row.track.corruptions:
+        about_corruptions = files.read_json(row.folder / "corrupt" / "corruptions.json")
+        corrupted = evidence.corrupted(merged, row.track.corruptions, **about_corruptions)
     about = {stage: files.read_json(row.folder / stage / "stage.json") for stage in row.stages() if stage != "collect"}
     environments = {stage: info["environment"] for stage, info in about.items()}
     return Record(
@@ -104,6 +110,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         certificate=certificate,
         certified=evidence.certified(merged, row.track, certificate.name) if certificate else (),
         smoothed=smoothed,
+        corrupted=corrupted,
         parameters=facts[0].parameters,
         flops=facts[0].flops,
         training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),

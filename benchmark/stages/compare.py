@@ -95,7 +95,7 @@ def compare(
             report(f"{spec.id}: {engine}: {component} on {int(run.standing.sum())} of {len(labels)} images")
             started = _clock(images.device)
             for index in run.standing.nonzero()[:, 0].split(batch_size):
-                _attack(model, images, labels, spec, engine, number, index, run)
+                _attack(model, images, labels, spec, engine, number, index, batch_size, run)
             run.seconds[component] = _clock(images.device) - started
             run.remaining[component] = int(run.standing.sum())
     return Comparison(spec, clean.margin, runs)
@@ -109,6 +109,7 @@ def _attack(
     engine: str,
     number: int,
     index: torch.Tensor,
+    batch_size: int,
     run: EngineRun,
 ) -> None:
     """One component on one batch, the images `index`; updates `run`."""
@@ -123,7 +124,8 @@ def _attack(
         seed=spec.seed,
         component=autoattack.components[number],
         engine=engine,
-        indices=index,
+        indices=index.tolist(),
+        slots=batch_size,
     )
     judged = judge(model, into_ball(found, x, spec.threat, f"{spec.id} ({engine})"), y, len(index))
     broken = index[~judged.right]

@@ -77,7 +77,8 @@ class Entry:
         attacks = [f"attack-{suite}" for suite in self.suites]
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
-        return ["train", *attacks, *certify, *smooth, "collect"]
+        corrupt = ["corrupt"] if self.track.corruptions else []
+        return ["train", *attacks, *certify, *smooth, *corrupt, "collect"]
 
     def code(self, stage: str) -> list[Path]:
         """The project files that `stage` really imports for this row: those named by its settings and theirs."""
