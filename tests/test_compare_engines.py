@@ -34,10 +34,10 @@ class Obedient:
     def __init__(self, orders: dict[tuple[str, str], set[int]]) -> None:
         self.orders, self.calls = orders, []
 
-    def __call__(self, model, images, labels, threat, *, seed, component, engine, indices):
-        self.calls.append((engine, component, indices.tolist(), seed))
+    def __call__(self, model, images, labels, threat, *, seed, component, engine, indices, slots):
+        self.calls.append((engine, component, indices, seed))
         found = images.clone()
-        for place, image in enumerate(indices.tolist()):
+        for place, image in enumerate(indices):
             if image in self.orders.get((engine, component), set()):
                 toward = model.weight[(labels[place] + 1) % 4] - model.weight[labels[place]]
                 found[place] += (threat.eps * 0.99 * toward / toward.norm()).view_as(found[place])

@@ -1,0 +1,341 @@
+"""The fast engine against the authors' files: the same points, the same chains; and one image's way whatever its company."""
+
+from __future__ import annotations
+
+import pyautoattack
+import pytest
+import torch
+from tiny_models import Linear, grey_images
+from torch import nn
+from torch.nn.functional import one_hot
+
+from benchmark.attacks import apgd, autoattack, fab, square
+from benchmark.attacks.slots import Search
+from benchmark.attacks.streams import generator
+from benchmark.errors import BenchmarkError
+from benchmark.threats import ThreatModel
+
+NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
+RADII = {"Linf": 0.04, "L2": 0.2}
+
+
+class Watched(nn.Module):
+    """A small smooth network that keeps the points it is asked about, with whether a gradient was wanted."""
+
+    def __init__(self, shape: tuple[int, int, int] = (1, 6, 6), classes: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        size = shape[0] * shape[1] * shape[2]
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(size, 24), nn.Tanh(), nn.Linear(24, classes))
+        self.requires_grad_(False).eval()
+        self.asked: list[tuple[bool, torch.Tensor]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append((x.requires_grad, x.detach().clone()))
+        return 4 * self.net(x)
+
+    def points(self, place: int, gradient: bool) -> list[torch.Tensor]:
+        return [batch[place] for wanted, batch in self.asked if wanted == gradient]
+
+
+def labelled(model: nn.Module, shape=(1, 6, 6), n: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    if isinstance(model, Watched):
+        model.asked.clear()
+    return images, labels
+
+
+def search_of(model, images, labels, norm: str, eps: float, slots: int = 128, indices=None) -> Search:
+    return Search(model, images, labels, indices or list(range(len(images))), norm, eps, 0, slots)
+
+
+def authors(model: nn.Module, norm: str, eps: float) -> pyautoattack.AutoAttack:
+    return pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=0, version="standard", device="cpu")
+
+
+@NORMS
+@pytest.mark.parametrize("loss", ["ce", "dlr-targeted"])
+def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeypatch) -> None:
+    """From the same random start, bit for bit, until the image is broken; the authors' goes on after that."""
+    model, eps = Watched(), RADII[norm]
+    images, labels = labelled(model)
+    noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(5)) - 0.5
+    noise = apgd.normalise(noise, norm)
+    monkeypatch.setattr(apgd, "_noise", lambda search, shape, image, target, purpose: noise[search.indices[image]])
+    rivals = ((labels + 1) % 6)[:, None]
+    attacker = authors(model, norm, eps)
+    chosen = attacker.apgd if loss == "ce" else attacker.apgd_targeted
+    chosen.loss, chosen.y_target = loss, rivals[:, 0]
+    chosen.init_hyperparam(images)
+    _, standing, _, _ = chosen.attack_single_run(images, labels, x_init=images + eps * noise)
+    theirs = [model.points(place, gradient=True) for place in range(len(images))]
+    assert 0 < int(standing.sum()) < len(images)
+    for place in range(len(images)):
+        model.asked.clear()
+        search = search_of(model, images[place : place + 1], labels[place : place + 1], norm, eps, 1, [place])
+        if loss == "ce":
+            apgd.untargeted(search)
+        else:
+            apgd.targeted(search, rivals[place : place + 1])
+        ours = model.points(0, gradient=True)
+        assert len(ours) == (101 if standing[place] else len(ours))
+        assert len(ours) <= len(theirs[place]) == 101
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs[place], strict=False))
+        assert bool(search.broken[0]) is not bool(standing[place])
+
+
+@NORMS
+def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
+    """Where the ball is too small for it to end early: both its steps and the points it asks for labels at."""
+    model, eps = Watched(), 1e-6
+    images, labels = labelled(model)
+    attacker = authors(model, norm, eps)
+    attacker.fab.target_class = 3
+    with torch.no_grad():
+        attacker.fab.attack_single_run(images, labels, is_targeted=True)
+        rivals = 4 * model.net(images).sort(dim=1).indices[:, -3:-2]
+    theirs = [model.points(place, gradient=True) for place in range(len(images))]
+    checked = [model.points(place, gradient=False)[2:] for place in range(len(images))]  # after two of the clean images
+    rivals = rivals // 4
+    for place in range(len(images)):
+        model.asked.clear()
+        search = search_of(model, images[place : place + 1], labels[place : place + 1], norm, eps)
+        fab.targeted(search, rivals[place : place + 1])
+        for ours, others in ((True, theirs), (False, checked)):
+            points = model.points(0, gradient=ours)
+            assert len(points) == len(others[place]) == 100
+            assert all(torch.equal(a, b) for a, b in zip(points, others[place], strict=True))
+
+
+class Dealt:
+    """Deals the authors' Square our random numbers: where it draws, it is given."""
+
+    def __init__(self, attacker, rule, start: torch.Tensor, codes: torch.Tensor) -> None:
+        self.attacker, self.rule, self.start, self.codes = attacker, rule, start, codes.tolist()
+        self.tiles = [(y, x) for y in range(rule.height) for x in range(rule.width)]  # of side 1 in images of 6x6
+        self.query, self.fields = -1, {}
+        attacker.random_int, attacker.random_choice, attacker.eta = self.integer, self.choice, self.eta
+
+    def integer(self, low=0, high=1, shape=(1,)) -> torch.Tensor:
+        if not self.fields:
+            self.query += 1
+            self.fields = self.read(self.codes[self.query])
+        return torch.tensor([self.fields["places"].pop(0)])
+
+    def read(self, code: int) -> dict:
+        signs = torch.tensor([2.0 * (code >> i & 1) - 1 for i in range(self.rule.channels)])
+        rest, side = code >> self.rule.channels, self.rule.width
+        if self.attacker.norm == "Linf":
+            return {"places": list(divmod(rest, side)), "signs": signs}
+        one, other = divmod(rest >> 1, self.rule.height * side)
+        return {"places": [*divmod(one, side), *divmod(other, side)], "signs": signs, "turn": rest & 1}
+
+    def choice(self, shape) -> torch.Tensor:
+        if self.query >= 0:
+            signs, self.fields = self.fields["signs"].view([*shape[:-3], -1, 1, 1]), {}
+            return signs
+        if self.attacker.norm == "Linf":
+            return self.start[None, :, :1]
+        y, x = self.tiles.pop(0)
+        return self.start[None, :, y : y + 1, x : x + 1] / self.start[0, y, x]
+
+    def eta(self, side: int) -> torch.Tensor:
+        if self.query < 0:
+            y, x = self.tiles[0]
+            return self.start[0, y : y + 1, x : x + 1]
+        shape = self.rule._two_halves(side)
+        return shape.T if self.fields["turn"] else shape
+
+
+@NORMS
+@pytest.mark.parametrize("channels", [1, 2])
+def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monkeypatch) -> None:
+    """Dealt the same random numbers, the authors' file takes the same proposals and ends at the same point."""
+    shape, eps = (channels, 6, 6), {"Linf": 0.01, "L2": 0.05}[norm]
+    monkeypatch.setattr(square, "QUERIES", 400)
+    model = Watched(shape)
+    images, labels = labelled(model, shape, n=3)
+    for place in range(3):
+        x, y = images[place : place + 1], labels[place : place + 1]
+        ours, chains = end_of_chain(search_of(model, x, y, norm, eps, 16, [place]), monkeypatch)
+        attacker = authors(model, norm, eps).square
+        attacker.n_queries = 400
+        attacker.init_hyperparam(x)
+        Dealt(attacker, chains.rule, *chains.rule.draw(generator(0, place, square.PURPOSE)))
+        _, theirs = attacker.attack_single_run(x, y)
+        with torch.no_grad():
+            gained = margin_of(model, x, y) - margin_of(model, ours, y)
+            assert abs(margin_of(model, ours, y) - margin_of(model, theirs, y)) < 1e-4 * gained
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def end_of_chain(search: Search, monkeypatch) -> tuple[torch.Tensor, square._Chains]:
+    """Where the chain of the only image stood when its queries were spent: it must not be broken."""
+    chains, ends, leave = square._Chains(search), [], square._Chains._leave
+
+    def kept(self, ended) -> None:
+        if ended.any():
+            ends.append(self.best.clone())
+        leave(self, ended)
+
+    monkeypatch.setattr(square._Chains, "_leave", kept)
+    chains.run()
+    monkeypatch.setattr(square._Chains, "_leave", leave)
+    assert not search.broken.any()
+    return ends[0], chains
+
+
+def margin_of(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
+    logits = model(x)
+    rivals = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).amax(1)
+    return float((logits.gather(1, labels[:, None])[:, 0] - rivals).sum())
+
+
+@NORMS
+def test_square_asks_the_model_far_less_than_the_authors_file(norm, monkeypatch) -> None:
+    """On 6x6 images, where proposals come back: each is asked once a point, and the end is that of asking one at a time."""
+    monkeypatch.setattr(square, "QUERIES", 1500)
+    model, eps = Watched(), {"Linf": 0.01, "L2": 0.05}[norm]
+    images, labels = labelled(model, n=1)
+    many, _ = end_of_chain(search_of(model, images, labels, norm, eps, 64), monkeypatch)
+    asked = sum(len(batch) for _, batch in model.asked)
+    model.asked.clear()
+    monkeypatch.setattr(square, "MEMORY", 0)
+    one, _ = end_of_chain(search_of(model, images, labels, norm, eps, 1), monkeypatch)
+    assert torch.equal(many, one)
+    assert asked < len(model.asked) <= 1501
+    if norm == "Linf":
+        assert asked < len(model.asked) / 2
+
+
+@NORMS
+@pytest.mark.parametrize("component", autoattack.components)
+def test_an_image_fares_the_same_whatever_its_batch_order_shard_and_slots(norm, component, monkeypatch) -> None:
+    monkeypatch.setattr(square, "QUERIES", 300)
+    model = Linear(classes=6).eval().requires_grad_(False)
+    images = grey_images(6)
+    labels = model(images).argmax(1)
+    eps = float(model.radius(images, labels, norm).sort().values[2:4].mean()) * (1.6 if component == "square" else 1)
+    threat = ThreatModel(norm=norm, eps=eps)
+
+    def found(order: list[int], slots: int) -> torch.Tensor:
+        index = torch.tensor(order)
+        options = {"seed": 0, "component": component, "indices": order, "slots": slots}
+        return autoattack.attack(model, images[index], labels[index], threat, **options)
+
+    whole = found(list(range(6)), 128)
+    changed = (whole != images).flatten(1).any(1)
+    assert 0 < int(changed.sum()) < 6
+    for slots_ in (2, 5):
+        assert torch.equal(found(list(range(6)), slots_), whole)
+    assert torch.equal(found(list(range(5, -1, -1)), 4).flip(0), whole)
+    assert torch.equal(torch.cat((found([0], 128), found([1, 2, 3, 4, 5], 128))), whole)
+    if component in ("apgd-ce", "square"):  # the others start at the same points or may end alike
+        other = autoattack.attack(model, images, labels, threat, seed=1, component=component)
+        assert not torch.equal(other, whole)
+
+
+def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
+    drawn = {
+        key: torch.rand(4, generator=generator(*key))
+        for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1)]
+    }
+    values = list(drawn.values())
+    assert all(not torch.equal(a, b) for i, a in enumerate(values) for b in values[:i])
+    assert torch.equal(torch.rand(4, generator=generator(0, 1, 0)), drawn[0, 1, 0])
+
+
+def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
+    """Seven runs of three images in two slots: never more than two at once, in order, none of an image already broken."""
+    model = Linear(classes=6).eval().requires_grad_(False)
+    images = grey_images(3)
+    search = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=2)
+    begun, most = [], 0
+
+    def start(image: torch.Tensor, target: torch.Tensor):
+        begun.extend(zip(image.tolist(), target.tolist(), strict=True))
+        return {"left": 2 + image}
+
+    def advance(state) -> torch.Tensor:
+        nonlocal most
+        most = max(most, len(state["image"]))
+        state["left"] -= 1
+        wrong = (state["image"] == 0) & (state["left"] == 0)
+        search.record(state["image"], images[state["image"]] + 0.05, wrong)
+        return state["left"] == 0
+
+    search.run([(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (2, 1)], start, advance)
+    assert begun == [(0, 0), (1, 0), (2, 0), (1, 1), (2, 1)]  # image 0 is broken after two steps
+    assert most == 2
+    assert search.broken.tolist() == [True, False, False]
+    assert torch.equal(search.adversarial[1:], images[1:])
+
+
+def test_the_schedule_is_the_published_one() -> None:
+    marks = apgd.checkpoints(100)
+    assert marks.nonzero()[:, 0].tolist() == [
+        22,
+        41,
+        57,
+        70,
+        80,
+        87,
+        93,
+        99,
+    ]  # p_1 = 0.22, then 0.03 less, at least 0.06
+    assert marks[marks > 0].tolist() == [22, 19, 16, 13, 10, 7, 6, 6]
+
+
+class Odd(nn.Module):
+    """Logits with a gradient that is NaN, or zero, everywhere."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.linear = kind, Linear(classes=6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "nan":
+            return self.linear(x) + (x - x).abs().sqrt().sum()  # 0, with a slope of 0 times infinity
+        return self.linear((x * 255).round() / 255 + 0 * x)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_attack() -> None:
+    model = Odd("nan").eval().requires_grad_(False)
+    images = grey_images(4)
+    with pytest.raises(BenchmarkError, match="input gradient is not finite"):
+        autoattack.attack(
+            model, images, model(images).argmax(1), ThreatModel(norm="Linf", eps=0.01), seed=0, component="apgd-ce"
+        )
+
+
+def test_runs_without_a_gradient_are_counted_and_logged(caplog) -> None:
+    model = Odd("flat").eval().requires_grad_(False)
+    images = grey_images(4)
+    threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
+    autoattack.attack(model, images, labels, threat, seed=0, component="apgd-t")
+    assert "20 runs that begin with zero gradient" in caplog.text
+
+
+@NORMS
+def test_images_smaller_than_a_tile_of_square_are_attacked_too(norm) -> None:
+    """The authors' file divides by zero below 5 pixels in l2."""
+    model = Linear((1, 3, 3), classes=5).eval().requires_grad_(False)
+    images = grey_images(6, (1, 3, 3))
+    labels = model(images).argmax(1)
+    eps = float(model.radius(images, labels, norm).max()) * 1.5
+    found = autoattack.attack(model, images, labels, ThreatModel(norm=norm, eps=eps), seed=0, component="square")
+    assert (model(found).argmax(1) != labels).any()
+
+
+def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Flatten(), nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 10)).requires_grad_(False)
+    images = torch.rand(33, 1, 8, 8)
+    search = search_of(layer, images, torch.zeros(33, dtype=torch.long), "Linf", 0.1)
+    whole = search.logits(images)
+    for rows in (1, 2, 3, 5, 32):
+        assert torch.equal(torch.cat([search.logits(part) for part in images.split(rows)]), whole)
+    slopes = search.gradient(images, lambda z: z[:, 0])[2]
+    assert torch.equal(torch.cat([search.gradient(part, lambda z: z[:, 0])[2] for part in images.split(3)]), slopes)
