@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
-STAGES = ("data", "train", "attack", "certify", "smooth", "collect")
+STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "collect")
 
 
 def main() -> None:
@@ -102,6 +102,8 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
     for attack in record.attacks:
         for warning in attack.warnings:
             console.print(f"warning: {attack.id}: {warning}")
+    for doubt in record.reliability.doubts if record.reliability else ():
+        console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
 
 
 @app.command()
@@ -139,7 +141,7 @@ def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], 
 
 @app.command()
 def stage(
-    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth or collect.")],
+    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
 ) -> None:
@@ -170,6 +172,10 @@ def stage(
         from benchmark.stages.attack import attack_row
 
         attack_row(*names, suite)
+    elif kind == "reliability":
+        from benchmark.stages.reliability import reliability_row
+
+        reliability_row(*names)
     elif kind == "certify":
         from benchmark.stages.certify import certify_row
 

@@ -1,4 +1,4 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py and certified.py.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports threats.py, certified.py, signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
+from benchmark.signals import Reliability
 from benchmark.threats import AttackSpec, Frozen, ThreatModel
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
@@ -243,6 +244,7 @@ class Record(Frozen):
     certificate: Certificate | None = None
     certified: tuple[CertifiedResult, ...] = ()
     smoothed: SmoothedResult | None = None
+    reliability: Reliability | None = None
     parameters: int
     flops: int
     training: TrainingResult

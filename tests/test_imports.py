@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "records", "errors", "files"}
+BASE = {"threats", "certified", "signals", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
-    "records": {"threats", "certified"},
+    "signals": {"threats"},
+    "records": {"threats", "certified", "signals"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -31,6 +32,7 @@ ALLOWED = {
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
     "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
+    "reliability": BASE | {"attacks", "evaluate", "reliability", "training", "verdicts"},
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}

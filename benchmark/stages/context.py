@@ -71,7 +71,8 @@ class Entry:
         attacks = [f"attack-{suite}" for suite in self.track.suites]
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
-        return ["train", *attacks, *certify, *smooth, "collect"]
+        reliability = ["reliability"] if any(threat.eps for threat in self.track.threats) else []
+        return ["train", *attacks, *reliability, *certify, *smooth, "collect"]
 
     def code(self, stage: str) -> list[Path]:
         """The project files that `stage` really imports for this row: those named by its settings and theirs."""
