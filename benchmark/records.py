@@ -1,4 +1,6 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports threats.py, certified.py, signals.py.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML.
+
+Of the project it imports threats.py, certified.py and signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
