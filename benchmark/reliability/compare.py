@@ -59,7 +59,7 @@ def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatMo
     new = int(np.count_nonzero(probed & ~np.logical_or.reduce(inside)))
     return Signal(
         name="probes find nothing new",
-        measured=f"probes within {threat.label} broke {new} images that every attack of the track left there",
+        measured=f"images that probes within {threat.label} broke and every attack of the track left there: {new}",
         sound=not new,
         explanation="These images are not robust, though the row counts them: its accuracy in this ball is too high by them.",
     )

@@ -1,0 +1,289 @@
+"""Signals of masked gradients: a well-behaved network raises none, each way of masking raises its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, trained
+from pydantic import ValidationError
+
+from benchmark.reliability import compare, judge, probes
+from benchmark.reliability.allowance import allowance
+from benchmark.reliability.compare import Ran
+from benchmark.signals import Reliability, Signal
+from benchmark.threats import AttackSpec, ThreatModel
+
+LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
+SHAPE = (1, 6, 6)
+N = 100
+
+
+def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.Margins:
+    images, labels = blobs()
+    return probes.measure(model.eval(), images, labels, threat, batch_size=60, **options)
+
+
+def doubts(found: probes.Margins, threat: ThreatModel = LINF) -> set[str]:
+    return {s.name for s in judge.signals(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
+    found = measured(trained(), threat)
+    assert judge.right(found).all()
+    assert doubts(found, threat) == set()
+    balls = probes.radii(threat, SHAPE)
+    steps, radii = judge.step_curve(found), judge.radius_curve(found, balls)
+    assert [point.steps for point in steps] == list(probes.STEPS)
+    assert steps[-1].margin < 0.5 * steps[0].margin
+    assert 0 < steps[-1].accuracy < 1, "a ball in which nothing is decided would test nothing"
+    assert radii[-1].accuracy == 0
+    norms = judge.gradient_norms(found)
+    assert norms is not None
+    assert norms.zeros == 0
+    assert [norm for _, norm in norms.quantiles] == sorted(norm for _, norm in norms.quantiles)
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "unwanted"),
+    [
+        (
+            Rounded(),
+            {"the margin has gradients", "steps lower the margin", "accuracy reaches 0"},
+            "the same answer twice",
+        ),
+        (Saturated(), {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
+        (Shattered(), {"accuracy reaches 0"}, "the margin has gradients"),
+        (Random(), {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
+        (
+            Uphill(),
+            {"steps lower the margin", "the margin never rises", "iterated gradients beat one step and chance"},
+            "the cross-entropy has gradients",
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
+)
+def test_masked_gradients_raise_the_right_doubts_and_leave_other_signals_alone(model, wanted, unwanted) -> None:
+    found = doubts(measured(model))
+    assert wanted <= found
+    assert unwanted not in found
+
+
+def test_masking_is_what_is_flagged_not_robustness() -> None:
+    """The masked networks are as easy to break as the sound one, by images made on the sound one: a transfer attack."""
+    images, labels = blobs()
+    found = probes.pgd.attack(trained(), images, labels, LINF, seed=0, steps=50, step_size=0.01)
+    sound = int((trained()(found).argmax(1) != labels).sum())
+    assert sound > 10
+    for model in (Rounded(), Saturated(), Uphill()):
+        assert int((model(found).argmax(1) != labels).sum()) > 0.5 * sound
+        assert int((measured(model)["steps 100"] <= 0).sum()) == 0, "PGD breaks none of them"
+
+
+def test_measuring_again_and_resuming_give_the_same_numbers() -> None:
+    whole, order = measured(trained()), []
+    done = {name: whole[name] for name in list(whole)[:7]}
+    again = measured(trained(), done=done, keep=lambda name, _: order.append(name))
+    assert order == list(whole)[7:]
+    assert list(again) == list(whole)
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_probed_margins_are_those_of_images_in_the_ball() -> None:
+    """The noise search keeps the least margin over its draws; more draws of the same stream can only lower it."""
+    images, labels = blobs(20)
+    clean = measured(trained())["clean"][:20]
+    least = probes.noise(trained(), images, labels, L2, seed=0).double()
+    lipschitz = math.sqrt(2) * float(
+        torch.linalg.matrix_norm(trained().hidden.weight, 2) * torch.linalg.matrix_norm(trained().out.weight, 2) * 1.13
+    )
+    assert (least >= clean - lipschitz * L2.eps).all(), "gelu's slope is below 1.13"
+    assert (least < clean).float().mean() > 0.9
+
+
+def test_radii_grow_from_the_threat_to_the_ball_of_all_images() -> None:
+    linf = [ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=8 / 255), (3, 32, 32))]
+    assert linf[0] == pytest.approx(8 / 255, rel=1e-5)
+    assert linf[-1] == 1
+    assert all(a < b for a, b in itertools.pairwise(linf))
+    assert probes.radii(L2, SHAPE)[-1].eps == 6
+    assert {ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=1), SHAPE)} == {1.0}
+
+
+def test_a_track_is_probed_in_its_smallest_ball_that_is_one() -> None:
+    point = ThreatModel(norm="Linf", eps=0)
+    assert probes.first_threat((point, LINF, L2)) == LINF
+    assert probes.first_threat((point,)) is None
+
+
+def sound_margins(n: int = N) -> probes.Margins:
+    """Probes of a made-up sound row: margins fall from 1 to -1 as steps and radii grow."""
+    found = {"clean": torch.ones(n), "again": torch.ones(n), "gradient": torch.ones(n), "loss gradient": torch.ones(n)}
+    found |= {"noise": torch.ones(n), "fgsm": torch.ones(n)}
+    found |= {f"steps {k}": torch.full((n,), 1.0 - 0.1 * i) for i, k in enumerate(probes.STEPS)}
+    falling = {f"radius {b.eps:g}": torch.full((n,), 0.9 - 0.25 * i) for i, b in enumerate(probes.radii(LINF, SHAPE))}
+    return {name: values.double() for name, values in (found | falling).items()}
+
+
+RADIUS = [f"radius {ball.eps:g}" for ball in probes.radii(LINF, SHAPE)]
+SPOILT = [  # signal, probe, the value that speaks against it, whether the allowance applies
+    ("the same answer twice", "again", 2.0, False),
+    ("the margin has gradients", "gradient", 0.0, True),
+    ("the margin has gradients", "gradient", math.nan, True),
+    ("the cross-entropy has gradients", "loss gradient", 0.0, True),
+    ("steps lower the margin", "steps 100", 1.0, True),
+    ("the margin never rises", "steps 5", -1.0, True),
+    ("the curve is flat at its end", "steps 100", -1.0, True),
+    ("iterated gradients beat one step and chance", "fgsm", -1.0, True),
+    ("iterated gradients beat one step and chance", "noise", -1.0, True),
+    ("accuracy reaches 0", RADIUS[-1], 1.0, False),
+    ("larger balls break more", RADIUS[-2], 1.0, True),
+]
+
+
+@pytest.mark.parametrize(("signal", "probe", "value", "allowed"), SPOILT)
+def test_each_signal_turns_just_above_its_allowance(signal, probe, value, allowed) -> None:
+    for n in (N, 1000):
+        assert doubts(sound_margins(n)) == set()
+        most = int(allowance(n)) if allowed else 0
+        for count, expected in ((most, False), (most + 1, True)):
+            found = sound_margins(n)
+            found[probe][:count] = value
+            assert (signal in doubts(found)) is expected, (n, count)
+
+
+@pytest.mark.parametrize(("rise", "expected"), [(0.04, False), (0.06, True)])
+def test_a_clear_rise_of_the_mean_margin_is_a_doubt(rise, expected) -> None:
+    found = sound_margins()
+    found["steps 50"] = found["steps 20"] + rise
+    found["steps 100"] = found["steps 50"].clone()
+    assert ("the margin never rises" in doubts(found)) is expected
+
+
+def test_a_rise_within_its_standard_error_is_none() -> None:
+    found = sound_margins()
+    wide = torch.where(torch.arange(N) % 2 == 0, 1.4, -1.0).double()  # mean 0.2, standard error 0.12
+    found["clean"] = torch.full((N,), 3.0).double()
+    for k in probes.STEPS:
+        found[f"steps {k}"] += 2
+    found["steps 50"] = found["steps 20"] + wide
+    found["steps 100"] = found["steps 50"].clone()
+    assert "the margin never rises" not in doubts(found)
+
+
+def test_images_wrong_when_clean_speak_for_nothing() -> None:
+    found = sound_margins()
+    for name in ("clean", "again"):
+        found[name][:50] = -1
+    for name in ("gradient", "loss gradient"):
+        found[name][:50] = 0
+    for name in found:
+        if name.startswith("radius"):
+            found[name][:50] = 5
+    assert doubts(found) == set()
+    assert judge.step_curve(found)[0].accuracy == 0.5
+
+
+def test_a_row_that_is_right_on_nothing_says_so() -> None:
+    found = sound_margins() | {"clean": -torch.ones(N)}
+    (only,) = judge.signals(found, LINF, probes.radii(LINF, SHAPE))
+    assert only.sound
+    assert "none of 100" in only.measured
+    assert judge.step_curve(found) == ()
+    assert judge.radius_curve(found, probes.radii(LINF, SHAPE)) == ()
+    assert judge.gradient_norms(found) is None
+
+
+def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:
+    """An attack that broke `broke` images from image `first` on."""
+    hit = np.zeros(N, dtype=bool)
+    hit[first : first + broke] = True
+    return Ran(AttackSpec(attack=attack, norm=norm, eps=eps), hit, more.get("remaining", {}), more.get("warnings", ()))
+
+
+def auto(broke: int, ce: int | None = None, before_square: int | None = None, **more) -> Ran:
+    left = N - broke
+    parts = {"apgd-ce": left if ce is None else ce, "fab-t": left if before_square is None else before_square}
+    return ran("autoattack", broke, remaining={**parts, "square": left}, **more)
+
+
+RIGHT = np.ones(N, dtype=bool)
+
+
+def suite_doubts(*attacks: Ran, objections: tuple[str, ...] = ()) -> set[str]:
+    return {s.name for s in compare.signals(list(attacks), RIGHT, objections) if not s.sound}
+
+
+def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
+    suite = [auto(60), ran("fgsm", 40), ran("pgd", 55), ran("cw", 30, eps=0.5, norm="L2")]
+    assert suite_doubts(*suite) == set()
+    assert [s.name for s in compare.signals(suite, RIGHT)] == [
+        "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
+        "many steps beat one", "PGD agrees with APGD",
+    ]  # fmt: skip
+    assert compare.signals([ran("cw", 3)], RIGHT) == []
+
+
+def test_autoattacks_warnings_and_objections_are_doubts() -> None:
+    assert suite_doubts(auto(60, warnings=("there are 3 points with zero gradient!",))) == {"AutoAttack's own flags"}
+    assert suite_doubts(auto(60), objections=("it seems to be a randomized defense!",)) == {"AutoAttack's own flags"}
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(1, False), (2, True)])
+def test_square_after_the_white_box_parts(gain, expected) -> None:
+    attack = auto(60, ce=40 + gain, before_square=40 + gain)
+    assert ("white-box beats black-box" in suite_doubts(attack)) is expected
+
+
+@pytest.mark.parametrize(("more", "expected"), [(1, False), (2, True)])
+def test_weaker_attacks_that_break_what_stronger_ones_left(more, expected) -> None:
+    beaten = suite_doubts(auto(60), ran("pgd", 10, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in beaten) is expected
+    steps = suite_doubts(ran("pgd", 60), ran("fgsm", 10, first=50 + more))
+    assert ("many steps beat one" in steps) is expected
+    smaller = suite_doubts(auto(60, eps=0.3), ran("pgd", 10, eps=0.1, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in smaller) is expected, "a smaller ball lies in the larger one"
+    assert suite_doubts(auto(60, eps=0.1), ran("pgd", 90, eps=0.3)) == set(), "a larger ball may break more"
+    assert suite_doubts(auto(60), ran("cw", 90, norm="L2")) == set(), "another norm is not compared"
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(10, False), (11, True)])
+def test_apgd_far_below_pgd_is_a_doubt(gap, expected) -> None:
+    assert ("PGD agrees with APGD" in suite_doubts(auto(60, ce=45), ran("pgd", 55 - gap))) is expected
+
+
+def test_an_example_that_every_attack_missed_is_a_doubt_by_itself() -> None:
+    probed = np.zeros(N, dtype=bool)
+    probed[[3, 70]] = True
+    suite = [ran("pgd", 60), ran("fgsm", 5), ran("pgd", N, eps=0.3), ran("cw", N, norm="L2")]
+    missed = compare.probes_find_nothing_new(suite, probed, LINF)
+    assert missed is not None
+    assert not missed.sound
+    assert missed.measured.endswith("left there: 1")
+    probed[70] = False
+    known = compare.probes_find_nothing_new(suite, probed, LINF)
+    assert known is not None
+    assert known.sound
+    assert compare.probes_find_nothing_new(suite[2:], probed, LINF) is None
+
+
+@given(st.integers(1, 10**6))
+def test_the_allowance_is_one_image_or_one_in_a_hundred(n: int) -> None:
+    assert allowance(n) >= 1
+    assert allowance(n) >= 0.01 * n
+    assert allowance(n) == 1 or allowance(n) <= 0.01 * n + 1e-9
+
+
+def test_doubts_are_the_unsound_signals_and_records_are_frozen() -> None:
+    good, bad = (Signal(name=n, measured="m", sound=n == "a", explanation="e") for n in "ab")
+    result = Reliability(threat=LINF, signals=(good, bad))
+    assert result.doubts == (bad,)
+    assert Reliability.model_validate_json(result.model_dump_json()) == result
+    with pytest.raises(ValidationError):
+        result.signals = ()
