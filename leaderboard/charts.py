@@ -85,7 +85,8 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers a round step apart, the first at or below `low`, the last at or above `high`."""
-    span = high - low if high > low else max(abs(high), 1.0)
+    size = max(abs(low), abs(high))
+    span = high - low if high - low > 1e-9 * size + 1e-12 else max(size, 1.0)  # a flat line has an axis too
     power = 10.0 ** math.floor(math.log10(span / 4))
     step = next(size * power for size in (1, 2, 5, 10) if size * power >= span / 4 * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
