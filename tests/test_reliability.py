@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,15 +13,24 @@ from hypothesis import strategies as st
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, trained
 from pydantic import ValidationError
 
-from benchmark.reliability import compare, judge, probes
+from benchmark import tracks
+from benchmark.errors import BenchmarkError
+from benchmark.reliability import judge, probes
 from benchmark.reliability.allowance import allowance
-from benchmark.reliability.compare import Ran
 from benchmark.signals import Reliability, Signal
-from benchmark.threats import AttackSpec, ThreatModel
+from benchmark.stages.context import entry
+from benchmark.stages.reliability import reliability_row
+from benchmark.threats import ThreatModel
 
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
 N = 100
+
+
+@cache
+def network(kind: type[torch.nn.Module]) -> probes.Margins:
+    """The probes of one kind of network in the Linf ball."""
+    return measured(kind())
 
 
 def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.Margins:
@@ -51,26 +60,26 @@ def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted", "unwanted"),
+    ("kind", "wanted", "unwanted"),
     [
         (
-            Rounded(),
+            Rounded,
             {"the margin has gradients", "steps lower the margin", "accuracy reaches 0"},
             "the same answer twice",
         ),
-        (Saturated(), {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
-        (Shattered(), {"accuracy reaches 0"}, "the margin has gradients"),
-        (Random(), {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
+        (Saturated, {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
+        (Shattered, {"accuracy reaches 0"}, "the margin has gradients"),
+        (Random, {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
         (
-            Uphill(),
+            Uphill,
             {"steps lower the margin", "the margin never rises", "iterated gradients beat one step and chance"},
             "the cross-entropy has gradients",
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_masked_gradients_raise_the_right_doubts_and_leave_other_signals_alone(model, wanted, unwanted) -> None:
-    found = doubts(measured(model))
+def test_masked_gradients_raise_the_right_doubts_and_leave_other_signals_alone(kind, wanted, unwanted) -> None:
+    found = doubts(network(kind))
     assert wanted <= found
     assert unwanted not in found
 
@@ -81,9 +90,9 @@ def test_masking_is_what_is_flagged_not_robustness() -> None:
     found = probes.pgd.attack(trained(), images, labels, LINF, seed=0, steps=50, step_size=0.01)
     sound = int((trained()(found).argmax(1) != labels).sum())
     assert sound > 10
-    for model in (Rounded(), Saturated(), Uphill()):
-        assert int((model(found).argmax(1) != labels).sum()) > 0.5 * sound
-        assert int((measured(model)["steps 100"] <= 0).sum()) == 0, "PGD breaks none of them"
+    for kind in (Rounded, Saturated, Uphill):
+        assert int((kind()(found).argmax(1) != labels).sum()) > 0.5 * sound
+        assert int((network(kind)["steps 100"] <= 0).sum()) == 0, "PGD breaks none of them"
 
 
 def test_measuring_again_and_resuming_give_the_same_numbers() -> None:
@@ -200,84 +209,22 @@ def test_a_row_that_is_right_on_nothing_says_so() -> None:
     assert judge.gradient_norms(found) is None
 
 
-def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:
-    """An attack that broke `broke` images from image `first` on."""
-    hit = np.zeros(N, dtype=bool)
-    hit[first : first + broke] = True
-    return Ran(AttackSpec(attack=attack, norm=norm, eps=eps), hit, more.get("remaining", {}), more.get("warnings", ()))
-
-
-def auto(broke: int, ce: int | None = None, before_square: int | None = None, **more) -> Ran:
-    left = N - broke
-    parts = {"apgd-ce": left if ce is None else ce, "fab-t": left if before_square is None else before_square}
-    return ran("autoattack", broke, remaining={**parts, "square": left}, **more)
-
-
-RIGHT = np.ones(N, dtype=bool)
-
-
-def suite_doubts(*attacks: Ran, objections: tuple[str, ...] = ()) -> set[str]:
-    return {s.name for s in compare.signals(list(attacks), RIGHT, objections) if not s.sound}
-
-
-def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
-    suite = [auto(60), ran("fgsm", 40), ran("pgd", 55), ran("cw", 30, eps=0.5, norm="L2")]
-    assert suite_doubts(*suite) == set()
-    assert [s.name for s in compare.signals(suite, RIGHT)] == [
-        "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
-        "many steps beat one", "PGD agrees with APGD",
-    ]  # fmt: skip
-    assert compare.signals([ran("cw", 3)], RIGHT) == []
-
-
-def test_autoattacks_warnings_and_objections_are_doubts() -> None:
-    assert suite_doubts(auto(60, warnings=("there are 3 points with zero gradient!",))) == {"AutoAttack's own flags"}
-    assert suite_doubts(auto(60), objections=("it seems to be a randomized defense!",)) == {"AutoAttack's own flags"}
-
-
-@pytest.mark.parametrize(("gain", "expected"), [(1, False), (2, True)])
-def test_square_after_the_white_box_parts(gain, expected) -> None:
-    attack = auto(60, ce=40 + gain, before_square=40 + gain)
-    assert ("white-box beats black-box" in suite_doubts(attack)) is expected
-
-
-@pytest.mark.parametrize(("more", "expected"), [(1, False), (2, True)])
-def test_weaker_attacks_that_break_what_stronger_ones_left(more, expected) -> None:
-    beaten = suite_doubts(auto(60), ran("pgd", 10, first=50 + more))
-    assert ("AutoAttack beats the other attacks" in beaten) is expected
-    steps = suite_doubts(ran("pgd", 60), ran("fgsm", 10, first=50 + more))
-    assert ("many steps beat one" in steps) is expected
-    smaller = suite_doubts(auto(60, eps=0.3), ran("pgd", 10, eps=0.1, first=50 + more))
-    assert ("AutoAttack beats the other attacks" in smaller) is expected, "a smaller ball lies in the larger one"
-    assert suite_doubts(auto(60, eps=0.1), ran("pgd", 90, eps=0.3)) == set(), "a larger ball may break more"
-    assert suite_doubts(auto(60), ran("cw", 90, norm="L2")) == set(), "another norm is not compared"
-
-
-@pytest.mark.parametrize(("gap", "expected"), [(10, False), (11, True)])
-def test_apgd_far_below_pgd_is_a_doubt(gap, expected) -> None:
-    assert ("PGD agrees with APGD" in suite_doubts(auto(60, ce=45), ran("pgd", 55 - gap))) is expected
-
-
-def test_an_example_that_every_attack_missed_is_a_doubt_by_itself() -> None:
-    probed = np.zeros(N, dtype=bool)
-    probed[[3, 70]] = True
-    suite = [ran("pgd", 60), ran("fgsm", 5), ran("pgd", N, eps=0.3), ran("cw", N, norm="L2")]
-    missed = compare.probes_find_nothing_new(suite, probed, LINF)
-    assert missed is not None
-    assert not missed.sound
-    assert missed.measured.endswith("left there: 1")
-    probed[70] = False
-    known = compare.probes_find_nothing_new(suite, probed, LINF)
-    assert known is not None
-    assert known.sound
-    assert compare.probes_find_nothing_new(suite[2:], probed, LINF) is None
-
-
 @given(st.integers(1, 10**6))
 def test_the_allowance_is_one_image_or_one_in_a_hundred(n: int) -> None:
     assert allowance(n) >= 1
     assert allowance(n) >= 0.01 * n
     assert allowance(n) == 1 or allowance(n) <= 0.01 * n + 1e-9
+
+
+def test_the_stage_names_what_is_missing(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.stages.context.WORK", tmp_path)
+    with pytest.raises(BenchmarkError, match=r"attack-standard/verdicts\.parquet is missing; run `rvb repro`"):
+        reliability_row("digits", "Wong2020Fast", "linf")
+    track = tracks.load("digits").model_copy(update={"suites": {}})
+    monkeypatch.setattr(tracks, "load", lambda _name: track)
+    assert "reliability" not in entry("digits", "Wong2020Fast", "linf").stages()
+    with pytest.raises(BenchmarkError, match="track digits declares no attack in a ball larger than a point"):
+        reliability_row("digits", "Wong2020Fast", "linf")
 
 
 def test_doubts_are_the_unsound_signals_and_records_are_frozen() -> None:
