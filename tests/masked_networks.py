@@ -36,16 +36,23 @@ class Network(nn.Module):
         return self.out(functional.gelu(self.hidden(x.flatten(1) - 0.4)))
 
 
-@cache
-def trained() -> Network:
-    torch.manual_seed(0)
-    model, (images, labels) = Network(), blobs(400, seed=1)
+def train(model: nn.Module, steps: int, seed: int) -> None:
+    """Whole-batch steps on the cross-entropy; leaves the model frozen."""
+    images, labels = blobs(400, seed=seed)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(150):
+    for _ in range(steps):
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+
+
+@cache
+def trained() -> Network:
+    torch.manual_seed(0)
+    model = Network()
+    train(model, steps=150, seed=1)
+    return model
 
 
 class Rounded(nn.Module):

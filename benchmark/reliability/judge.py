@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from benchmark.reliability.allowance import allowance
-from benchmark.reliability.probes import DRAWS, RADIUS_STEPS, STEPS, Margins
+from benchmark.reliability.probes import DRAWS, RADIUS_STEPS, STEPS, Found
 from benchmark.signals import GradientNorms, RadiusPoint, Signal, StepPoint
 from benchmark.threats import ThreatModel
 
@@ -17,12 +17,12 @@ SURE = 3.0  # standard errors
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 
-def right(found: Margins) -> torch.Tensor:
+def right(found: Found) -> torch.Tensor:
     """(n,) bool: the images that an attack has something to break of."""
     return found["clean"] > 0
 
 
-def step_curve(found: Margins) -> tuple[StepPoint, ...]:
+def step_curve(found: Found) -> tuple[StepPoint, ...]:
     """Empty when no image is right."""
     at = right(found)
     if not at.any():
@@ -34,7 +34,7 @@ def step_curve(found: Margins) -> tuple[StepPoint, ...]:
     )
 
 
-def radius_curve(found: Margins, balls: tuple[ThreatModel, ...]) -> tuple[RadiusPoint, ...]:
+def radius_curve(found: Found, balls: tuple[ThreatModel, ...]) -> tuple[RadiusPoint, ...]:
     """Each ball measured for itself: an image broken in a small one may stand in a larger one, which is a sign."""
     at = right(found)
     if not at.any():
@@ -43,7 +43,7 @@ def radius_curve(found: Margins, balls: tuple[ThreatModel, ...]) -> tuple[Radius
     return tuple(RadiusPoint(eps=eps, accuracy=float(s.double().mean())) for eps, s in standing.items())
 
 
-def gradient_norms(found: Margins) -> GradientNorms | None:
+def gradient_norms(found: Found) -> GradientNorms | None:
     norms = found["gradient"][right(found)]
     if not len(norms):
         return None
@@ -54,7 +54,7 @@ def gradient_norms(found: Margins) -> GradientNorms | None:
     return GradientNorms(images=len(norms), zeros=int((~usable).sum()), quantiles=pairs)
 
 
-def signals(found: Margins, threat: ThreatModel, balls: tuple[ThreatModel, ...]) -> list[Signal]:
+def signals(found: Found, threat: ThreatModel, balls: tuple[ThreatModel, ...]) -> list[Signal]:
     """Every signal that the probes give; one that says so when no image is right, for then there is nothing to attack."""
     at = right(found)
     if not at.any():
@@ -70,7 +70,7 @@ def signals(found: Margins, threat: ThreatModel, balls: tuple[ThreatModel, ...])
         _same_answer(found),
         _gradients(found),
         _loss_gradients(found),
-        _steps_lower(found, threat),
+        _steps_climb(found, threat),
         _never_rises(found, threat),
         _steps_suffice(found, threat),
         _beats_blind(found, threat),
@@ -79,7 +79,7 @@ def signals(found: Margins, threat: ThreatModel, balls: tuple[ThreatModel, ...])
     ]
 
 
-def _same_answer(found: Margins) -> Signal:
+def _same_answer(found: Found) -> Signal:
     """Unsound when the margin of any image differs between two passes by more than rounding."""
     gap = (found["clean"] - found["again"]).abs()
     differs = int((gap > SAME * (1 + found["clean"].abs())).sum())
@@ -92,7 +92,7 @@ def _same_answer(found: Margins) -> Signal:
     )
 
 
-def _gradients(found: Margins) -> Signal:
+def _gradients(found: Found) -> Signal:
     """Unsound when more images than the allowance have no gradient of the margin, which does not saturate."""
     norms = gradient_norms(found)
     assert norms is not None
@@ -106,7 +106,7 @@ def _gradients(found: Margins) -> Signal:
     )
 
 
-def _loss_gradients(found: Margins) -> Signal:
+def _loss_gradients(found: Found) -> Signal:
     """Unsound when more images than the allowance have a cross-entropy without gradient in float32."""
     zeros = int((~_usable(found["loss gradient"][right(found)])).sum())
     return Signal(
@@ -118,22 +118,24 @@ def _loss_gradients(found: Margins) -> Signal:
     )
 
 
-def _steps_lower(found: Margins, threat: ThreatModel) -> Signal:
-    """Unsound when on more images than the allowance the last step's margin is no lower than at the random start."""
+def _steps_climb(found: Found, threat: ThreatModel) -> Signal:
+    """Unsound when on more images than the allowance the cross-entropy, which PGD climbs, is no higher after the last step
+    than at the random start. The margin itself may rise on sound networks where several rivals share the loss.
+    """
     at, last = right(found), STEPS[-1]
-    stuck = int((at & (found[f"steps {last}"] >= found["steps 0"])).sum())
+    stuck = int((at & ~(found[f"loss {last}"] > found["loss 0"])).sum())
     fall = float((found["steps 0"] - found[f"steps {last}"])[at].mean())
     return Signal(
-        name="steps lower the margin",
+        name="steps raise the loss",
         measured=f"{last} PGD steps in {threat.label} lower the mean margin by {fall:.3g}; on {stuck} of {int(at.sum())} "
-        "images not at all",
+        "images the cross-entropy does not rise",
         sound=stuck <= allowance(len(at)),
         explanation="The gradient does not lead downhill: it is cut off, saturated, or points at random. An attack that "
         "follows it finds nothing, whether or not there is something to find.",
     )
 
 
-def _never_rises(found: Margins, threat: ThreatModel) -> Signal:
+def _never_rises(found: Found, threat: ThreatModel) -> Signal:
     """Unsound when, from one point of the curve to the next, the mean margin rises by more than `SURE` standard errors of
     the paired differences and by more than `RISE` of the mean clean margin; or when more broken images than the allowance
     stand again.
@@ -156,27 +158,32 @@ def _never_rises(found: Margins, threat: ThreatModel) -> Signal:
     )
 
 
-def _steps_suffice(found: Margins, threat: ThreatModel) -> Signal:
-    """Unsound when the last doubling of the steps breaks more images than the allowance."""
+def _steps_suffice(found: Found, threat: ThreatModel) -> Signal:
+    """Unsound when the last doubling of the steps breaks more images than twice the allowance: one attack with another start
+    changes more, up to 5 images in 100 on the first rows of the digits track.
+    """
     at, (half, last) = right(found), STEPS[-2:]
     counts = [int((at & (found[f"steps {k}"] > 0)).sum()) for k in (half, last)]
     return Signal(
         name="the curve is flat at its end",
         measured=f"PGD in {threat.label} leaves {counts[0]} images standing after {half} steps and {counts[1]} after {last}",
-        sound=counts[0] - counts[1] <= allowance(len(at)),
+        sound=counts[0] - counts[1] <= 2 * allowance(len(at)),
         explanation="More steps still break more images, so an attack of this many steps has not finished, nor may "
         "AutoAttack's of as many. More steps would give a lower number.",
     )
 
 
-def _beats_blind(found: Margins, threat: ThreatModel) -> Signal:
-    """Unsound when one signed step, or random points, break more images than the allowance that PGD left."""
-    at, left = right(found), found[f"steps {STEPS[-1]}"] > 0
+def _beats_blind(found: Found, threat: ThreatModel) -> Signal:
+    """Unsound when one signed step, or random points, break more images than the allowance that PGD left at every point of
+    the curve and from the clean image.
+    """
+    at = right(found)
+    left = torch.stack([found[name] > 0 for name in ("clean start", *(f"steps {k}" for k in STEPS[1:]))]).all(0)
     names = {"fgsm": "one FGSM step", "noise": f"{DRAWS} random points"}
     missed = {words: int((at & left & (found[name] <= 0)).sum()) for name, words in names.items() if name in found}
     return Signal(
         name="iterated gradients beat one step and chance",
-        measured=f"of the images that {STEPS[-1]} PGD steps in {threat.label} left, "
+        measured=f"of the images that up to {STEPS[-1]} PGD steps in {threat.label} left, "
         + " and ".join(f"{words} broke {count}" for words, count in missed.items()),
         sound=all(count <= allowance(len(at)) for count in missed.values()),
         explanation="An attack that sees the model's gradients at every step should find whatever a single step or blind "
@@ -184,7 +191,7 @@ def _beats_blind(found: Margins, threat: ThreatModel) -> Signal:
     )
 
 
-def _reaches_zero(found: Margins, balls: tuple[ThreatModel, ...]) -> Signal:
+def _reaches_zero(found: Found, balls: tuple[ThreatModel, ...]) -> Signal:
     """Unsound when any image stands in the ball that holds every image: no allowance, since all of them can be broken."""
     last = balls[-1]
     standing = int((right(found) & (found[f"radius {last.eps:g}"] > 0)).sum())
@@ -192,12 +199,12 @@ def _reaches_zero(found: Margins, balls: tuple[ThreatModel, ...]) -> Signal:
         name="accuracy reaches 0",
         measured=f"PGD ({RADIUS_STEPS} steps) leaves {standing} images standing in {last.label}, which holds every image",
         sound=not standing,
-        explanation="In a ball that holds images of other classes every image can be broken. What stands there stands "
-        "because the attack fails, and it may fail in small balls just so.",
+        explanation="In a ball that holds images of other classes every image can be broken. Unless the model gives "
+        "nearly everything one class, what stands there stands because the attack fails, as it may in small balls.",
     )
 
 
-def _larger_is_worse(found: Margins, balls: tuple[ThreatModel, ...]) -> Signal:
+def _larger_is_worse(found: Found, balls: tuple[ThreatModel, ...]) -> Signal:
     """Unsound when from one ball to the next the images standing grow by more than the allowance."""
     at = right(found)
     counts = [int((at & (found[f"radius {ball.eps:g}"] > 0)).sum()) for ball in balls]

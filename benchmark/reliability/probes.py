@@ -1,4 +1,4 @@
-"""What is measured of one model to judge attacks on it: a number an image and a probe, no judgement here.
+"""What is measured of one model to judge attacks on it: numbers of each image, no judgement here.
 
 Margins are the true logit less the largest other, of the float32 model on an image that the harness itself put into the
 ball and the box; the image stands while its margin is above 0.
@@ -17,7 +17,7 @@ from benchmark.attacks import fgsm, pgd
 from benchmark.evaluate import judge
 from benchmark.threats import ThreatModel
 from benchmark.training.objective import margins
-from benchmark.verdicts import into_ball
+from benchmark.verdicts import into_ball, logits
 
 STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius
@@ -25,8 +25,8 @@ RADII = 8
 RADIUS_STEPS = 20  # cross the ball from side to side
 DRAWS = 100
 
-Probe = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # one batch of images and labels to (n,)
-Margins = dict[str, torch.Tensor]
+Found = dict[str, torch.Tensor]  # (n,) each, by name
+Probe = Callable[[torch.Tensor, torch.Tensor], Found]  # of one batch of images and labels
 
 
 def first_threat(threats: tuple[ThreatModel, ...]) -> ThreatModel | None:
@@ -50,10 +50,10 @@ def measure(
     *,
     batch_size: int,
     seed: int = 0,
-    done: Margins | None = None,
-    keep: Callable[[str, Margins], None] = lambda _name, _done: None,
-) -> Margins:
-    """Every probe of `probes`, by name, each (n,) float64 on the CPU.
+    done: Found | None = None,
+    keep: Callable[[str, Found], None] = lambda _name, _done: None,
+) -> Found:
+    """All that `probes` finds, float64 on the CPU.
 
     Args:
         images: (n, c, h, w) float32 in [0, 1].
@@ -71,56 +71,74 @@ def measure(
         parts = []
         for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
             torch.manual_seed(seed)
-            parts.append(probe(x, y).detach().double().cpu())
-        found[name] = torch.cat(parts)
+            parts.append({key: values.detach().double().cpu() for key, values in probe(x, y).items()})
+        found |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
         keep(name, found)
     return found
 
 
 def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
-    """What is measured, in order:
+    """What is measured, in order, each under its own name:
 
     - `clean` margin, and `again`, the same once more with another state of torch's generator;
     - `gradient`, the l2 norm of the margin's gradient, and `loss gradient`, of the cross-entropy's; NaN where there is none;
     - `fgsm`: margin after one signed step of the radius (Linf only);
     - `noise`: the least margin of `DRAWS` random points, corners of the Linf ball or points of the l2 sphere;
-    - `steps <k>`: margin after k steps of PGD, the same start and the same step size, `STEP` of the radius, for each k;
+    - `clean start`: margin after `RADIUS_STEPS` steps of PGD from the image itself;
+    - `steps <k>` and `loss <k>`: margin and cross-entropy after k steps of PGD, the same random start and the same step size,
+      `STEP` of the radius, for each k;
     - `radius <eps>`: margin after `RADIUS_STEPS` steps of PGD in a ball of that size.
     """
 
-    def pgd_in(ball: ThreatModel, steps: int) -> Probe:
-        def probe(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            found = pgd.attack(model, x, y, ball, seed=seed, steps=steps, step_size=STEP * ball.eps)
-            return _margin(model, found, x, y, ball, "pgd")
+    def pgd_in(ball: ThreatModel, name: str, steps: int, loss: str = "", random_start: bool = True) -> Probe:
+        def probe(x: torch.Tensor, y: torch.Tensor) -> Found:
+            size = STEP * ball.eps
+            found = pgd.attack(model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start)
+            output = logits(model, into_ball(found, x, ball, "pgd"), len(x))
+            # float64, lest rounding hide a rise that the attack itself could see
+            losses = {loss: functional.cross_entropy(output.double(), y, reduction="none")} if loss else {}
+            return {name: margins(output, y), **losses}
 
         return probe
 
-    def again(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def again(x: torch.Tensor, y: torch.Tensor) -> Found:
         torch.manual_seed(seed + 1)
-        return judge(model, x, y, len(x)).margin
+        return {"again": _margin(model, x, y)}
 
-    def one_step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return _margin(model, fgsm.attack(model, x, y, threat, seed=seed), x, y, threat, "fgsm")
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> Found:
+        return {"gradient": _gradient_norm(lambda probe: margins(model(probe), y).sum(), x)}
+
+    def loss_gradient(x: torch.Tensor, y: torch.Tensor) -> Found:
+        return {"loss gradient": _gradient_norm(lambda p: functional.cross_entropy(model(p), y, reduction="sum"), x)}
+
+    def one_step(x: torch.Tensor, y: torch.Tensor) -> Found:
+        found = fgsm.attack(model, x, y, threat, seed=seed)
+        return {"fgsm": _margin(model, into_ball(found, x, threat, "fgsm"), y)}
 
     found: dict[str, Probe] = {
-        "clean": lambda x, y: judge(model, x, y, len(x)).margin,
+        "clean": lambda x, y: {"clean": _margin(model, x, y)},
         "again": again,
-        "gradient": lambda x, y: _gradient_norm(lambda probe: margins(model(probe), y).sum(), x),
-        "loss gradient": lambda x, y: _gradient_norm(
-            lambda probe: functional.cross_entropy(model(probe), y, reduction="sum"), x
-        ),
-        "noise": lambda x, y: noise(model, x, y, threat, seed),
+        "gradient": gradient,
+        "loss gradient": loss_gradient,
+        "noise": lambda x, y: {"noise": noise(model, x, y, threat, seed)},
     }
     if threat.norm == "Linf":
         found["fgsm"] = one_step
-    found |= {f"steps {k}": pgd_in(threat, k) for k in STEPS}
-    return found | {f"radius {ball.eps:g}": pgd_in(ball, RADIUS_STEPS) for ball in radii(threat, shape)}
+    found["clean start"] = pgd_in(threat, "clean start", RADIUS_STEPS, random_start=False)
+    found |= {f"steps {k}": pgd_in(threat, f"steps {k}", k, f"loss {k}") for k in STEPS}
+    return found | {name: pgd_in(ball, name, RADIUS_STEPS) for name, ball in _named(radii(threat, shape)).items()}
 
 
-def probed_within(found: Margins, threat: ThreatModel) -> torch.Tensor:
+def _named(balls: tuple[ThreatModel, ...]) -> dict[str, ThreatModel]:
+    return {f"radius {ball.eps:g}": ball for ball in balls}
+
+
+def probed_within(found: Found, threat: ThreatModel) -> torch.Tensor:
     """(n,) bool: images that some probe inside `threat` showed to be wrong."""
     inside = [
-        name for name in found if name in ("fgsm", "noise", f"radius {threat.eps:g}") or name.startswith("steps ")
+        name
+        for name in found
+        if name in ("fgsm", "noise", "clean start", f"radius {threat.eps:g}") or name.startswith("steps ")
     ]
     return torch.stack([found[name] <= 0 for name in inside]).any(0)
 
@@ -132,14 +150,12 @@ def noise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: ThreatMode
         drawn = torch.randn(x.shape, generator=generator).to(x.device)
         size = drawn.abs() if threat.norm == "Linf" else drawn.flatten(1).norm(dim=1)[:, None, None, None]
         found = (x + threat.eps * drawn / size.clamp(min=1e-12)).clamp(0, 1)
-        least = torch.minimum(least, _margin(model, found, x, y, threat, "noise"))
+        least = torch.minimum(least, _margin(model, into_ball(found, x, threat, "noise"), y))
     return least
 
 
-def _margin(
-    model: nn.Module, found: torch.Tensor, x: torch.Tensor, y: torch.Tensor, ball: ThreatModel, name: str
-) -> torch.Tensor:
-    return judge(model, into_ball(found, x, ball, name), y, len(x)).margin
+def _margin(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return judge(model, x, y, len(x)).margin
 
 
 def _gradient_norm(loss: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from benchmark.evaluate import judge
 from benchmark.records import AttackSpec, ModelFacts, ThreatModel, to_json
 from benchmark.reliability import compare
 from benchmark.reliability import judge as judgement
-from benchmark.reliability.probes import Margins, first_threat, measure, probed_within, radii
+from benchmark.reliability.probes import Found, first_threat, measure, probed_within, radii
 from benchmark.signals import Reliability
 from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
 from benchmark.stages.model import evaluation_images, set_up, trained_model
@@ -91,10 +91,10 @@ def _measured(
     threat: ThreatModel,
     checkpoint: Path,
     clock: Clock,
-) -> Margins:
+) -> Found:
     """The probes, resumed from `checkpoint`."""
 
-    def keep(name: str, found: Margins) -> None:
+    def keep(name: str, found: Found) -> None:
         files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in found.items()}))
         clock.lap()
         print(f"{row.row}: probed {name}", flush=True)
