@@ -197,7 +197,7 @@ def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> Non
     shown = project.rvb("show", "Tiny2026Mask-small", "--track", "tiny").stdout
     assert all(f'doubt about "{name}"' in shown for name in doubts)
     site = project.root / "work/tiny/site"
-    assert f"⚠ {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
+    assert f"⚠ doubts: {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
     page = (site / "models/Tiny2026Mask-small/index.html").read_text()
     assert page.count("⚠ doubtful") == len(doubts)
 

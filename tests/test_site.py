@@ -91,19 +91,19 @@ def rendered(tmp_path) -> Path:
 
 
 def board_cell(index: str, row: str) -> str:
-    """The cell of doubts of a row: the one after its division."""
-    found = re.search(rf'data-row="{row}".*?<td>closed</td>(<td.*?</td>)', index, re.S)
+    """The cell of trust of a row, which says its doubts too."""
+    found = re.search(rf'data-row="{row}".*?(<td class="first">rebuilt.*?</td>)', index, re.S)
     assert found
     return found[1]
 
 
 def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
     index = (rendered / "index.html").read_text()
-    assert "2 of 3" in board_cell(index, "Doubtful-v")
-    assert 'title="sign &lt;0&gt;; sign &lt;1&gt;: in doubt"' in board_cell(index, "Doubtful-v")
+    assert "⚠ doubts: 2 of 3" in board_cell(index, "Doubtful-v")
+    assert 'title="in doubt: sign &lt;0&gt;; sign &lt;1&gt;"' in board_cell(index, "Doubtful-v")
     assert 'href="models/Doubtful-v/index.html#attacks-trusted"' in board_cell(index, "Doubtful-v")
-    assert ">none</td>" in board_cell(index, "Sound-v")
-    assert ">–</td>" in board_cell(index, "Unjudged-v")
+    assert ">no doubts</small>" in board_cell(index, "Sound-v")
+    assert ">doubts: –</small>" in board_cell(index, "Unjudged-v")
     assert "<dt>doubts</dt>" in index
 
 
