@@ -24,7 +24,7 @@ console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 ENGINES = ("fast", "reference")
-STAGES = ("data", "train", "attack", "certify", "smooth", "corrupt", "collect")
+STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "collect")
 
 
 def main() -> None:
@@ -104,6 +104,8 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
     for attack in record.attacks:
         for warning in attack.warnings:
             console.print(f"warning: {attack.id}: {warning}")
+    for doubt in record.reliability.doubts if record.reliability else ():
+        console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
 
 
 @app.command()
@@ -204,7 +206,9 @@ def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], 
 
 @app.command()
 def stage(
-    name: Annotated[str, typer.Argument(help="data, train, attack-<suite>, certify, smooth, corrupt or collect.")],
+    name: Annotated[
+        str, typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth, corrupt or collect.")
+    ],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
     engine: EngineOption = "",
@@ -238,6 +242,10 @@ def stage(
         from benchmark.stages.attack import attack_row
 
         attack_row(*names, suite, _engine(engine))
+    elif kind == "reliability":
+        from benchmark.stages.reliability import reliability_row
+
+        reliability_row(*names)
     elif kind == "certify":
         from benchmark.stages.certify import certify_row
 

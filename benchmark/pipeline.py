@@ -129,6 +129,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation"]}]
         params.append({submission_file: [f"{place}.model", f"{place}.certificate"]})
+    elif kind == "reliability":
+        inputs = [data, weights, *(str(row.folder / s) for s in row.stages() if s.startswith("attack-"))]
+        params = [*evaluation, {track_file: ["evaluation", "suites"]}]
+        params.append({submission_file: [f"{place}.model"]})
     elif kind == "smooth":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "smoothing", "certified_radii"]}]

@@ -1,5 +1,6 @@
-"""The typed, frozen records that pass between stages, to and from JSON and YAML. Imports only threats.py, certified.py and
-corrupted.py.
+"""The typed, frozen records that pass between stages, to and from JSON and YAML.
+
+Of the project it imports threats.py, certified.py, corrupted.py and signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
 from benchmark.corrupted import SMALLEST, CorruptionResult, CorruptionSpec
+from benchmark.signals import Reliability
 from benchmark.threats import AttackSpec, Engine, Frozen, Proportion, ThreatModel, check_distinct
 
 TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
@@ -269,6 +271,7 @@ class Record(Frozen):
     certified: tuple[CertifiedResult, ...] = ()
     smoothed: SmoothedResult | None = None
     corrupted: CorruptionResult | None = None
+    reliability: Reliability | None = None
     parameters: int
     flops: int
     training: TrainingResult

@@ -28,6 +28,7 @@ from safetensors.numpy import load_file
 
 from benchmark.headline import headline
 from benchmark.records import Record, Track
+from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
 
 HERE = Path(__file__).parent
@@ -121,6 +122,7 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
         shutil.copy(source / "record.json", target)
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
+        details["charts"] = reliability_charts(row.record)
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)
 

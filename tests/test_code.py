@@ -24,7 +24,7 @@ def test_changing_one_attack_concerns_its_own_stages_only() -> None:
     assert [stage for stage in row.stages() if cw in row.code(stage)] == ["attack-papers"]
 
 
-STAGES = ["train", "attack-standard", "attack-papers", "certify", "smooth", "collect"]
+STAGES = ["train", "attack-standard", "attack-papers", "reliability", "certify", "smooth", "collect"]
 
 
 @pytest.mark.slow

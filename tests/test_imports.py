@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "corrupted", "records", "errors", "files"}
+BASE = {"threats", "certified", "corrupted", "signals", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
     "corrupted": {"threats", "errors"},
-    "records": {"threats", "certified", "corrupted"},
+    "signals": {"threats"},
+    "records": {"threats", "certified", "corrupted", "signals"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -32,6 +33,7 @@ ALLOWED = {
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
     "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
+    "reliability": BASE | {"attacks", "evaluate", "reliability", "training", "verdicts"},
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}

@@ -166,6 +166,42 @@ def test_data_that_changed_is_refused_with_both_hashes(built) -> None:
     assert len(re.findall(r"[0-9a-f]{64}", result.stderr)) == 2
 
 
+ROUNDED = """
+import torch
+from torch import nn
+
+
+class Rounded(nn.Module):
+    def forward(self, x):
+        return torch.round(4 * x) / 4
+
+
+def build(data, **model):
+    return nn.Sequential(Rounded(), nn.Flatten(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, data.classes))
+"""
+
+
+def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> None:
+    project.add("Tiny2026Mask")
+    folder = project.root / "submissions/Tiny2026Mask"
+    (folder / "method.py").write_text(ROUNDED)
+    text = (folder / "submission.yaml").read_text()
+    assert "        certificate: {name: local}\n" in text
+    text = text.replace("        certificate: {name: local}\n", "").replace("variants:", "division: open\nvariants:", 1)
+    (folder / "submission.yaml").write_text(text)
+    project.rvb("repro", "--track", "tiny")
+    record = json.loads((project.root / "work/tiny/Tiny2026Mask-small/record/record.json").read_text())
+    assert record["clean"]["count"] >= 4
+    doubts = {signal["name"]: signal for signal in record["reliability"]["signals"] if not signal["sound"]}
+    assert {"the margin has gradients", "steps raise the loss", "AutoAttack's own flags"} <= set(doubts)
+    shown = project.rvb("show", "Tiny2026Mask-small", "--track", "tiny").stdout
+    assert all(f'doubt about "{name}"' in shown for name in doubts)
+    site = project.root / "work/tiny/site"
+    assert f"⚠ doubts: {len(doubts)} of {len(record['reliability']['signals'])}" in (site / "index.html").read_text()
+    page = (site / "models/Tiny2026Mask-small/index.html").read_text()
+    assert page.count("⚠ doubtful") == len(doubts)
+
+
 def test_a_board_without_records_is_an_explained_page(project) -> None:
     project.add("Tiny2026Net")
     project.rvb("pipeline")

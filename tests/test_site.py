@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save
 
 from benchmark import tracks
 from benchmark.records import Proportion, Record
@@ -50,6 +55,76 @@ def record(
             "sha256": {}, "environment": {},
         }
     )  # fmt: skip
+
+
+def reliability(doubtful: int = 0) -> dict:
+    signals = [
+        {"name": f"sign <{i}>", "measured": f"{i} & more", "sound": i >= doubtful, "explanation": f"why {i}"}
+        for i in range(3)
+    ]
+    steps = [{"steps": k, "margin": m, "accuracy": a} for k, m, a in ((0, 2.0, 0.9), (10, 0.5, 0.6), (100, -0.2, 0.5))]
+    radii = [{"eps": e, "accuracy": a} for e, a in ((0.15, 0.5), (0.4, 0.1), (1.0, 0.0))]
+    gradients = {"images": 97, "zeros": 0, "quantiles": [(0.0, 0.5), (0.5, 1.5), (1.0, 4.0)]}
+    threat = {"norm": "Linf", "eps": 0.15}
+    return {"threat": threat, "signals": signals, "gradients": gradients, "steps": steps, "radii": radii}
+
+
+def judged(name: str, found: dict | None) -> Record:
+    return Record.model_validate(record(name, 40, 30).model_dump() | {"reliability": found})
+
+
+@pytest.fixture
+def rendered(tmp_path) -> Path:
+    """A site of three rows: one in doubt, one without, one whose attacks were not judged."""
+    records = [judged("Doubtful", reliability(2)), judged("Sound", reliability()), judged("Unjudged", None)]
+    for made in records:
+        folder = tmp_path / made.row / "record"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(made.model_dump_json())
+        pq.write_table(
+            pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]}),
+            folder / "evidence.parquet",
+        )
+        (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
+    track = tracks.load("digits")
+    build.render(tmp_path / "site", track, rank(records, track), tmp_path)
+    return tmp_path / "site"
+
+
+def board_cell(index: str, row: str) -> str:
+    """The cell of trust of a row, which says its doubts too."""
+    found = re.search(rf'data-row="{row}".*?(<td class="first">rebuilt.*?</td>)', index, re.S)
+    assert found
+    return found[1]
+
+
+def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
+    index = (rendered / "index.html").read_text()
+    assert "⚠ doubts: 2 of 3" in board_cell(index, "Doubtful-v")
+    assert 'title="in doubt: sign &lt;0&gt;; sign &lt;1&gt;"' in board_cell(index, "Doubtful-v")
+    assert 'href="models/Doubtful-v/index.html#attacks-trusted"' in board_cell(index, "Doubtful-v")
+    assert ">no doubts</small>" in board_cell(index, "Sound-v")
+    assert ">doubts: –</small>" in board_cell(index, "Unjudged-v")
+    assert "<dt>doubts</dt>" in index
+
+
+def test_the_models_page_explains_each_doubt_and_draws_the_curves(rendered) -> None:
+    pages = {
+        name: (rendered / "models" / f"{name}-v" / "index.html").read_text()
+        for name in ("Doubtful", "Sound", "Unjudged")
+    }
+    assert "Not without doubt" in pages["Doubtful"]
+    assert pages["Doubtful"].count("⚠ doubtful") == 2
+    for i, shown in enumerate((True, True, False)):
+        assert (f"why {i}" in pages["Doubtful"]) is shown
+        assert f"why {i}" not in pages["Sound"]
+    assert "No sign against them" in pages["Sound"]
+    assert pages["Sound"].count("<td>sound</td>") == 3
+    assert "sign &lt;0&gt;" in pages["Sound"]
+    assert pages["Sound"].count("<svg") == 2
+    assert "0.5 (least), 1.5 (50% lie below), 4 (greatest)" in pages["Sound"]
+    assert "Can the attacks be trusted?" not in pages["Unjudged"]
+    assert "<svg" not in pages["Unjudged"]
 
 
 def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
@@ -129,7 +204,9 @@ def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
         links = re.findall(r'(?:src|href)="([^"]+)"', text)
         for link in links:
             if not link.startswith(("data:", "https://")):
-                assert (page.parent / link).exists(), f"{page}: {link}"
+                target, _, place = link.partition("#")
+                assert (page.parent / target).exists(), f"{page}: {link}"
+                assert not place or f'id="{place}"' in (page.parent / target).read_text()
         loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:[^"]+)"', text)
         assert not loaded, "the site must not need the network"
     index = pages[0].read_text()
@@ -138,6 +215,9 @@ def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
     assert f"<b>{100 * clean['value']:.1f}</b>" in index
     (smoothed,) = content["smoothed"]["certified"]
     assert f"<b>{100 * smoothed['accuracy']['value']:.1f}</b>" in index
+    assert "Can the attacks be trusted?" in pages[1].read_text()
+    measured = content["reliability"]["signals"][0]["measured"]
+    assert html.escape(measured, quote=False) in pages[1].read_text() + pages[2].read_text()
     assert content["smoothed"]["guarantee"] in pages[1].read_text() + pages[2].read_text()
     assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
 

@@ -256,11 +256,11 @@ class _L2(_Rule):
         second = self._window(other // self.width, other % self.width, side)
         change = best - clean
         spent = column(sizes(change, "L2"))
-        mass = ((change * (window | second)) ** 2).sum((-2, -1), keepdim=True).sqrt()
-        old = change * window / (1e-12 + ((change * window) ** 2).sum((-2, -1), keepdim=True).sqrt())
+        mass = _planes(change * (window | second))
+        old = change * window / (1e-12 + _planes(change * window))
         new = old + self._placed(top, left, side, turn, window) * signs
         free = torch.clamp(eps**2 - spent**2, min=0) / self.channels
-        new = new / (1e-12 + (new**2).sum((-2, -1), keepdim=True).sqrt()) * (free + mass**2).sqrt()
+        new = new / (1e-12 + _planes(new)) * (free + mass**2).sqrt()
         moved = torch.where(window, new, torch.where(second, 0.0, change))
         return torch.clamp(clean + normalise(moved, "L2") * eps, 0.0, 1.0)
 
@@ -272,3 +272,8 @@ class _L2(_Rule):
         limit = self.shapes.shape[-1] - 1
         shape = self.shapes[column(side), column(turn), row.clamp(0, limit), col.clamp(0, limit)]
         return torch.where(window, shape, 0.0)
+
+
+def _planes(points: torch.Tensor) -> torch.Tensor:
+    """The l2 norm of each channel of (m, c, h, w): (m, c, 1, 1). As rows of a matrix, whose sums no other row rounds."""
+    return (points.flatten(0, 1).flatten(1) ** 2).sum(1).sqrt().view(*points.shape[:2], 1, 1)

@@ -16,6 +16,7 @@ from benchmark import errors, evidence, files, scratch
 from benchmark.data.images import evaluation_split
 from benchmark.errors import BenchmarkError
 from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
+from benchmark.signals import Reliability
 from benchmark.stages.context import Entry, entry
 
 
@@ -50,6 +51,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
     paths = {stage: row.folder / stage / "verdicts.parquet" for stage in row.stages() if stage.startswith("attack-")}
     if row.settings.certificate:
         paths["certify"] = row.folder / "certify" / "radii.parquet"
+    if "reliability" in row.stages():
+        paths["reliability"] = row.folder / "reliability" / "probes.parquet"
     if row.track.smoothing:
         paths["smooth"] = row.folder / "smooth" / "smoothed.parquet"
     if row.track.corruptions:
@@ -88,6 +91,9 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
     if row.track.corruptions:
         about_corruptions = files.read_json(row.folder / "corrupt" / "corruptions.json")
         corrupted = evidence.corrupted(merged, row.track.corruptions, **about_corruptions)
+    reliability = None
+    if "reliability" in row.stages():
+        reliability = Reliability.model_validate(files.read_json(row.folder / "reliability" / "reliability.json"))
     about = {stage: files.read_json(row.folder / stage / "stage.json") for stage in row.stages() if stage != "collect"}
     environments = {stage: info["environment"] for stage, info in about.items()}
     return Record(
@@ -111,6 +117,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         certified=evidence.certified(merged, row.track, certificate.name) if certificate else (),
         smoothed=smoothed,
         corrupted=corrupted,
+        reliability=reliability,
         parameters=facts[0].parameters,
         flops=facts[0].flops,
         training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),

@@ -78,7 +78,8 @@ class Entry:
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
         corrupt = ["corrupt"] if self.track.corruptions else []
-        return ["train", *attacks, *certify, *smooth, *corrupt, "collect"]
+        reliability = ["reliability"] if any(threat.eps for threat in self.track.threats) else []
+        return ["train", *attacks, *reliability, *certify, *smooth, *corrupt, "collect"]
 
     def code(self, stage: str) -> list[Path]:
         """The project files that `stage` really imports for this row: those named by its settings and theirs."""
