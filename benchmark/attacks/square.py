@@ -45,6 +45,7 @@ class _Chains:
         self.best = self.rule.begin(search.images, self.best)
         self.codes = torch.stack(codes).to(device)  # (m, QUERIES)
         self.margin = self._margins(self.best, self.image)
+        search.record(self.image, self.best, self.margin <= 0)
         self.query = torch.zeros_like(self.image)
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
@@ -106,6 +107,8 @@ class _Chains:
             kept = ~taken & (place < first[row])
             self.refused[row[kept], code[kept]] = True
             self.refused[row[taken]] = False
+        # a point thrown away is not recorded even if misclassified: verdicts must not depend on how many were tried at once
+        self.search.record(self.image[row[taken]], points[taken], margin[taken] <= 0)
         self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
         if len(row):
             self.taken = 0.9 * self.taken + 0.1 * max(float(taken.sum()) / len(row), 1e-3)
@@ -116,9 +119,7 @@ class _Chains:
         row = torch.arange(len(points), device=points.device)
         own = logits[row, label].clone()
         logits[row, label] = -torch.inf
-        margin = own - logits.amax(1)
-        self.search.record(image, points, margin <= 0)
-        return margin
+        return own - logits.amax(1)
 
     def _leave(self, ended: torch.Tensor) -> None:
         if ended.any():
