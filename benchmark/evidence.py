@@ -72,6 +72,16 @@ def attack_ids(evidence: pa.Table) -> list[str]:
     return [name.removesuffix(":success") for name in evidence.column_names if name.endswith(":success")]
 
 
+def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
+    """Which images (n,) the probes of the stage `reliability` broke, by the norm and radius of the ball."""
+    found = {}
+    for name in evidence.column_names:
+        if name.startswith("probed "):
+            _, norm, eps = name.split(" ")
+            found[norm, float(eps)] = _column(evidence, name)
+    return found
+
+
 def check_sandwich(evidence: pa.Table, row: str) -> None:
     """
     Raises:
@@ -101,6 +111,14 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
                 f"{row}: image {image} is certified at l2 {radius[image]:.6g} (clean margin {margin[image]:.6g}) but "
                 f"{attack} broke it at l2 {distance[image]:.6g} (margin {_column(evidence, f'{attack}:margin')[image]:.6g}); "
                 "the certificate is wrong and nothing is published"
+            )
+    for (norm, eps), broken in probed(evidence).items():
+        contradicted = np.flatnonzero(broken & (norm == "L2") & (eps <= radius))
+        if len(contradicted):
+            image = int(contradicted[0])
+            raise BenchmarkError(
+                f"{row}: image {image} is certified at l2 {radius[image]:.6g} (clean margin {margin[image]:.6g}) but a "
+                f"probe broke it within l2 {eps:g}; the certificate is wrong and nothing is published"
             )
 
 
@@ -140,7 +158,7 @@ def after_attack(evidence: pa.Table, attack: str) -> Proportion:
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
     """For each threat model of the track: images right when clean that no attack broke within its radius, be it the
-    track's or one of the `adaptive` ones, brought against the row.
+    track's, one of the `adaptive` ones, brought against the row, or a probe of the attacks' reliability.
     """
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
@@ -149,6 +167,9 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
         for attack in attack_ids(evidence):
             near = _column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
             standing &= ~(_column(evidence, f"{attack}:success") & near)
+        for (norm, eps), broken in probed(evidence).items():
+            if norm == threat.norm and eps <= threat.eps:
+                standing &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
         results.append(RobustResult(threat=threat, accuracy=proportion(standing), attacks=inside))
     return tuple(results)

@@ -84,6 +84,20 @@ def test_certified_and_attacked_stops_with_index_verdicts_and_margins(radii, ima
     assert "nothing is published" in text
 
 
+def test_images_that_a_probe_broke_count_as_lost_from_its_radius_on_and_contradict_certificates() -> None:
+    track = tracks.load("digits")
+    before = {r.threat.label: r.accuracy.count for r in evidence.robust(table(), track)}
+    assert before == {"Linf 0.15": 2, "L2 0.5": 2, "L2 1": 1}
+    first, nobody = [True, False, False, False], [False] * 4
+    for column, lost in (("probed Linf 0.1", {"Linf 0.15"}), ("probed L2 0.7", {"L2 1"}), ("probed Linf 0.2", set())):
+        probed = table(**{column: first, "probed L2 0.01": nobody})
+        after = {r.threat.label: r.accuracy.count for r in evidence.robust(probed, track)}
+        assert after == {name: count - (name in lost) for name, count in before.items()}
+        evidence.check_sandwich(probed, "row")  # image 0 is certified at 0.6
+    with pytest.raises(BenchmarkError, match=r"image 0 is certified at l2 0\.6 .* a probe broke it within l2 0\.6;"):
+        evidence.check_sandwich(table(**{"probed L2 0.6": first}), "row")
+
+
 def test_certified_but_wrong_when_clean_stops() -> None:
     with pytest.raises(BenchmarkError, match=r"image 3 is certified at l2 0\.1 but misclassified"):
         evidence.check_sandwich(table(certified_l2=[0.6, 0.3, 0.8, 0.1]), "row")

@@ -10,6 +10,7 @@ from benchmark.records import Record
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
 from benchmark.stages.data import prepare_data
+from benchmark.stages.reliability import reliability_row
 from benchmark.stages.train import train_row
 
 TRACK = """\
@@ -74,10 +75,11 @@ def new(root: Path) -> Project:
 
 
 def run() -> None:
-    """Trains and attacks the row of the project in the working directory."""
+    """Trains, attacks and probes the row of the project in the working directory."""
     prepare_data("tiny")
     train_row(*NAMES)
     attack_row(*NAMES, "papers")
+    reliability_row(*NAMES)
 
 
 def robust(project: Project, code: str | None = None, *specs: str) -> int:

@@ -47,8 +47,8 @@ def signals(ran: list[Ran], right: np.ndarray, objections: tuple[str, ...] = ())
 
 
 def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> Signal | None:
-    """Unsound when a probe broke an image within `threat` that every attack of the suites in that ball left: the accuracy
-    there is too high by that much, whatever the reason. No allowance: each such image is an example, not a sign.
+    """Unsound when a probe broke an image within `threat` that every attack of the suites in that ball left. The image
+    counts as lost; that weaker attacks had to find it is the doubt. No allowance: each is an example, not a sign.
 
     Args:
         probed: (n,) bool, right when clean and broken by a probe within `threat`.
@@ -61,7 +61,7 @@ def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatMo
         name="probes find nothing new",
         measured=f"images that probes within {threat.label} broke and every attack of the track left there: {new}",
         sound=not new,
-        explanation="These images are not robust, though the row counts them: its accuracy in this ball is too high by them.",
+        explanation="These images count as lost, but the row's attacks should have found them: there may be more.",
     )
 
 

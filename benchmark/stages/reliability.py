@@ -75,6 +75,8 @@ def _judge_row(row: Entry, threat: ThreatModel, folder: Path, device: torch.devi
     clean = judge(model, images, labels, batch_size)
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
     columns |= {f"probe {name}": values for name, values in found.items()}
+    columns |= {f"probed {ball.norm} {ball.eps:g}": found[f"radius {ball.eps:g}"] <= 0 for ball in balls}
+    columns[f"probed {threat.norm} {threat.eps:g}"] = probed_within(found, threat)
     out = folder / "out"
     out.mkdir(exist_ok=True)
     pq.write_table(pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "probes.parquet")
