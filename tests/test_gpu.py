@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmark import submissions, tracks
+from benchmark.attacks import auto_attack, square
 from benchmark.certificates.local import certify
 from benchmark.evaluate import judge, run_attack
 from benchmark.records import AttackSpec
@@ -42,6 +43,19 @@ def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> Non
     )
     again = judge(model("cpu"), state.adversarial.cpu(), labels, 20)
     assert torch.allclose(again.margin, after.margin.cpu(), atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_the_fast_engine_breaks_the_same_images_as_on_the_cpu(images, norm, monkeypatch) -> None:
+    """The random streams are the same; rounding may move an image that is broken or not by a hair: one of 20 at most."""
+    monkeypatch.setattr(square, "QUERIES", 300)
+    labels = model("cpu")(images).argmax(1)
+    here = auto_attack(model("cpu"), images, labels, norm=norm, eps=0.05)
+    there = auto_attack(model("cuda"), images, labels, norm=norm, eps=0.05)
+    assert there.adversarial.device.type == "cpu"
+    assert int((here.robust != there.robust).sum()) <= 1
+    again = judge(model("cpu"), there.adversarial, labels, 20)
+    assert (again.margin[~there.robust] <= 1e-4).all()
 
 
 @pytest.mark.slow
