@@ -131,7 +131,9 @@ def _run_component(
 ) -> None:
     options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
     if hasattr(module, "engines"):
-        options |= {"engine": engine, "slots": batch_size}
+        options["engine"] = engine
+    if hasattr(module, "per_image"):
+        options["slots"] = batch_size
     if state.component != component:
         state.component, state.batch, state.queue = component, 0, state.standing.nonzero()[:, 0].tolist()
     batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
@@ -139,7 +141,7 @@ def _run_component(
         if number < state.batch or not len(index):
             continue
         report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}")
-        if hasattr(module, "engines"):
+        if hasattr(module, "per_image"):
             options["indices"] = index.tolist()
         with logged_warnings() as warnings:
             found = _call(module, model, images[index], labels[index], spec, options)

@@ -8,7 +8,7 @@ import torch
 from tiny_models import Linear, grey_images
 from torch import nn
 
-from benchmark.attacks import autoattack, cw, fgsm, pgd
+from benchmark.attacks import apgd, autoattack, cw, fgsm, pgd
 from benchmark.errors import BenchmarkError
 from benchmark.evaluate import run_attack
 from benchmark.records import AttackSpec, ThreatModel
@@ -46,6 +46,19 @@ def test_attack_succeeds_just_outside_the_exact_radius_and_fails_just_inside(nor
             components = ("apgd-ce", "apgd-t")  # Square takes seconds
             found = [autoattack.attack(model, x, y, threat, seed=0, component=c) for c in components]
         assert any(bool(broken(model, into_ball(f, x, threat, name), y)) for f in found) is expected
+
+
+def test_apgd_restarts_find_more_and_the_first_is_that_of_one(linear) -> None:
+    model, images, labels = linear
+    threat = ThreatModel(norm="L2", eps=float(model.radius(images, labels, "L2").median()))
+    once = apgd.attack(model, images, labels, threat, seed=0)
+    five = apgd.attack(model, images, labels, threat, seed=0, restarts=5)
+    first = broken(model, once, labels)
+    assert torch.equal(once[first], five[first])
+    assert (broken(model, five, labels) >= first).all()
+    assert not torch.equal(apgd.attack(model, images, labels, threat, seed=0, indices=list(range(5, 21))), once)
+    with pytest.raises(BenchmarkError, match="apgd with 0 restarts does nothing"):
+        apgd.attack(model, images, labels, threat, seed=0, restarts=0)
 
 
 def test_cw_finds_nearly_the_exact_l2_radius(linear) -> None:

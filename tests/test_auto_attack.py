@@ -12,7 +12,7 @@ from torch import nn
 
 import benchmark.attacks
 from benchmark.attacks import auto_attack
-from benchmark.attacks import square as square_module
+from benchmark.attacks.engine import square as square_module
 from benchmark.auto_attack import Attacked
 from benchmark.errors import BenchmarkError
 from benchmark.verdicts import distances

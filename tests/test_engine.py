@@ -9,9 +9,10 @@ from tiny_models import Linear, grey_images
 from torch import nn
 from torch.nn.functional import one_hot
 
-from benchmark.attacks import apgd, autoattack, fab, square
-from benchmark.attacks.slots import Search
-from benchmark.attacks.streams import generator
+from benchmark.attacks import autoattack
+from benchmark.attacks.engine import apgd, fab, square
+from benchmark.attacks.engine.slots import Search
+from benchmark.attacks.engine.streams import generator
 from benchmark.errors import BenchmarkError
 from benchmark.threats import ThreatModel
 
@@ -256,14 +257,14 @@ def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
 
     def start(image: torch.Tensor, target: torch.Tensor):
         begun.extend(zip(image.tolist(), target.tolist(), strict=True))
-        return {"left": 2 + image}
+        return {"left": 2 + image, "point": images[image] + 0.05}
 
     def advance(state) -> torch.Tensor:
         nonlocal most
         most = max(most, len(state["image"]))
         state["left"] -= 1
         wrong = (state["image"] == 0) & (state["left"] == 0)
-        search.record(state["image"], images[state["image"]] + 0.05, wrong)
+        search.record(state, wrong)
         return state["left"] == 0
 
     search.run([(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (2, 1)], start, advance)
@@ -271,6 +272,30 @@ def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
     assert most == 2
     assert search.broken.tolist() == [True, False, False]
     assert torch.equal(search.adversarial[1:], images[1:])
+
+
+def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None:
+    """Whichever is there first: the second and the third break the image at once, the first after three steps."""
+    model = Linear(classes=6).eval().requires_grad_(False)
+    images = grey_images(1)
+    search, steps = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), []
+
+    def start(image: torch.Tensor, target: torch.Tensor):
+        return {
+            "left": torch.where(target == 0, 3, 1),
+            "point": images[image] + 0.01 * (1 + target[:, None, None, None]),
+        }
+
+    def advance(state) -> torch.Tensor:
+        steps.append(state["target"].tolist())
+        state["left"] -= 1
+        search.record(state, state["left"] == 0)
+        return state["left"] == 0
+
+    search.run([(0, 0), (0, 1), (0, 2)], start, advance)
+    assert steps == [[0, 1, 2], [0], [0]]
+    assert search.by.tolist() == [0]
+    assert torch.equal(search.adversarial, images + 0.01)
 
 
 def test_the_schedule_is_the_published_one() -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from benchmark import submissions, tracks
-from benchmark.attacks import auto_attack, square
+from benchmark.attacks import auto_attack
+from benchmark.attacks.engine import square
 from benchmark.certificates.local import certify
 from benchmark.evaluate import judge, run_attack
 from benchmark.records import AttackSpec

@@ -3,7 +3,7 @@
 Two engines. `reference` is the authors' attack files, untouched. Their loop runs each component on the images that those
 before it left standing, each batch with the same seed; running the components one by one on those images is therefore the
 same computation (a test compares the two), and lets the harness keep what is done after each. `fast` is the same
-algorithms, budgets and schedules over runs side by side (slots.py), with a random stream an image: what it finds for an
+algorithms, budgets and schedules over runs side by side (engine/), with a random stream an image: what it finds for an
 image does not depend on the batch, on its order, or on the other images.
 
 The package seeds itself from the clock unless told otherwise; here `seed` is required. The standard version's nine targets
@@ -18,13 +18,14 @@ import pyautoattack
 import torch
 from torch import nn
 
-from benchmark.attacks import apgd, fab, square
-from benchmark.attacks.slots import Search
+from benchmark.attacks.engine import apgd, fab, square
+from benchmark.attacks.engine.slots import Search
 from benchmark.errors import BenchmarkError
 from benchmark.records import ThreatModel
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = ("fast", "reference")
+per_image = True
 TARGETS = 9
 LOG = logging.getLogger("auto-attack")
 

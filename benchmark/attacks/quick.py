@@ -16,6 +16,7 @@ from benchmark.records import ThreatModel
 
 components = ("apgd-ce", "apgd-t")
 engines = ("fast", "reference")
+per_image = True
 
 
 def attack(

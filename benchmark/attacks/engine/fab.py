@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from pyautoattack.fab_projections import projection_l2, projection_linf
 
-from benchmark.attacks.slots import Search, State, column, sizes
+from benchmark.attacks.engine.slots import Search, State, column, sizes
 
 STEPS, ALPHA, ETA, BETA = 100, 0.1, 1.05, 0.9
 
@@ -53,7 +53,7 @@ def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
     """Records the points that are misclassified and in the ball; which they are (m,)."""
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
     wrong = (logits.argmax(1) != state["label"]) & near
-    search.record(state["image"], state["point"], wrong)
+    search.record(state, wrong)
     return wrong
 
 

@@ -1,8 +1,9 @@
 """Attack runs side by side: full batches for the model whatever each run's progress, and the model's calls.
 
 A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
-image another run has broken, takes the next run that is waiting. No run sees another, so its result is that of the
-sequential attack; that its rounding is the same too is what `MIN_ROWS` is for.
+image an earlier run has broken, takes the next run that is waiting. No run sees another, and of several that break an
+image the first in their order counts, so the result is that of the sequential attack; that its rounding is the same too
+is what `MIN_ROWS` is for.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmark.errors import BenchmarkError
 State = dict[str, torch.Tensor]  # one row a slot
 # torch's CPU libraries multiply very few rows (1 to 3, measured) by another kernel than more, which agree to the bit.
 MIN_ROWS = 8
+UNBROKEN = 2**62
 
 
 @dataclass
@@ -28,7 +30,8 @@ class Search:
         images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
             their random streams are drawn by.
         slots: images in one call of the model, at most.
-        adversarial: (n, c, h, w) what was found, else the clean images; broken: (n,) bool.
+        adversarial: (n, c, h, w) what was found, else the clean images.
+        by: (n,) int64, the target or number of the run that found it; `UNBROKEN` where none did.
         flat: how many runs began at a point without a gradient.
     """
 
@@ -41,12 +44,17 @@ class Search:
     seed: int
     slots: int
     adversarial: torch.Tensor = field(init=False)
-    broken: torch.Tensor = field(init=False)
+    by: torch.Tensor = field(init=False)
     flat: int = 0
 
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
-        self.broken = torch.zeros(len(self.images), dtype=torch.bool, device=self.images.device)
+        self.by = torch.full((len(self.images),), UNBROKEN, device=self.images.device)
+
+    @property
+    def broken(self) -> torch.Tensor:
+        """(n,) bool."""
+        return self.by < UNBROKEN
 
     def logits(self, points: torch.Tensor) -> torch.Tensor:
         """The model on (m, c, h, w) points: (m, classes), without gradients."""
@@ -74,12 +82,12 @@ class Search:
             )
         return logits[:rows].detach(), value.detach(), slope
 
-    def record(self, image: torch.Tensor, points: torch.Tensor, wrong: torch.Tensor) -> None:
-        """Keeps, of the points (m, c, h, w) of the images numbered `image` (m,), the first `wrong` one of each image."""
+    def record(self, state: State, wrong: torch.Tensor) -> None:
+        """Keeps the points (m, c, h, w) that are `wrong` (m,), where no run before theirs has broken the image."""
         for row in wrong.nonzero()[:, 0].tolist():
-            if not self.broken[image[row]]:
-                self.adversarial[image[row]] = points[row]
-                self.broken[image[row]] = True
+            image, target = state["image"][row], state["target"][row]
+            if target < self.by[image]:
+                self.adversarial[image], self.by[image] = state["point"][row], target
 
     def run(
         self,
@@ -87,10 +95,11 @@ class Search:
         start: Callable[[torch.Tensor, torch.Tensor], State],
         advance: Callable[[State], torch.Tensor],
     ) -> None:
-        """Carries out `runs`, pairs (place of an image in the batch, target), in their order.
+        """Carries out `runs`, pairs (place of an image in the batch, target), in their order, which is that of the targets.
 
         Args:
-            start: the states (a dict of tensors, one row each) of new runs on the images (m,) with targets (m,).
+            start: the states (a dict of tensors, one row each, the points asked about among them) of new runs on the images
+                (m,) with targets (m,).
             advance: moves every slot's run one step on, in place, and says which have ended (m,).
         """
         device, waiting, state = self.images.device, iter(runs), State()
@@ -103,7 +112,7 @@ class Search:
                 state = {k: torch.cat([state[k], v]) for k, v in begun.items()} if state else begun
             if not state or not len(state["image"]):
                 return
-            ended = advance(state) | self.broken[state["image"]]
+            ended = advance(state) | (self.by[state["image"]] < state["target"])
             if ended.any():
                 state = {k: v[~ended] for k, v in state.items()}
 

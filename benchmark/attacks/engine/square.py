@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from pyautoattack.square import SquareAttack
 
-from benchmark.attacks.apgd import normalise
-from benchmark.attacks.slots import Search, column, sizes
-from benchmark.attacks.streams import generator
+from benchmark.attacks.engine.apgd import normalise
+from benchmark.attacks.engine.slots import Search, column, sizes
+from benchmark.attacks.engine.streams import generator
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
@@ -45,7 +45,7 @@ class _Chains:
         self.best = self.rule.begin(search.images, self.best)
         self.codes = torch.stack(codes).to(device)  # (m, QUERIES)
         self.margin = self._margins(self.best, self.image)
-        search.record(self.image, self.best, self.margin <= 0)
+        self._record(self.image, self.best, self.margin <= 0)
         self.query = torch.zeros_like(self.image)
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
@@ -108,7 +108,7 @@ class _Chains:
             self.refused[row[kept], code[kept]] = True
             self.refused[row[taken]] = False
         # a point thrown away is not recorded even if misclassified: verdicts must not depend on how many were tried at once
-        self.search.record(self.image[row[taken]], points[taken], margin[taken] <= 0)
+        self._record(self.image[row[taken]], points[taken], margin[taken] <= 0)
         self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
         if len(row):
             self.taken = 0.9 * self.taken + 0.1 * max(float(taken.sum()) / len(row), 1e-3)
@@ -120,6 +120,9 @@ class _Chains:
         own = logits[row, label].clone()
         logits[row, label] = -torch.inf
         return own - logits.amax(1)
+
+    def _record(self, image: torch.Tensor, points: torch.Tensor, wrong: torch.Tensor) -> None:
+        self.search.record({"image": image, "target": torch.zeros_like(image), "point": points}, wrong)
 
     def _leave(self, ended: torch.Tensor) -> None:
         if ended.any():

@@ -1,0 +1,160 @@
+"""Auto-PGD (Croce and Hein 2020, algorithm 1) on many images at once, each with its own progress and random stream.
+
+The steps, the momentum, the schedule of checkpoints and the losses are those of the authors' file, operation by
+operation: from the same start a run visits the same points (a test compares the two). A run ends when its image is
+broken; the authors' goes on for the sake of its batch, to the same verdict.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from benchmark.attacks.engine.slots import Search, State, column, sizes
+from benchmark.attacks.engine.streams import generator
+
+STEPS, RHO, MOMENTUM = 100, 0.75, 0.75
+CE, TARGETED = 0, 1  # what the streams are for
+
+
+def untargeted(search: Search, restarts: int = 1) -> None:
+    """APGD-CE: runs from random points, up the cross-entropy; `restarts` an image, all images' first ones first."""
+    # no target: the number tells the restarts apart, from -1 on
+    runs = [(image, restart) for restart in range(-1, restarts - 1) for image in range(len(search.images))]
+    _run(search, runs, lambda z, state: cross_entropy(z, state["label"], reduction="none"), CE)
+
+
+def targeted(search: Search, rivals: torch.Tensor) -> None:
+    """APGD-T: one run for each of an image's rivals (n, targets), up the targeted difference-of-logits ratio.
+
+    An image's next rival waits until a slot is free; all images' first rivals come first.
+    """
+    runs = [(image, rank) for rank in range(rivals.shape[1]) for image in range(len(search.images))]
+    _run(
+        search,
+        runs,
+        lambda z, state: targeted_dlr(z, state["label"], rivals[state["image"], state["target"]]),
+        TARGETED,
+    )
+
+
+def targeted_dlr(logits: torch.Tensor, label: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """-(z_y - z_t) / (z_(1) - (z_(3) + z_(4)) / 2), z_(i) the i-th largest logit: (m, classes) to (m,). Ibid., eq. (7)."""
+    ordered, row = logits.sort(dim=1).values, torch.arange(len(logits), device=logits.device)
+    spread = ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
+    return -(logits[row, label] - logits[row, target]) / spread
+
+
+def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -> None:
+    windows = checkpoints(STEPS)
+
+    def start(image: torch.Tensor, target: torch.Tensor) -> State:
+        clean = search.images[image]
+        noise = torch.stack(
+            [
+                _noise(search, clean.shape[1:], i, t, purpose)
+                for i, t in zip(image.tolist(), target.tolist(), strict=True)
+            ]
+        ).to(clean)
+        point = (clean + search.eps * noise).clamp(0, 1)
+        zero = torch.zeros(len(image), device=clean.device)
+        return {
+            "label": search.labels[image],
+            "clean": clean,
+            "point": point,
+            "before": point.clone(),  # the point before the last step
+            "best": point.clone(),
+            "slope": torch.zeros_like(point),
+            "best_slope": torch.zeros_like(point),
+            "best_loss": zero.clone(),
+            "loss": zero.clone(),  # the authors compare the first step's loss with 0
+            "checked_loss": zero.clone(),  # best loss at the last checkpoint
+            "halved": torch.ones_like(image, dtype=torch.bool),  # whether the last checkpoint halved the step
+            "rises": zero.clone(),  # since the last checkpoint
+            "step": torch.full_like(zero, 2 * search.eps),
+            "done": torch.zeros_like(image),
+        }
+
+    def advance(state: State) -> torch.Tensor:
+        logits, loss, slope = search.gradient(state["point"], lambda z: objective(z, state))
+        search.flat += int(((state["done"] == 0) & (slope.flatten(1) == 0).all(1)).sum())
+        wrong = logits.argmax(1) != state["label"]
+        search.record(state, wrong)
+        _judge(state, loss, slope, windows.to(loss.device))
+        finished = state["done"] == STEPS
+        _step(state, search.norm, search.eps)
+        state["done"] += 1
+        return wrong | finished
+
+    search.run(runs, start, advance)
+
+
+def _noise(search: Search, shape: torch.Size, image: int, target: int, purpose: int) -> torch.Tensor:
+    stream = generator(search.seed, search.indices[image], purpose, target + 1)
+    if search.norm == "Linf":
+        return normalise(2 * torch.rand(1, *shape, generator=stream) - 1, "Linf")[0]
+    return normalise(torch.randn(1, *shape, generator=stream), "L2")[0]
+
+
+def checkpoints(steps: int) -> torch.Tensor:
+    """(steps + 1,): the number of steps since the last checkpoint where step i is one, else 0. Ibid., section 3.2."""
+    window, shrink, least = max(int(0.22 * steps), 1), max(int(0.03 * steps), 1), max(int(0.06 * steps), 1)
+    marks, since = torch.zeros(steps + 1), 0
+    for step in range(1, steps + 1):
+        since += 1
+        if since == window:
+            marks[step], since, window = window, 0, max(window - shrink, least)
+    return marks
+
+
+def _judge(state: State, loss: torch.Tensor, slope: torch.Tensor, windows: torch.Tensor) -> None:
+    """Takes in the loss and slope at the current points; at a checkpoint halves the step and goes back to the best."""
+    first = state["done"] == 0
+    better = first | (loss > state["best_loss"])
+    state["best"] = torch.where(column(better), state["point"], state["best"])
+    state["best_slope"] = torch.where(column(better), slope, state["best_slope"])
+    state["best_loss"] = torch.where(better, loss, state["best_loss"])
+    state["checked_loss"] = torch.where(first, loss, state["checked_loss"])
+    state["rises"] += ~first & (loss > state["loss"])
+    state["loss"] = torch.where(first, state["loss"], loss)
+    state["slope"] = slope
+    window = windows[state["done"]]
+    check = window > 0
+    stuck = ~state["halved"] & (state["checked_loss"] >= state["best_loss"])
+    halve = check & ((state["rises"] <= RHO * window) | stuck)
+    state["halved"] = torch.where(check, halve, state["halved"])
+    state["checked_loss"] = torch.where(check, state["best_loss"], state["checked_loss"])
+    state["rises"] = torch.where(check, 0.0, state["rises"])
+    state["step"] = torch.where(halve, state["step"] / 2, state["step"])
+    state["point"] = torch.where(column(halve), state["best"], state["point"])
+    state["slope"] = torch.where(column(halve), state["best_slope"], state["slope"])
+
+
+def _step(state: State, norm: str, eps: float) -> None:
+    point, clean = state["point"], state["clean"]
+    drift, step = point - state["before"], column(state["step"])
+    share = column(torch.where(state["done"] > 0, MOMENTUM, 1.0))
+    if norm == "Linf":
+        moved = into_box(point + step * torch.sign(state["slope"]), clean, eps)
+        moved = into_box(point + (moved - point) * share + drift * (1 - share), clean, eps)
+    else:
+        moved = into_l2(point + step * normalise(state["slope"], "L2"), clean, eps)
+        moved = into_l2(point + (moved - point) * share + drift * (1 - share), clean, eps)
+    state["before"], state["point"] = point, moved
+
+
+def normalise(points: torch.Tensor, norm: str) -> torch.Tensor:
+    """Each of (m, c, h, w) over its norm."""
+    return points / (column(sizes(points, norm)) + 1e-12)
+
+
+def into_box(points: torch.Tensor, clean: torch.Tensor, eps: float) -> torch.Tensor:
+    """The projection onto the Linf ball and [0, 1]."""
+    return torch.clamp(torch.min(torch.max(points, clean - eps), clean + eps), 0.0, 1.0)
+
+
+def into_l2(points: torch.Tensor, clean: torch.Tensor, eps: float) -> torch.Tensor:
+    """The projection onto the l2 ball, then onto [0, 1]."""
+    moved = points - clean
+    size = column(sizes(moved, "L2"))
+    return torch.clamp(clean + moved / (size + 1e-12) * torch.clamp(size, max=eps), 0.0, 1.0)
