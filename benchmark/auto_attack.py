@@ -12,7 +12,15 @@ from torch import nn
 
 from benchmark.errors import BenchmarkError, near_miss
 from benchmark.evaluate import judge, run_attack
+from benchmark.inspection import autoattack_flags
 from benchmark.threats import AttackSpec, Engine, Norm
+
+PRODUCTS = (
+    (torch.backends.cuda, "matmul"),
+    (torch.backends.cudnn, "conv"),
+    (torch.backends.mkldnn, "matmul"),
+    (torch.backends.mkldnn, "conv"),
+)
 
 
 @dataclass(frozen=True)
@@ -23,12 +31,14 @@ class Attacked:
             clean image.
         robust: (n,) bool: right on the clean image and not broken.
         remaining: how many images stood after each component, in order; empty when none was run.
-        warnings: signs that the evaluation may be unreliable.
+        engine: which engine ran.
+        warnings: signs that the evaluation may be unreliable, AutoAttack's own among them.
     """
 
     adversarial: torch.Tensor
     robust: torch.Tensor
     remaining: dict[str, int]
+    engine: Engine
     warnings: tuple[str, ...] = ()
 
 
@@ -65,48 +75,63 @@ def auto_attack(
     """
     spec = _specification(norm, eps, engine, seed, batch_size)
     place = _device(model, images, device)
-    with _evaluating(model):
+    with _evaluating(model, place):
         _check(model, images, labels, place)
-        inputs, targets = images.detach().float().to(place), labels.long().to(place)
+        # copies: a model may change its input
+        inputs, targets = images.detach().float().to(place, copy=True).contiguous(), labels.long().to(place)
+        flags: list[str] = []
+        remaining: dict[str, int] = {}
         if not len(images):
-            return Attacked(images.detach().float(), torch.zeros(0, dtype=torch.bool, device=images.device), {})
-        if eps == 0:
-            right = judge(model, inputs, targets, batch_size).right
-            return Attacked(inputs.to(images.device), right.to(images.device), {})
-        state, judged = run_attack(model, inputs, targets, spec, batch_size=batch_size, engine=engine)
-    return Attacked(
-        state.adversarial.to(images.device), judged.right.to(images.device), state.remaining, tuple(state.warnings)
-    )
+            adversarial, right = inputs, torch.zeros(0, dtype=torch.bool)
+        elif eps == 0:
+            adversarial, right = inputs, judge(model, inputs, targets, batch_size).right
+        else:
+            flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
+            state, judged = run_attack(model, inputs, targets, spec, batch_size=batch_size, engine=engine)
+            adversarial, right, remaining = state.adversarial, judged.right, state.remaining
+            flags += state.warnings
+    return Attacked(adversarial.to(images.device), right.to(images.device), remaining, engine, tuple(flags))
 
 
 def _specification(norm: str, eps: float, engine: str, seed: int, batch_size: int) -> AttackSpec:
-    for word, known in ((norm, get_args(Norm)), (engine, get_args(Engine))):
+    for kind, word, known in (("norm", norm, get_args(Norm)), ("engine", engine, get_args(Engine))):
         if word not in known:
-            raise BenchmarkError(
-                f"unknown {'norm' if known == get_args(Norm) else 'engine'} {word!r}{near_miss(word, known)}"
-            )
-    if not eps >= 0 or eps == float("inf"):
-        raise BenchmarkError(f"eps {eps} is no radius; give a number from 0 on, in pixels of [0, 1]")
+            raise BenchmarkError(f"unknown {kind} {word!r}{near_miss(str(word), known)}")
+    if not isinstance(eps, int | float) or not eps >= 0 or eps == float("inf"):
+        raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
     if norm == "Linf" and eps > 1:
         raise BenchmarkError(f"Linf eps {eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-    if seed < 0 or batch_size < 1:
-        raise BenchmarkError(f"seed {seed} and batch_size {batch_size}: give a seed from 0 and a batch_size from 1 on")
+    if not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise BenchmarkError(f"seed {seed!r} is none; give a whole number from 0 to 2**32 - 1")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise BenchmarkError(f"batch_size {batch_size!r} is none; give a whole number from 1 on")
     return AttackSpec.model_validate({"attack": "autoattack", "norm": norm, "eps": eps, "seed": seed})
 
 
 def _device(model: nn.Module, images: torch.Tensor, device: torch.device | str | None) -> torch.device:
-    held = next((t.device for t in (*model.parameters(), *model.buffers())), images.device)
+    if not isinstance(model, nn.Module):
+        raise BenchmarkError(f"the model is a {type(model).__name__}; give a torch.nn.Module")
+    if not isinstance(images, torch.Tensor):
+        raise BenchmarkError(f"images are a {type(images).__name__}; give a torch.Tensor (n, c, h, w)")
+    held = next((t.device for t in (*model.parameters(), *model.buffers())), None)
+    if held and held.type == "meta":
+        raise BenchmarkError("the model is on meta, where it has no weights; load it on a device")
     if device is None:
-        return held
-    wanted = torch.device(device)
-    if wanted.type != held.type or wanted.index not in (None, held.index):
+        return held or images.device
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise BenchmarkError(f"unknown device {device!r}; give one such as 'cpu' or 'cuda'") from None
+    if held and (wanted.type != held.type or (wanted.index or 0) != (held.index or 0)):
         raise BenchmarkError(f"the model is on {held}, not on {wanted}; move it with model.to({str(wanted)!r})")
-    return held
+    return held or wanted
 
 
 def _check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> None:
-    if images.ndim != 4 or not images.is_floating_point():
+    if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
         raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
+    if not isinstance(labels, torch.Tensor):
+        raise BenchmarkError(f"labels are a {type(labels).__name__}; give a torch.Tensor of one integer an image")
     if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
         raise BenchmarkError(
             f"labels are {labels.dtype} {tuple(labels.shape)} for {len(images)} images; give one integer an image"
@@ -118,30 +143,39 @@ def _check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device:
         raise BenchmarkError(
             f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
         )
-    with torch.no_grad():
-        output = model(images[:1].detach().float().to(device))
-    if output.ndim != 2 or len(output) != 1:
-        raise BenchmarkError(
-            f"the model returns {tuple(output.shape)} for one image; it must return logits (n, classes)"
-        )
-    if labels.min() < 0 or labels.max() >= output.shape[1]:
-        worst = int(labels[(labels < 0) | (labels >= output.shape[1])][0])
+    try:
+        with torch.no_grad():
+            output = model(images[:1].detach().float().to(device, copy=True))
+    except (RuntimeError, TypeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise BenchmarkError(f"the model fails on one image of float32 on {device}: {why}") from error
+    if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != 1:
+        what = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+        raise BenchmarkError(f"the model returns {what} for one image; it must return logits (n, classes)")
+    known = labels.long()
+    if known.min() < 0 or known.max() >= output.shape[1]:
+        worst = int(known[(known < 0) | (known >= output.shape[1])][0])
         raise BenchmarkError(f"label {worst} is outside 0 to {output.shape[1] - 1}, the classes of the model")
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode with frozen parameters, without TF32; everything as it was afterwards."""
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """The model in evaluation mode, frozen, products in float32, torch's generators apart; all is as it was afterwards."""
     training = [(module, module.training) for module in model.modules()]
     frozen = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    products = [getattr(place, part) for place, part in PRODUCTS]
+    before = [product.fp32_precision for product in products]
+    generators = [device] if device.type == "cuda" else []
     try:
         model.eval().requires_grad_(False)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        yield
+        for product in products:
+            product.fp32_precision = "ieee"
+        with torch.autocast(device.type, enabled=False), torch.random.fork_rng(generators):
+            yield
     finally:
         for module, was in training:
             module.training = was
         for parameter, was in frozen:
             parameter.requires_grad_(was)
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        for product, precision in zip(products, before, strict=True):
+            product.fp32_precision = precision

@@ -61,7 +61,7 @@ class AttackState:
     engine: str | None = None  # that ran, where the attack has several
 
     def save(self, path: Path) -> None:
-        state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch")}
+        state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch", "engine")}
         tensors = {"adversarial": self.adversarial.cpu().contiguous(), "standing": self.standing.cpu()}
         files.write(path, save(tensors, {"state": json.dumps(state)}))
 
@@ -100,11 +100,13 @@ def run_attack(
         BenchmarkError: unknown parameters, or the attack returned what it may not.
     """
     module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    used = engine if hasattr(module, "engines") else None
     if checkpoint and checkpoint.exists():
         state = AttackState.load(checkpoint, images.device)
+        if state.engine != used:
+            raise BenchmarkError(f"{checkpoint} was begun by the {state.engine} engine; delete it to attack by {used}")
     else:
-        state = AttackState(images.clone(), judge(model, images, labels, batch_size).right)
-    state.engine = engine if hasattr(module, "engines") else None
+        state = AttackState(images.clone(), judge(model, images, labels, batch_size).right, engine=used)
     components = getattr(module, "components", (spec.attack,))
     for component in components:
         if component not in state.remaining:
@@ -146,7 +148,7 @@ def _run_component(
         with logged_warnings() as warnings:
             found = _call(module, model, images[index], labels[index], spec, options)
         found = into_ball(found, images[index], spec.threat, spec.id)
-        broken = ~judge(model, found, labels[index], batch_size).right
+        broken = ~_judge_in_place(model, state.adversarial, found, labels, index, batch_size)
         state.adversarial[index[broken]] = found[broken]
         state.standing[index[broken]] = False
         state.warnings += [w for w in warnings if w not in state.warnings]
@@ -156,6 +158,26 @@ def _run_component(
     state.remaining[component] = int(state.standing.sum())
     if checkpoint:
         state.save(checkpoint)
+
+
+def _judge_in_place(
+    model: nn.Module,
+    adversarial: torch.Tensor,
+    found: torch.Tensor,
+    labels: torch.Tensor,
+    index: torch.Tensor,
+    batch_size: int,
+) -> torch.Tensor:
+    """Whether the model is right on each of `found`, the images `index`: in the batches of the final verdict, lest rounding
+    make an image broken here and robust there.
+    """
+    tried = adversarial.clone()
+    tried[index] = found
+    right = torch.ones_like(labels, dtype=torch.bool)
+    for batch in (index // batch_size).unique().tolist():
+        rows = slice(batch * batch_size, (batch + 1) * batch_size)
+        right[rows] = judge(model, tried[rows], labels[rows], batch_size).right
+    return right[index]
 
 
 def _call(

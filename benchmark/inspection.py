@@ -81,13 +81,23 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     zero = _without_gradient(model, images, labels)
     if zero > 0.1 * len(images):
         found.append(f"the model has no usable input gradient on {zero} of {len(images)} images")
+    return found + [
+        f"AutoAttack: {flag}"
+        for flag in autoattack_flags(model, images, labels)
+        if not found or "randomized" not in flag
+    ]
+
+
+def autoattack_flags(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> list[str]:
+    """What AutoAttack's own checks say against judging this model by it: random, no logits, gradients taken inside."""
     for name in checks.funcs:
         checks.funcs[name] = 0  # pyautoattack counts over the whole process
     with logged_warnings() as flags, torch.no_grad():
         logger = logging.getLogger("auto-attack")
         checks.check_randomized(model, images, labels, logger=logger)
+        checks.check_range_output(model, images, logger=logger)
         checks.check_dynamic(model, images, False, logger=logger)
-    return found + [f"AutoAttack: {flag}" for flag in flags if not found or "randomized" not in flag]
+    return flags
 
 
 def _without_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:

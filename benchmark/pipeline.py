@@ -114,7 +114,8 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     place = f"variants.{row.variant}.tracks.{row.track.name}"
     track_file, submission_file = _track_file(row.track.name), f"submissions/{row.submission.name}/submission.yaml"
     weights, data = str(row.folder / "train"), str(row.data)
-    evaluation: list[Any] = [{str(PARAMS): ["evaluate"]}]
+    # only attacks have engines
+    evaluation: list[Any] = [{str(PARAMS): ["evaluate" if kind == "attack" else "evaluate.device"]}]
     if kind == "train":
         inputs = [data]
         params: list[Any] = [{str(PARAMS): ["train"]}, {submission_file: [f"{place}.model", f"{place}.training"]}]

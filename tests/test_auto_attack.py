@@ -13,7 +13,7 @@ from torch import nn
 import benchmark.attacks
 from benchmark.attacks import auto_attack
 from benchmark.attacks.engine import square as square_module
-from benchmark.auto_attack import Attacked
+from benchmark.auto_attack import PRODUCTS, Attacked
 from benchmark.errors import BenchmarkError
 from benchmark.verdicts import distances
 
@@ -44,6 +44,7 @@ def test_robust_is_right_when_clean_and_beyond_the_exact_radius(linear, norm, en
     with torch.no_grad():
         assert (model(found.adversarial).argmax(1)[broken] != labels[broken]).all()
     assert list(found.remaining) == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert found.engine == engine
     assert found.remaining["square"] == int(found.robust.sum())
     assert not found.warnings
 
@@ -75,20 +76,78 @@ def test_the_model_and_torch_are_left_as_they_were(linear, fails) -> None:
     model = nn.Sequential(nn.Dropout(0.5), Linear(classes=6)).train()
     model[0].eval()
     model[1].bias.requires_grad_(False)
-    torch.backends.cudnn.allow_tf32 = True
     state, before = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
+    products = [getattr(place, part).fp32_precision for place, part in PRODUCTS]
     if fails:
         with pytest.raises(BenchmarkError):
             auto_attack(model, images, labels + 7, norm="Linf", eps=0.01)
     else:
-        auto_attack(model, images, labels, norm="Linf", eps=0.5)
+        for engine in ("fast", "reference"):
+            auto_attack(model, images, labels, norm="Linf", eps=0.5, engine=engine)
+    assert [getattr(place, part).fp32_precision for place, part in PRODUCTS] == products
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
     assert model[1].weight.requires_grad
     assert not model[1].bias.requires_grad
     assert model[1].weight.grad is None
-    assert torch.backends.cudnn.allow_tf32
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("precision", ["medium", "highest"])
+def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(linear, precision) -> None:
+    model, images, labels = linear
+    asked = []
+
+    class Asking(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked.extend([getattr(place, part).fp32_precision for place, part in PRODUCTS])
+            asked.append(torch.is_autocast_enabled("cpu"))
+            return model(x)
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        with torch.autocast("cpu", torch.bfloat16):
+            auto_attack(Asking(), images, labels, norm="Linf", eps=0.5)
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(asked) == {"ieee", False}
+
+
+def test_a_model_that_changes_its_input_changes_nobodys_images(linear) -> None:
+    model, images, labels = linear
+    kept, eps = images.clone(), float(model.radius(images, labels, "L2")[:11].median())
+
+    class InPlace(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x.mul_(1.0).add_(0.25).sub_(0.25))
+
+    for radius in (0, eps):
+        for engine in ("fast", "reference") if radius == 0 else ("fast",):
+            found = auto_attack(InPlace(), images, labels, norm="L2", eps=radius, engine=engine)
+            assert torch.equal(images, kept)
+            assert (distances(found.adversarial, images)["L2"] <= radius + 1e-12).all()
+    found.adversarial.zero_()
+    assert torch.equal(images, kept)
+
+
+@pytest.mark.parametrize(
+    ("forward", "warning"),
+    [
+        (lambda z: z.softmax(1), "output is a probability distribution"),
+        (lambda z: z + 1e-2 * torch.randn_like(z), "randomized defense"),
+    ],
+)
+def test_autoattacks_own_flags_are_passed_on(linear, forward, warning) -> None:
+    model, images, labels = linear
+
+    class Wrapped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return forward(10 * model(x))
+
+    found = auto_attack(Wrapped(), images, labels, norm="Linf", eps=0.5)
+    assert any(warning in text for text in found.warnings)
 
 
 def test_a_model_in_training_mode_is_attacked_in_evaluation_mode(linear) -> None:
@@ -97,6 +156,28 @@ def test_a_model_in_training_mode_is_attacked_in_evaluation_mode(linear) -> None
     noisy = nn.Sequential(nn.Dropout(0.9), model).train()
     settled = auto_attack(model, images, labels, norm="Linf", eps=eps)
     assert torch.equal(auto_attack(noisy, images, labels, norm="Linf", eps=eps).robust, settled.robust)
+
+
+class Wide(nn.Module):
+    """Its logits in float64."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).double()
+
+
+class Altered(nn.Module):
+    """A linear model whose logits go through `forward`."""
+
+    def __init__(self, forward) -> None:
+        super().__init__()
+        self.linear, self.change = Linear(classes=6), forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.change(self.linear(x))
 
 
 BAD = {
@@ -117,8 +198,16 @@ BAD = {
     "another norm": (dict(norm="L1"), "unknown norm 'L1'; did you mean 'L2'"),
     "another engine": (dict(engine="fsat"), "unknown engine 'fsat'; did you mean 'fast'"),
     "another device": (dict(device="cuda"), r"the model is on cpu, not on cuda; move it with model\.to\('cuda'\)"),
-    "no batch": (dict(batch_size=0), "give a seed from 0 and a batch_size from 1 on"),
-    "a negative seed": (dict(seed=-1), "give a seed from 0"),
+    "no such device": (dict(device="gpu"), "unknown device 'gpu'"),
+    "no batch": (dict(batch_size=0), "batch_size 0 is none; give a whole number from 1 on"),
+    "half a batch": (dict(batch_size=2.5), r"batch_size 2\.5 is none"),
+    "a negative seed": (dict(seed=-1), "seed -1 is none; give a whole number from 0"),
+    "no seed": (dict(seed=None), "seed None is none"),
+    "eps as text": (dict(eps="8/255"), "eps '8/255' is no radius"),
+    "norm None": (dict(norm=None), "unknown norm None"),
+    "images of numpy": (dict(images=grey_images(12).numpy()), r"images are a ndarray; give a torch\.Tensor"),
+    "labels in a list": (dict(labels=[0] * 12), r"labels are a list; give a torch\.Tensor"),
+    "images without pixels": (dict(images=torch.zeros(12, 1, 0, 6)), r"give floats \(n, c, h, w\)"),
 }
 
 
@@ -138,6 +227,17 @@ def test_models_that_cannot_be_judged_are_refused(linear) -> None:
         auto_attack(nn.Identity(), images, labels, norm="Linf", eps=0.05)
     with pytest.raises(BenchmarkError, match="needs 4 classes or more; this model has 3"):
         auto_attack(Linear(classes=3), images, labels.clamp(max=2), norm="Linf", eps=0.05)
+    with pytest.raises(BenchmarkError, match=r"the model fails on one image of float32 on cpu: "):
+        auto_attack(Linear(classes=6).double(), images, labels, norm="Linf", eps=0.05)
+    with pytest.raises(BenchmarkError, match="the model is on meta, where it has no weights"):
+        auto_attack(Linear(classes=6).to("meta"), images, labels, norm="Linf", eps=0.05)
+    with pytest.raises(BenchmarkError, match=r"the model is a function; give a torch\.nn\.Module"):
+        auto_attack(lambda x: x, images, labels, norm="Linf", eps=0.05)
+    with pytest.raises(BenchmarkError, match="returns a tuple for one image"):
+        auto_attack(Altered(lambda z: (z, z)), images, labels, norm="Linf", eps=0.05)
+    for forward in (torch.Tensor.detach, lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()):
+        with pytest.raises(BenchmarkError, match="logits have no gradient by its input"):
+            auto_attack(Altered(forward), images, labels, norm="Linf", eps=0.05)
     broken = Linear(classes=6)
     broken.bias.data.fill_(float("nan"))
     with pytest.raises(BenchmarkError, match="not finite"):
@@ -148,7 +248,8 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
     model, images, labels = linear
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
-    other = auto_attack(model, images.double().requires_grad_(), labels.int(), norm="Linf", eps=eps)
+    turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
+    other = auto_attack(Wide(model), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)

@@ -59,12 +59,19 @@ def authors(model: nn.Module, norm: str, eps: float) -> pyautoattack.AutoAttack:
 @NORMS
 @pytest.mark.parametrize("loss", ["ce", "dlr-targeted"])
 def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeypatch) -> None:
-    """From the same random start, bit for bit, until the image is broken; the authors' goes on after that."""
+    """From the same random start, bit for bit, until the image is broken or the authors' run stands still to its end."""
     model, eps = Watched(), RADII[norm]
     images, labels = labelled(model)
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(5)) - 0.5
     noise = apgd.normalise(noise, norm)
-    monkeypatch.setattr(apgd, "_noise", lambda search, shape, image, target, purpose: noise[search.indices[image]])
+    draw = apgd._noise
+    monkeypatch.setattr(
+        apgd,
+        "_noise",
+        lambda s, shape, image, target, starts, purpose: (
+            noise[s.indices[image]] if starts == 0 else draw(s, shape, image, target, starts, purpose)
+        ),
+    )
     rivals = ((labels + 1) % 6)[:, None]
     attacker = authors(model, norm, eps)
     chosen = attacker.apgd if loss == "ce" else attacker.apgd_targeted
@@ -73,6 +80,7 @@ def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeyp
     _, standing, _, _ = chosen.attack_single_run(images, labels, x_init=images + eps * noise)
     theirs = [model.points(place, gradient=True) for place in range(len(images))]
     assert 0 < int(standing.sum()) < len(images)
+    stood_still = []
     for place in range(len(images)):
         model.asked.clear()
         search = search_of(model, images[place : place + 1], labels[place : place + 1], norm, eps, 1, [place])
@@ -81,10 +89,22 @@ def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeyp
         else:
             apgd.targeted(search, rivals[place : place + 1])
         ours = model.points(0, gradient=True)
-        assert len(ours) == (101 if standing[place] else len(ours))
         assert len(ours) <= len(theirs[place]) == 101
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs[place], strict=False))
-        assert bool(search.broken[0]) is not bool(standing[place])
+        same = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs[place], strict=False)) if not torch.equal(a, b)), len(ours)
+        )
+        if same < len(ours):  # another start: the authors' run never moved again
+            assert norm == "Linf"
+            assert all(torch.equal(point, theirs[place][same - 1]) for point in theirs[place][same:])
+            stood_still.append(place)
+        else:
+            assert bool(search.broken[0]) is not bool(standing[place])
+        if search.broken[0]:
+            assert not standing[place] or place in stood_still
+        else:
+            assert len(ours) == 101
+            assert standing[place]
+    assert bool(stood_still) is (norm == "Linf")
 
 
 @NORMS
@@ -154,7 +174,7 @@ class Dealt:
 @pytest.mark.parametrize("channels", [1, 2])
 def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monkeypatch) -> None:
     """Dealt the same random numbers, the authors' file takes the same proposals and ends at the same point."""
-    shape, eps = (channels, 6, 6), {"Linf": 0.01, "L2": 0.05}[norm]
+    shape, eps = (channels, 6, 6), {"Linf": 0.005, "L2": 0.05}[norm]
     monkeypatch.setattr(square, "QUERIES", 400)
     model = Watched(shape)
     images, labels = labelled(model, shape, n=3)
@@ -164,7 +184,7 @@ def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monk
         attacker = authors(model, norm, eps).square
         attacker.n_queries = 400
         attacker.init_hyperparam(x)
-        Dealt(attacker, chains.rule, *chains.rule.draw(generator(0, place, square.PURPOSE)))
+        Dealt(attacker, chains.rule, *chains.rule.draw(generator(0, place, square.PURPOSE, 0, 0)))
         _, theirs = attacker.attack_single_run(x, y)
         with torch.no_grad():
             gained = margin_of(model, x, y) - margin_of(model, ours, y)
@@ -296,6 +316,67 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
     assert steps == [[0, 1, 2], [0], [0]]
     assert search.by.tolist() == [0]
     assert torch.equal(search.adversarial, images + 0.01)
+
+
+def test_budgets_are_the_authors() -> None:
+    package = authors(Linear(), "Linf", 0.1)
+    assert package.apgd.n_iter == package.apgd_targeted.n_iter == apgd.STEPS
+    assert (package.apgd.n_restarts, package.apgd_targeted.n_restarts, package.fab.n_restarts) == (1, 1, 1)
+    assert package.apgd.thr_decr == apgd.RHO
+    assert (package.fab.n_iter, package.fab.alpha_max, package.fab.eta, package.fab.beta) == (
+        fab.STEPS,
+        fab.ALPHA,
+        fab.ETA,
+        fab.BETA,
+    )
+    assert package.apgd_targeted.n_target_classes == package.fab.n_target_classes == autoattack.TARGETS
+    assert (package.square.n_queries, package.square.p_init) == (square.QUERIES, square.P_INIT)
+    assert package.square.rescale_schedule is False
+    assert tuple(package.attacks_to_run) == autoattack.components
+
+
+@pytest.mark.parametrize(
+    ("halved", "checked", "best", "rises", "halves"),
+    [
+        (False, 1.0, 2.0, 20, False),  # rising, and better than at the last checkpoint
+        (False, 1.0, 2.0, 16, True),  # 16 rises of 22 steps: at most three quarters
+        (False, 2.0, 2.0, 20, True),  # rising, but no better: the second rule
+        (True, 2.0, 2.0, 20, False),  # not twice in a row
+    ],
+)
+def test_a_checkpoint_halves_the_step_by_either_published_rule(halved, checked, best, rises, halves) -> None:
+    """Ibid., section 3.2, conditions 1 and 2, at the first checkpoint (step 22)."""
+    point, at_best = torch.full((1, 1, 2, 2), 0.3), torch.full((1, 1, 2, 2), 0.7)
+    state = {
+        "done": torch.tensor([22]),
+        "point": point,
+        "best": at_best,
+        "slope": point,
+        "best_slope": at_best,
+        "best_loss": torch.tensor([best]),
+        "loss": torch.tensor([0.5]),
+        "checked_loss": torch.tensor([checked]),
+        "halved": torch.tensor([halved]),
+        "rises": torch.tensor([float(rises)]),
+        "step": torch.tensor([0.2]),
+    }
+    apgd._judge(state, torch.tensor([0.4]), point, apgd.checkpoints(100))
+    assert float(state["step"]) == pytest.approx(0.1 if halves else 0.2)
+    assert torch.equal(state["point"], at_best if halves else point)
+    assert torch.equal(state["slope"], at_best if halves else point)
+    assert bool(state["halved"]) is halves
+    assert float(state["checked_loss"]) == best
+    assert float(state["rises"]) == 0
+
+
+def test_square_refuses_more_channels_than_it_can_number() -> None:
+    images = torch.full((2, 60, 8, 8), 0.5)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(60 * 64, 5)).requires_grad_(False)
+    for norm in RADII:
+        with pytest.raises(BenchmarkError, match="does not take images of 60 channels"):
+            autoattack.attack(
+                model, images, model(images).argmax(1), ThreatModel(norm=norm, eps=1e-9), seed=0, component="square"
+            )
 
 
 def test_the_schedule_is_the_published_one() -> None:

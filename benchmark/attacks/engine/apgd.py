@@ -2,7 +2,9 @@
 
 The steps, the momentum, the schedule of checkpoints and the losses are those of the authors' file, operation by
 operation: from the same start a run visits the same points (a test compares the two). A run ends when its image is
-broken; the authors' goes on for the sake of its batch, to the same verdict.
+broken; the authors' goes on for the sake of its batch, to the same verdict. In the Linf ball a run often comes to stand
+still: at its best point, in a corner that no step of any size leaves. The authors' asks for the same gradient until its
+budget is spent; here the rest of the budget goes to another random start.
 """
 
 from __future__ import annotations
@@ -49,31 +51,8 @@ def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -
     windows = checkpoints(STEPS)
 
     def start(image: torch.Tensor, target: torch.Tensor) -> State:
-        clean = search.images[image]
-        noise = torch.stack(
-            [
-                _noise(search, clean.shape[1:], i, t, purpose)
-                for i, t in zip(image.tolist(), target.tolist(), strict=True)
-            ]
-        ).to(clean)
-        point = (clean + search.eps * noise).clamp(0, 1)
-        zero = torch.zeros(len(image), device=clean.device)
-        return {
-            "label": search.labels[image],
-            "clean": clean,
-            "point": point,
-            "before": point.clone(),  # the point before the last step
-            "best": point.clone(),
-            "slope": torch.zeros_like(point),
-            "best_slope": torch.zeros_like(point),
-            "best_loss": zero.clone(),
-            "loss": zero.clone(),  # the authors compare the first step's loss with 0
-            "checked_loss": zero.clone(),  # best loss at the last checkpoint
-            "halved": torch.ones_like(image, dtype=torch.bool),  # whether the last checkpoint halved the step
-            "rises": zero.clone(),  # since the last checkpoint
-            "step": torch.full_like(zero, 2 * search.eps),
-            "done": torch.zeros_like(image),
-        }
+        begun = _start(search, image, target, torch.zeros_like(image), purpose)
+        return begun | {"starts": torch.zeros_like(image), "asked": torch.zeros_like(image)}
 
     def advance(state: State) -> torch.Tensor:
         logits, loss, slope = search.gradient(state["point"], lambda z: objective(z, state))
@@ -81,16 +60,54 @@ def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -
         wrong = logits.argmax(1) != state["label"]
         search.record(state, wrong)
         _judge(state, loss, slope, windows.to(loss.device))
-        finished = state["done"] == STEPS
+        before, point = state["before"], state["point"]
         _step(state, search.norm, search.eps)
         state["done"] += 1
-        return wrong | finished
+        state["asked"] += 1
+        ended = wrong | (state["asked"] > STEPS)
+        still = _alike(state["point"], point) & _alike(before, point) & _alike(state["best"], point) & ~ended
+        if still.any():
+            state["starts"] += still
+            image, target, starts = (state[name][still] for name in ("image", "target", "starts"))
+            again = _start(search, image, target, starts, purpose)
+            for name, values in again.items():
+                state[name][still] = values
+        return ended
 
     search.run(runs, start, advance)
 
 
-def _noise(search: Search, shape: torch.Size, image: int, target: int, purpose: int) -> torch.Tensor:
-    stream = generator(search.seed, search.indices[image], purpose, target + 1)
+def _alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one == other).flatten(1).all(1)
+
+
+def _start(search: Search, image: torch.Tensor, target: torch.Tensor, starts: torch.Tensor, purpose: int) -> State:
+    """The states of runs (m,) at their `starts`-th random points, counted from 0."""
+    clean = search.images[image]
+    numbers = zip(image.tolist(), target.tolist(), starts.tolist(), strict=True)
+    noise = torch.stack([_noise(search, clean.shape[1:], i, t, s, purpose) for i, t, s in numbers]).to(clean)
+    point = (clean + search.eps * noise).clamp(0, 1)
+    zero = torch.zeros(len(image), device=clean.device)
+    return {
+        "label": search.labels[image],
+        "clean": clean,
+        "point": point,
+        "before": point.clone(),  # the point before the last step
+        "best": point.clone(),
+        "slope": torch.zeros_like(point),
+        "best_slope": torch.zeros_like(point),
+        "best_loss": zero.clone(),
+        "loss": zero.clone(),  # the authors compare the first step's loss with 0
+        "checked_loss": zero.clone(),  # best loss at the last checkpoint
+        "halved": torch.ones_like(image, dtype=torch.bool),  # whether the last checkpoint halved the step
+        "rises": zero.clone(),  # since the last checkpoint
+        "step": torch.full_like(zero, 2 * search.eps),
+        "done": torch.zeros_like(image),  # steps since this start
+    }
+
+
+def _noise(search: Search, shape: torch.Size, image: int, target: int, starts: int, purpose: int) -> torch.Tensor:
+    stream = generator(search.seed, search.indices[image], purpose, target + 1, starts)
     if search.norm == "Linf":
         return normalise(2 * torch.rand(1, *shape, generator=stream) - 1, "Linf")[0]
     return normalise(torch.randn(1, *shape, generator=stream), "L2")[0]

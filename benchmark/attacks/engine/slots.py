@@ -3,7 +3,8 @@
 A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
 image an earlier run has broken, takes the next run that is waiting. No run sees another, and of several that break an
 image the first in their order counts, so the result is that of the sequential attack; that its rounding is the same too
-is what `MIN_ROWS` is for.
+is what `verdicts.padded`
+is for.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import torch
 from torch import nn
 
 from benchmark.errors import BenchmarkError
+from benchmark.verdicts import padded
 
 State = dict[str, torch.Tensor]  # one row a slot
-# torch's CPU libraries multiply very few rows (1 to 3, measured) by another kernel than more, which agree to the bit.
-MIN_ROWS = 8
 UNBROKEN = 2**62
+NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
 
 
 @dataclass
@@ -59,7 +60,7 @@ class Search:
     def logits(self, points: torch.Tensor) -> torch.Tensor:
         """The model on (m, c, h, w) points: (m, classes), without gradients."""
         with torch.no_grad():
-            return torch.cat([self.model(_padded(p))[: len(p)] for p in points.split(self.slots)])
+            return torch.cat([self.model(padded(p))[: len(p)].float() for p in points.split(self.slots)])
 
     def gradient(
         self, points: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor]
@@ -67,20 +68,23 @@ class Search:
         """Logits (m, classes), objective (m,) and its gradient at the points (m, c, h, w), m at most `slots`.
 
         Raises:
-            BenchmarkError: a gradient is not finite: a search that cannot go on proves no robustness.
+            BenchmarkError: there is no gradient, or it is not finite: a search that cannot go on proves no robustness.
         """
         rows = len(points)
-        leaf = _padded(points.detach()).requires_grad_()
+        leaf = padded(points.detach()).requires_grad_()
         with torch.enable_grad():
-            logits = self.model(leaf)
-            value = objective(logits[:rows])
-            (slope,) = torch.autograd.grad(value.sum(), leaf)
-        slope = slope[:rows]
+            logits = self.model(leaf.clone())[:rows].float()
+            value = objective(logits)
+            if not value.requires_grad:
+                raise BenchmarkError(f"{NO_GRADIENT} (does it detach, round or argmax?)")
+            slope = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0]
+        if slope is None:
+            raise BenchmarkError(f"{NO_GRADIENT}: they do not depend on it")
         if not torch.isfinite(slope).all():
             raise BenchmarkError(
                 "the model's input gradient is not finite (NaN or infinity); AutoAttack cannot judge it"
             )
-        return logits[:rows].detach(), value.detach(), slope
+        return logits.detach(), value.detach(), slope[:rows]
 
     def record(self, state: State, wrong: torch.Tensor) -> None:
         """Keeps the points (m, c, h, w) that are `wrong` (m,), where no run before theirs has broken the image."""
@@ -125,10 +129,6 @@ def _take(waiting, room: int, broken: list[bool]):
         if not broken[pair[0]]:
             room -= 1
             yield pair
-
-
-def _padded(points: torch.Tensor) -> torch.Tensor:
-    return points if len(points) >= MIN_ROWS else points.repeat(-(-MIN_ROWS // len(points)), 1, 1, 1)
 
 
 def column(values: torch.Tensor) -> torch.Tensor:

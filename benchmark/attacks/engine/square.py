@@ -17,6 +17,7 @@ from pyautoattack.square import SquareAttack
 from benchmark.attacks.engine.apgd import normalise
 from benchmark.attacks.engine.slots import Search, column, sizes
 from benchmark.attacks.engine.streams import generator
+from benchmark.errors import BenchmarkError
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
@@ -53,7 +54,7 @@ class _Chains:
         self._leave(self.margin <= 0)
 
     def _stream(self, index: int) -> torch.Generator:
-        return generator(self.search.seed, index, PURPOSE)
+        return generator(self.search.seed, index, PURPOSE, 0, 0)
 
     def run(self) -> None:
         while len(self.image):
@@ -148,6 +149,8 @@ class _Rule:
         self.rows = rows[:, None].to(self.search.images.device)
         self.columns = columns[None, :].to(self.search.images.device)
         count = self._count()
+        if count >= 2**63:  # a code must fit into 64 bits
+            raise BenchmarkError(f"Square does not take images of {self.channels} channels; leave some out")
         self.proposals = count if count <= MEMORY else 0
 
     def _side(self, p: float) -> int:

@@ -9,7 +9,8 @@ import torch
 def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
     """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
 
-    Streams of different (seed, image, purpose) are independent: numpy's SeedSequence mixes them.
+    Streams of different (seed, image, purpose) are independent: numpy's SeedSequence mixes them. Seeds and numbers below
+    2**32, and purposes of one length, are different where they look so.
     """
     state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> 1))
