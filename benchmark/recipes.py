@@ -135,6 +135,16 @@ class Overfitting(Frozen):
     images: int
     probe: AttackSpec
 
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        share = f"{self.trained:.2f} right under the attack trained on, {self.pgd:.2f} under PGD too"
+        where = f"at the selected epoch {share} ({self.images} validation images)"
+        if not self.found:
+            return f"no catastrophic overfitting: {where}"
+        some = ", ".join(map(str, self.epochs[:5])) + (" and more" if len(self.epochs) > 5 else "")
+        return f"CATASTROPHIC OVERFITTING in epochs {some}: {where}"
+
 
 class TrainingResult(Frozen):
     epochs: int

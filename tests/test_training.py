@@ -77,7 +77,7 @@ def test_the_best_validation_epoch_is_returned(tmp_path) -> None:
 
         def score(self, network, images, labels) -> float:
             assert len(labels) == 40, "the score may look at validation images only"
-            states.append({name: t.clone() for name, t in network.module.state_dict().items()})
+            states.append({name: t.clone() for name, t in network.state_dict().items()})
             return next(self.scores)
 
     states: list[dict[str, torch.Tensor]] = []
