@@ -15,13 +15,13 @@ from safetensors.torch import save
 from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
+from benchmark.recipes import Augmentation
+from benchmark.records import AttackSpec, DataSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
 from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
 from benchmark.stages.model import set_up, tensors
 from benchmark.training import overfitting, selection
-from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
-from benchmark.training.loop import train
+from benchmark.training.loop import Augmenting, train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import Watch
 
@@ -50,7 +50,6 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
         spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
     )
     watch = _watch(spec.attack, attack) if spec.attack and attack else None
-    data = row.track.data
 
     def on_epoch(done: Progressed) -> None:
         clock.lap()
@@ -69,7 +68,7 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
         seed=run.seed,
         checkpoint=folder / "checkpoint.safetensors",
         scored=scored,
-        augment=Augment(spec.augmentation, data.shape, data.classes) if spec.augmentation.any else None,
+        augment=_augment(spec.augmentation, row.track.data) if spec.augmentation.any else None,
         watch=watch,
         on_epoch=on_epoch,
     )
@@ -96,6 +95,12 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
         print(f"{row.row}: {seen.words}")
 
 
+def _augment(spec: Augmentation, data: DataSpec) -> Augmenting:
+    from benchmark.training.augment import Augment  # a slow import, for those who ask for it
+
+    return Augment(spec, data.shape, data.classes)
+
+
 def _history(done: Progressed) -> dict[str, list[float]]:
     """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
     watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
@@ -112,7 +117,15 @@ def _fabric(run: TrainRun) -> Fabric:
 def _objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
     module = importlib.import_module(f"benchmark.training.{spec.objective}")
     _check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
+        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
     return module.objective(attack, **spec.parameters)
+
+
+def _starts_at_random(spec: AttackSpec) -> bool:
+    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
+    default = known["random_start"].default if "random_start" in known else False
+    return bool(spec.parameters.get("random_start", default))
 
 
 def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:

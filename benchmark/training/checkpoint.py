@@ -48,7 +48,8 @@ def write(
             f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
         }
     packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    files.write(path, save(packed, {"progress": json.dumps(asdict(done)), "scaler": json.dumps(scaler)}))
+    state = {"progress": asdict(done), "scaler": scaler}
+    files.write(path, save(packed, {"state": json.dumps(state)}))  # one key: safetensors writes several in any order
 
 
 def resume(
@@ -58,9 +59,9 @@ def resume(
     if not path.exists():
         return {}, Progressed(), {}
     with safe_open(path, "pt") as stored:
-        done = Progressed(**json.loads(stored.metadata()["progress"]))
-        scaler = json.loads(stored.metadata()["scaler"])
+        kept = json.loads(stored.metadata()["state"])
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
+    done = Progressed(**kept["progress"])
     done.watched = [(trained, pgd) for trained, pgd in done.watched]
     for kind, module in modules.items():
         module.load_state_dict(_under(tensors, f"{kind}."))
@@ -70,7 +71,7 @@ def resume(
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     print(f"resuming after epoch {done.epoch}", flush=True)
-    return _under(tensors, "best."), done, scaler
+    return _under(tensors, "best."), done, kept["scaler"]
 
 
 def _under(tensors: Tensors, prefix: str) -> Tensors:

@@ -13,18 +13,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
-from timm.utils.model_ema import ModelEmaV3
 
 from benchmark.errors import BenchmarkError
 from benchmark.recipes import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training import schedule
-from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
@@ -32,7 +31,11 @@ from benchmark.training.optimisers import sharpest
 from benchmark.training.overfitting import Watch
 from benchmark.training.selection import Scored, exhausted
 
+if TYPE_CHECKING:
+    from timm.utils.model_ema import ModelEmaV3
+
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
+Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
 
 
 def train(
@@ -46,7 +49,7 @@ def train(
     seed: int,
     checkpoint: Path,
     scored: Scored | None = None,
-    augment: Augment | None = None,
+    augment: Augmenting | None = None,
     watch: Watch | None = None,
     on_epoch: Callable[[Progressed], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], Progressed]:
@@ -64,7 +67,7 @@ def train(
     """
     score = scored.score if scored else objective.score
     wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
-    ema = ModelEmaV3(model, spec.ema) if spec.ema else None
+    ema = _averaged(model, spec.ema) if spec.ema else None
     modules = {"model": model} | ({"ema": ema.module} if ema else {})
     precision = fabric.strategy.precision
     if spec.sam and precision.state_dict():
@@ -121,7 +124,7 @@ class _Steps:
     spec: TrainingSpec
     fabric: Fabric
     ema: ModelEmaV3 | None
-    augment: Augment | None
+    augment: Augmenting | None
 
     def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int) -> float:
         """All images once, in random order; the mean loss."""
@@ -168,6 +171,12 @@ class _Steps:
         self.optimizer.zero_grad()
         self.fabric.backward(loss)
         return loss.item()
+
+
+def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
+    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+
+    return ModelEmaV3(model, decay)
 
 
 def _float32(model: torch.nn.Module) -> torch.nn.Module:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from timm.optim.optim_factory import param_groups_weight_decay
 from torch import nn
 
 from benchmark.recipes import TrainingSpec
@@ -17,6 +16,8 @@ def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
     if spec.weight_decay_on == "all":
         parameters: list = list(model.parameters())
     else:
+        from timm.optim.optim_factory import param_groups_weight_decay  # a slow import, for those who ask for it
+
         parameters = [g for g in param_groups_weight_decay(model, spec.weight_decay) if g["params"]]
     if spec.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay)

@@ -16,7 +16,7 @@ from benchmark.threats import AttackSpec
 from benchmark.training.objective import TrainingAttack, margins, perturb
 
 IMAGES = 100  # enough to tell a collapse; PGD on more would cost small training runs more than their training
-GAP = 0.2  # of catastrophic overfitting; healthy networks measured 0 to 0.1
+GAP = 0.3  # of catastrophic overfitting; the healthy ViT of the digits track stayed at 0.17 or below
 
 
 def probe(attack: AttackSpec) -> AttackSpec:
@@ -40,7 +40,7 @@ class Watch:
         images, labels = images[chosen], labels[chosen]
         standing = self._right(self.trained, model, images, labels)
         left = standing & self._right(self.pgd, model, images, labels)
-        return standing.float().mean().item(), left.float().mean().item()
+        return int(standing.sum()) / len(labels), int(left.sum()) / len(labels)
 
     @staticmethod
     def _right(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
