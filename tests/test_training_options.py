@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from pydantic import ValidationError
 from safetensors import safe_open
 from tiny_models import Linear
@@ -206,6 +207,26 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     assert files[0] == files[1] == files[2]
 
 
+def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> None:
+    """As 16-mixed has it on a GPU; a CPU has none."""
+    state, fabric = {"scale": 1024.0, "_growth_tracker": 7}, Fabric(accelerator="cpu", devices=1)
+    loaded: list[dict] = []
+    fabric.strategy.precision.state_dict = lambda: state
+    fabric.strategy.precision.load_state_dict = loaded.append
+
+    def stop(done) -> None:
+        if done.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stop)
+    assert not loaded
+    run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric)
+    assert loaded == [state]
+    with pytest.raises(BenchmarkError, match="sam cannot run with 16-mixed"):
+        run(model(), standard.objective(None), spec(sam=0.1), tmp_path / "d", fabric=fabric)
+
+
 def test_augmentations_do_what_they_are_called() -> None:
     images, labels = blobs(0, 64, 3)
 
@@ -245,10 +266,13 @@ def test_augmentations_do_what_they_are_called() -> None:
     assert torch.equal(images, before), "the data itself may not change"
 
 
-def test_grey_images_can_be_augmented() -> None:
-    images, labels = blobs(0, 16)
-    found, _ = Augment(Augmentation(randaugment=2, crop=1, erasing=0.5), (1, 6, 6), 4)(images, labels)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_strongest_augmentations_run_on_grey_and_colour(channels) -> None:
+    strong = Augmentation(randaugment=8, magnitude=10, crop=5, erasing=1.0, mixup=0.01, cutmix=100)
+    images, labels = blobs(0, 120, channels)
+    found, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
     assert found.shape == images.shape
+    assert 0 <= found.min() <= found.max() <= 1
 
 
 def test_selection_and_patience(tmp_path) -> None:

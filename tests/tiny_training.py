@@ -35,7 +35,8 @@ def model(channels: int = 1) -> nn.Module:
 
 def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, *, precision="32-true", **options):
     channels = options.pop("channels", 1)
+    fabric = options.pop("fabric", None) or Fabric(accelerator="cpu", devices=1, precision=precision)
     return train(
         network, objective, rules, blobs(0, channels=channels), blobs(1, 40, channels),
-        fabric=Fabric(accelerator="cpu", devices=1, precision=precision), seed=3, checkpoint=checkpoint, **options,
+        fabric=fabric, seed=3, checkpoint=checkpoint, **options,
     )  # fmt: skip

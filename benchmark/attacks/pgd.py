@@ -35,8 +35,20 @@ def attack(
         attacker.get_loss_fn = _climbing(loss)  # type: ignore[method-assign]
     if seed is not None:
         torch.manual_seed(seed)
-    target = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
+    target = foolbox.PyTorchModel(_Unmoved(model), bounds=(0, 1), device=images.device)
     return attacker.run(target, images, foolbox.criteria.Misclassification(labels), epsilon=threat.eps)
+
+
+class _Unmoved(nn.Module):
+    """The model, for foolbox, which else moves all its parameters to their device at every call: a tenth of a small step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = (model,)  # in a tuple it is no submodule
+        self.training = model.training
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model[0](images)
 
 
 def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.errors import BenchmarkError
-from benchmark.training.objective import TrainingAttack, accuracy, perturb
+from benchmark.training.objective import TrainingAttack, perturb, robust_accuracy
 from benchmark.training.standard import Standard
 
 
@@ -30,7 +30,7 @@ class Adversarial(Standard):
         return super().loss(model, self.perturb(model, images, labels, strength), labels, strength)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        return accuracy(model, self.perturb(model, images, labels, 1.0), labels)
+        return robust_accuracy(self.attack, model, images, labels)
 
 
 def objective(attack: TrainingAttack | None, *, label_smoothing: float = 0.0) -> Adversarial:

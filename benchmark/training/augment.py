@@ -31,8 +31,9 @@ class Augment:
         steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)] if spec.jitter else []
         self.single = v2.Compose(steps) if steps else None
         grey = 128 if channels == 1 else (128, 128, 128)  # what rotations and shifts uncover
+        most = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
         config = f"rand-n{spec.randaugment}-m{spec.magnitude}-mstd0.5-inc1"
-        self.randaugment = rand_augment_transform(config, {"img_mean": grey}) if spec.randaugment else None
+        self.randaugment = rand_augment_transform(config, most) if spec.randaugment else None
         self.erasing = RandomErasing(spec.erasing, device="cpu") if spec.erasing else None
         mixed = spec.mixup or spec.cutmix
         self.mixup = Mixup(spec.mixup, spec.cutmix, label_smoothing=0.0, num_classes=classes) if mixed else None

@@ -95,6 +95,14 @@ def accuracy(
     return hits / len(labels)
 
 
+def robust_accuracy(
+    attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int = 500
+) -> float:
+    """Accuracy on what the attack makes of the images at its full radius."""
+    batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    return accuracy(model, torch.cat([perturb(attack, model, x, y, 1.0) for x, y in batches]), labels)
+
+
 def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """True logit less the largest other: (n, classes) and (n,) to (n,)."""
     true = logits.gather(1, labels[:, None])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
 
 from benchmark.errors import BenchmarkError
 from benchmark.recipes import Selection
-from benchmark.training.objective import Objective, TrainingAttack, accuracy, perturb
+from benchmark.training.objective import Objective, TrainingAttack, accuracy, robust_accuracy
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,9 @@ def scored(selection: Selection, objective: Objective, attack: TrainingAttack | 
         return Scored(objective.selected_by, objective.score)
     if attack is None or selection.attack is None:
         raise BenchmarkError("selection by robust accuracy needs `training.selection.attack` in submission.yaml")
-    climb = attack
-
-    def robust(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        return accuracy(model, perturb(climb, model, images, labels, 1.0), labels)
-
     given = ", ".join(f"{name} {value}" for name, value in sorted(selection.attack.parameters.items()))
-    return Scored(f"validation accuracy under {selection.attack.id}" + (f" ({given})" if given else ""), robust)
+    words = f"validation accuracy under {selection.attack.id}" + (f" ({given})" if given else "")
+    return Scored(words, partial(robust_accuracy, attack))
 
 
 def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:
