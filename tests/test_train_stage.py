@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
+import yaml
 from tiny_linear_row import NAMES, ROW
+from tiny_project import ROOT
 
 from benchmark import files
 from benchmark.errors import BenchmarkError
-from benchmark.records import TrainingResult
+from benchmark.recipes import misfit
+from benchmark.records import TrainingResult, TrainingSpec
 from benchmark.stages.context import entry
 from benchmark.stages.data import prepare_data
 from benchmark.stages.train import train_row
@@ -92,3 +95,13 @@ def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
         train_row(*NAMES)
     assert "\n" not in str(raised.value)
     assert not (ROW / "train").exists()
+
+
+def test_the_recipe_in_the_readme_is_one() -> None:
+    text = (ROOT / "README.md").read_text().partition("## Train adversarially")[2]
+    given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]
+    spec = TrainingSpec.model_validate(given)
+    assert misfit(spec, (1, 8, 8)) is None
+    assert spec.objective == "trades"
+    not_shown = TrainingSpec.model_fields.keys() - given.keys()
+    assert not not_shown, "the README shows every option"

@@ -1,31 +1,25 @@
-"""The options of the loop, each against a hand computation; resume with all of them; what stops a run."""
+"""The options of the loop, each against a hand computation; resume with all of them."""
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 
 import pytest
 import torch
 from lightning_fabric import Fabric
-from pydantic import ValidationError
-from safetensors import safe_open
 from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
-from benchmark.errors import BenchmarkError, explain
-from benchmark.recipes import Augmentation, Selection, TrainingSpec, misfit
-from benchmark.records import AttackSpec, Submission
-from benchmark.stages.context import entry
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import Augmentation
+from benchmark.records import AttackSpec
 from benchmark.stages.train import _attack, _watch
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
-from benchmark.training.overfitting import Watch, probe
-from benchmark.training.schedule import share, strength
-from benchmark.training.selection import Scored, exhausted, scored
+from benchmark.training.schedule import strength
+from benchmark.training.selection import Scored, scored
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -52,15 +46,6 @@ def test_the_radius_grows_linearly_from_a_clean_first_epoch(tmp_path) -> None:
 
     run(model(), adversarial.objective(attack), rules, tmp_path / "c", scored=Scored("clean", accuracy))
     assert seen == [0.25, 0.5, 0.75, 1, 1]
-
-
-def test_schedules() -> None:
-    cosine = spec(epochs=10, schedule="cosine", rate_warmup_epochs=2, final_rate=0.1)
-    assert [share(cosine, p) for p in (0, 1, 2, 6, 10)] == pytest.approx([0.01, 0.505, 1, 0.55, 0.1])
-    constant = spec(epochs=10, schedule="constant", rate_warmup_epochs=2)
-    assert [share(constant, p) for p in (0, 2, 9.9)] == pytest.approx([0.01, 1, 1])
-    assert [share(spec(epochs=10), p) for p in (0, 3, 10)] == pytest.approx([0.04, 1, 0])
-    assert share(spec(epochs=10), 6.5) == pytest.approx(0.5)
 
 
 def test_sam_takes_the_gradient_at_the_sharpest_point(tmp_path) -> None:
@@ -144,29 +129,6 @@ def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
         assert torch.allclose(found, average, atol=1e-6)
     assert torch.equal(best["weight"], judged[-1])
     assert not torch.allclose(best["weight"], trained[-1], atol=1e-3)
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_scores_and_kept_weights_are_float32_whatever_training_is(tmp_path, precision) -> None:
-    seen: dict[str, set[torch.dtype]] = {"step": set(), "score": set()}
-
-    class Noting(standard.Standard):
-        def loss(self, network, images, labels, share_of_radius):
-            seen["step"].add(network.module(images.to(next(network.parameters()).dtype))[0].dtype)
-            return super().loss(network, images, labels, share_of_radius)
-
-    def score(candidate, images, labels) -> float:
-        seen["score"].add(candidate(images).dtype)
-        assert not torch.is_autocast_enabled("cpu")
-        return accuracy(candidate, images, labels)
-
-    network = Linear()
-    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, scored=Scored("", score))
-    assert seen["score"] == {torch.float32}
-    assert {t.dtype for t in best.values()} == {torch.float32}
-    fresh = Linear()
-    fresh.load_state_dict(best)
-    assert accuracy(fresh, *blobs(1, 40)) == done.best_score > 0.5
 
 
 EVERYTHING = {
@@ -273,175 +235,3 @@ def test_the_strongest_augmentations_run_on_grey_and_colour(channels) -> None:
     found, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
     assert found.shape == images.shape
     assert 0 <= found.min() <= found.max() <= 1
-
-
-def test_selection_and_patience(tmp_path) -> None:
-    scores = iter([0.5, 0.6, 0.55, 0.6, 0.7, 0.7])
-    rules = spec(epochs=6, selection={"by": "clean", "patience": 2})
-    calls: list[int] = []
-
-    def score(*_) -> float:
-        calls.append(1)
-        return next(scores)
-
-    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
-    assert (done.epoch, done.best_epoch) == (4, 2)
-    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
-    assert (done.epoch, len(calls)) == (4, 4), "a run that stopped early does not go on when it is resumed"
-    assert all(torch.equal(best[name], again[name]) for name in best)
-    assert not exhausted(Selection(patience=2), epoch=9, best_epoch=1, warmup_epochs=8), "a warm-up does not count"
-    assert not exhausted(Selection(), epoch=99, best_epoch=1, warmup_epochs=0)
-
-
-def test_robust_selection_scores_under_its_own_attack() -> None:
-    objective = standard.objective(None)
-    network, (images, labels) = Linear().eval(), blobs(1, 40)
-    labels = network(images).argmax(1)
-    chosen = scored(Selection(by="robust", attack=PGD), objective, _attack(PGD))
-    assert chosen.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 3)"
-    inside = (network.radius(images, labels, "Linf") > 0.1).float().mean().item()
-    assert chosen.score(network, images, labels) == pytest.approx(inside, abs=0.1)
-    assert inside < 0.9
-    assert scored(Selection(by="clean"), objective, None).score(network, images, labels) == 1.0
-
-
-class Dip(nn.Module):
-    """Right at the image and at the full radius, wrong half way: what a network does that has overfitted to FGSM."""
-
-    def __init__(self, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        margin = 0.5 + torch.cos(2 * math.pi * (x.flatten(1)[:, 0] - 0.5) / self.eps + 0.2)
-        return torch.stack([margin, torch.zeros_like(margin)], 1)
-
-
-def test_catastrophic_overfitting_is_found() -> None:
-    one_step = AttackSpec(attack="fgsm", norm="Linf", eps=0.2)
-    watch = _watch(one_step, _attack(one_step))
-    images, labels = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.int64)
-    torch.manual_seed(0)
-    seen = watch(Dip(0.2).eval(), images, labels)
-    assert seen[0] == 1.0
-    assert seen[1] < 0.5  # from some starts PGD climbs out of the ball, where the network is right again
-    assert watch.verdict([seen], selected=1, warmup_epochs=0, validation=40).found
-    assert watch(nn.Flatten(), images.repeat(1, 2, 1, 1) + torch.tensor([0.3, 0]).view(1, 2, 1, 1), labels) == (
-        0.0,
-        0.0,
-    )
-    robust = images.repeat(1, 2, 1, 1) + torch.tensor([0.5, 0]).view(1, 2, 1, 1)
-    assert watch(nn.Flatten(), robust, labels) == (1.0, 1.0)
-
-
-def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
-    watch = Watch(_attack(FGSM), _attack(probe(FGSM)), probe(FGSM))
-    seen = [(0.5, 0.0), (0.8, 0.7), (0.95, 0.05), (0.8, 0.7)]
-    verdict = watch.verdict(seen, selected=3, warmup_epochs=1, validation=200)
-    assert (verdict.found, verdict.epochs, verdict.trained, verdict.pgd, verdict.images) == (
-        True,
-        (3,),
-        0.95,
-        0.05,
-        100,
-    )
-    assert verdict.words.startswith("CATASTROPHIC OVERFITTING in epochs 3: at the selected epoch 0.95 right")
-    fine = watch.verdict(seen[:2], selected=2, warmup_epochs=1, validation=40)
-    assert (fine.found, fine.images) == (False, 40)
-    assert fine.words.startswith("no catastrophic overfitting")
-
-
-def test_a_step_that_ruins_the_weights_stops_before_the_checkpoint(tmp_path) -> None:
-    class Breaking(standard.Standard):
-        """A finite loss whose gradient is NaN, in the last step of the second epoch."""
-
-        steps = 0
-
-        def loss(self, network, images, labels, share_of_radius):
-            Breaking.steps += 1
-            value = super().loss(network, images, labels, share_of_radius)
-            return value + (0 * next(network.parameters()).sum()).sqrt() if Breaking.steps == 16 else value
-
-    with pytest.raises(BenchmarkError, match=r"weights are not finite in epoch 2; .* after epoch 1, is kept in .*/c"):
-        run(model(), Breaking(), spec(), tmp_path / "c")
-    with safe_open(tmp_path / "c", "pt") as stored:
-        assert json.loads(stored.metadata()["state"])["progress"]["epoch"] == 1
-        assert all(torch.isfinite(stored.get_tensor(name)).all() for name in stored.keys())  # noqa: SIM118
-
-
-def test_a_loss_that_is_nan_at_once_leaves_no_checkpoint(tmp_path) -> None:
-    with pytest.raises(BenchmarkError, match=r"training loss is .* in epoch 1; .* No epoch was finished"):
-        run(model(), standard.objective(None), spec(learning_rate=1e30, optimizer="sgd"), tmp_path / "c")
-    assert not (tmp_path / "c").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attack": {"attack": "fgsm", "norm": "Linf", "eps": 8}}, "pixels in [0, 1], so 8/255 is 0.0314"),
-        ({"selection": {"by": "robust"}}, "needs an `attack`"),
-        ({"selection": {"attack": PGD}}, "has no use for an `attack`"),
-        ({"warmup_epochs": 6}, "leaves none of 6 epochs at the full radius"),
-        ({"rate_warmup_epochs": 2}, "one_cycle has its own rise"),
-        ({"schedule": "constant", "final_rate": 0.1}, "final_rate is where a cosine ends"),
-        ({"schedule": "cosine", "rate_warmup_epochs": 6}, "should be below epochs 6"),
-        ({"learning_rate": float("inf")}, "finite"),
-        ({"ema": 1.0}, "less than 1"),
-        (
-            {"augmentation": {"mixupp": 1}},
-            "unknown key 'variants.v.tracks.digits.training.augmentation.mixupp'; did you mean",
-        ),
-        ({"selection": {"patiense": 1}}, "did you mean 'patience'?"),
-        ({"clip_nrom": 1}, "did you mean 'clip_norm'?"),
-    ],
-)
-def test_bad_recipes_are_refused_in_one_line(changes, message) -> None:
-    training = {"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02, **changes}
-    paper = {"title": "t", "authors": "a", "year": 2026}
-    variants = {"v": {"title": "t", "tracks": {"digits": {"training": training}}}}
-    with pytest.raises(ValidationError) as raised:
-        Submission.model_validate({"name": "N", "summary": "s", "paper": paper, "variants": variants})
-    line = str(explain(raised.value, Submission, "submission.yaml"))
-    assert message in line
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize(
-    ("changes", "shape", "message"),
-    [
-        (
-            {"attack": {"attack": "pgd", "norm": "L2", "eps": 128}},
-            (3, 32, 32),
-            "L2 eps 128 is above 55.43, the diameter",
-        ),
-        ({"selection": {"by": "robust", "attack": {"attack": "pgd", "norm": "L2", "eps": 9}}}, (1, 8, 8), "above 8"),
-        ({"augmentation": {"jitter": 0.1}}, (1, 8, 8), "colour images, these are 1x8x8"),
-        ({"augmentation": {"randaugment": 2}}, (4, 8, 8), "1 or 3 channels"),
-        ({"augmentation": {"crop": 8}}, (1, 8, 8), "out of sight"),
-        ({"attack": {"attack": "pgd", "norm": "L2", "eps": 8}}, (1, 8, 8), None),
-    ],
-)
-def test_recipes_that_do_not_fit_the_images_are_refused(changes, shape, message) -> None:
-    found = misfit(spec(**changes), shape)
-    assert (found is None) if message is None else (message in found)
-
-
-def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
-    row = entry("digits", "Wong2020Fast", "linf")
-    wrong = row.settings.training.model_copy(update={"augmentation": Augmentation(jitter=0.1)})
-    settings = row.settings.model_copy(update={"training": wrong})
-    monkeypatch.setattr("benchmark.submissions.settings", lambda *_: settings)
-    with pytest.raises(BenchmarkError, match=r"submission\.yaml: variant linf on digits: augmentation\.jitter is for"):
-        entry("digits", "Wong2020Fast", "linf")
-
-
-def test_defaults_are_what_they_were() -> None:
-    given = TrainingSpec(objective="standard", epochs=2, batch_size=2, learning_rate=0.1)
-    assert not given.augmentation.any
-    assert (given.sam, given.ema, given.clip_norm, given.schedule, given.weight_decay_on) == (
-        0,
-        0,
-        0,
-        "one_cycle",
-        "all",
-    )

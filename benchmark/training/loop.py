@@ -65,7 +65,6 @@ def train(
     Raises:
         BenchmarkError: a loss or a weight is not finite; the last good checkpoint stays.
     """
-    score = scored.score if scored else objective.score
     wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
     ema = _averaged(model, spec.ema) if spec.ema else None
     modules = {"model": model} | ({"ema": ema.module} if ema else {})
@@ -75,38 +74,48 @@ def train(
             "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
         )
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer.optimizer)
-    precision.load_state_dict(scaler) if scaler else None
+    if scaler:
+        precision.load_state_dict(scaler)
     images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
     steps = _Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment)
     with Progress(disable=not fabric.is_global_zero, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
-        while done.epoch < spec.epochs:
-            if exhausted(spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs):
-                break
-            epoch = done.epoch
-            _seed(seed, epoch)
+        while done.epoch < spec.epochs and not exhausted(
+            spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs
+        ):
+            _seed(seed, done.epoch)
             try:
-                loss = steps.epoch(images, labels, epoch)
+                done.losses.append(steps.epoch(images, labels, done.epoch))
             except _NotFinite as error:
-                kept = f"The last good checkpoint, after epoch {epoch}, is kept in {checkpoint}"
-                kept = kept if epoch else "No epoch was finished, so there is no checkpoint"
-                raise BenchmarkError(f"{error} in epoch {epoch + 1}; lower the learning rate. {kept}") from None
+                raise _stopped(error, done, checkpoint) from None
             judged = _float32(ema.module if ema else model)
-            _seed(seed, epoch, "score")
-            done.losses.append(loss)
-            done.scores.append(score(judged, *validation))
-            if watch:
-                _seed(seed, epoch, "watch")
-                done.watched.append(watch(judged, *validation))
-            if done.scores[-1] > done.best_score:
-                done.best_epoch, done.best_score = epoch + 1, done.scores[-1]
+            if _judge(judged, validation, done, seed, scored.score if scored else objective.score, watch):
                 best = {name: tensor.detach().cpu().clone() for name, tensor in judged.state_dict().items()}
-            done.epoch = epoch + 1
             on_epoch(done)
             checkpoints.write(checkpoint, modules, optimizer.optimizer, best, done, precision.state_dict())
-            line = f"epoch {epoch + 1} loss {loss:.3f} score {done.scores[-1]:.3f}"
+            line = f"epoch {done.epoch} loss {done.losses[-1]:.3f} score {done.scores[-1]:.3f}"
             progress.update(task, advance=1, description=line)
     return best, done
+
+
+def _judge(model, validation, done: Progressed, seed: int, score, watch: Watch | None) -> bool:
+    """Ends an epoch by its score and what the watch saw; whether no epoch before was as good."""
+    _seed(seed, done.epoch, "score")
+    done.scores.append(score(model, *validation))
+    if watch:
+        _seed(seed, done.epoch, "watch")
+        done.watched.append(watch(model, *validation))
+    done.epoch += 1
+    better = done.scores[-1] > done.best_score
+    if better:
+        done.best_epoch, done.best_score = done.epoch, done.scores[-1]
+    return better
+
+
+def _stopped(error: _NotFinite, done: Progressed, checkpoint: Path) -> BenchmarkError:
+    kept = f"The last good checkpoint, after epoch {done.epoch}, is kept in {checkpoint}"
+    kept = kept if done.epoch else "No epoch was finished, so there is no checkpoint"
+    return BenchmarkError(f"{error} in epoch {done.epoch + 1}; lower the learning rate. {kept}")
 
 
 class _NotFinite(Exception):
