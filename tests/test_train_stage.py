@@ -76,6 +76,14 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
         assert f"benchmark/{name}.py" in code
 
 
+def test_the_probe_for_overfitting_is_a_dependency_too(recipe) -> None:
+    recipe(PLAIN.replace("objective: standard", "objective: adversarial, attack: {attack: cw, norm: L2, eps: 1}"))
+    code = {path.as_posix() for path in entry(*NAMES).code("train")}
+    assert {"benchmark/attacks/cw.py", "benchmark/attacks/pgd.py"} <= code
+    recipe(PLAIN)
+    assert not any(path.parent.name == "attacks" for path in entry(*NAMES).code("train"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -169,6 +169,23 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     assert files[0] == files[1] == files[2]
 
 
+def test_averaged_weights_resume_too(tmp_path) -> None:
+    def score(candidate, images, labels) -> float:
+        return candidate[1].weight.detach().double().square().sum().item()
+
+    def stop(done) -> None:
+        if done.epoch == 3:
+            raise KeyboardInterrupt
+
+    rules, sizes = spec(ema=0.99), Scored("", score)
+    _, history = run(model(), standard.objective(None), rules, tmp_path / "whole", scored=sizes)
+    with pytest.raises(KeyboardInterrupt):
+        run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes, on_epoch=stop)
+    _, resumed = run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes)
+    assert resumed.scores == history.scores
+    assert len(set(history.scores)) == 6
+
+
 def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> None:
     """As 16-mixed has it on a GPU; a CPU has none."""
     state, fabric = {"scale": 1024.0, "_growth_tracker": 7}, Fabric(accelerator="cpu", devices=1)
