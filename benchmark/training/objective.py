@@ -59,8 +59,10 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in learned:
             parameter.requires_grad_(True)
+        model.train(modes[0][1])  # as whole modules expect to be told, then those that stood otherwise
         for module, mode in modes:
-            module.training = mode
+            if module.training != mode:
+                module.training = mode
 
 
 def perturb(
