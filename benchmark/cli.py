@@ -104,6 +104,8 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
     for attack in record.attacks:
         for warning in attack.warnings:
             console.print(f"warning: {attack.id}: {warning}")
+    if record.training.overfitting and record.training.overfitting.found:
+        console.print(f"warning: training: {record.training.overfitting.words}")
     for doubt in record.reliability.doubts if record.reliability else ():
         console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
 

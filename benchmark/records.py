@@ -1,6 +1,6 @@
 """The typed, frozen records that pass between stages, to and from JSON and YAML.
 
-Of the project it imports threats.py, certified.py, corrupted.py and signals.py.
+Of the project it imports threats.py, certified.py, corrupted.py, recipes.py and signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
 from benchmark.corrupted import SMALLEST, CorruptionResult, CorruptionSpec
+from benchmark.recipes import TrainingResult, TrainingSpec
 from benchmark.signals import Reliability
 from benchmark.threats import AttackSpec, Engine, Frozen, Proportion, ThreatModel, check_distinct
 
@@ -115,20 +116,6 @@ class Track(Frozen):
                 f"{'x'.join(map(str, self.data.shape))}; leave `corruptions` out"
             )
         return self
-
-
-class TrainingSpec(Frozen):
-    """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
-
-    objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, float] = Field(default={})
-    attack: AttackSpec | None = None
-    warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these
-    epochs: int = Field(gt=0)
-    batch_size: int = Field(gt=0)
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    learning_rate: float = Field(gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
 
 
 class CertificateSpec(Frozen):
@@ -235,16 +222,6 @@ class SmoothedResult(Frozen):
     spent: float
     clean: Proportion
     certified: tuple[CertifiedResult, ...]
-
-
-class TrainingResult(Frozen):
-    epochs: int
-    selected_epoch: int
-    selected_by: str
-    validation_score: float
-    seed: int
-    device: str
-    precision: str
 
 
 class Record(Frozen):

@@ -56,12 +56,11 @@ def _check_parts(submission: Submission) -> None:
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
             place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
-            parts = {"tracks": track, "training": entry.training.objective}
-            if entry.training.attack:
-                parts["attacks"] = entry.training.attack.attack
+            parts = [("tracks", track), ("training", entry.training.objective)]
+            parts += [("attacks", spec.attack) for spec in entry.training.attacks]
             if entry.certificate:
-                parts["certificates"] = entry.certificate.name
-            for kind, part in parts.items():
+                parts.append(("certificates", entry.certificate.name))
+            for kind, part in parts:
                 known = _parts(kind)
                 if part not in known:
                     raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")

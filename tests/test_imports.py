@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "corrupted", "signals", "records", "errors", "files"}
+BASE = {"threats", "certified", "corrupted", "signals", "recipes", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
     "corrupted": {"threats", "errors"},
     "signals": {"threats"},
-    "records": {"threats", "certified", "corrupted", "signals"},
+    "recipes": {"threats"},
+    "records": {"threats", "certified", "corrupted", "signals", "recipes"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},

@@ -69,14 +69,26 @@ def reliability(doubtful: int = 0) -> dict:
     return {"threat": threat, "signals": signals, "gradients": gradients, "steps": steps, "radii": radii}
 
 
-def judged(name: str, found: dict | None) -> Record:
-    return Record.model_validate(record(name, 40, 30).model_dump() | {"reliability": found})
+OVERFITTED = {
+    "found": True, "epochs": [7, 8], "trained": 0.9, "pgd": 0.1, "gap": 0.3, "images": 100,
+    "probe": {"attack": "pgd", "norm": "Linf", "eps": 0.15, "parameters": {"steps": 10, "step_size": 0.04}},
+}  # fmt: skip
+
+
+def judged(name: str, found: dict | None, overfitting: dict | None = None) -> Record:
+    made = record(name, 40, 30).model_dump() | {"reliability": found}
+    made["training"] |= {"overfitting": overfitting}
+    return Record.model_validate(made)
 
 
 @pytest.fixture
 def rendered(tmp_path) -> Path:
     """A site of three rows: one in doubt, one without, one whose attacks were not judged."""
-    records = [judged("Doubtful", reliability(2)), judged("Sound", reliability()), judged("Unjudged", None)]
+    records = [
+        judged("Doubtful", reliability(2), OVERFITTED),
+        judged("Sound", reliability(), OVERFITTED | {"found": False, "epochs": []}),
+        judged("Unjudged", None),
+    ]
     for made in records:
         folder = tmp_path / made.row / "record"
         folder.mkdir(parents=True)
@@ -125,6 +137,20 @@ def test_the_models_page_explains_each_doubt_and_draws_the_curves(rendered) -> N
     assert "0.5 (least), 1.5 (50% lie below), 4 (greatest)" in pages["Sound"]
     assert "Can the attacks be trusted?" not in pages["Unjudged"]
     assert "<svg" not in pages["Unjudged"]
+
+
+def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
+    pages = [
+        (rendered / "models" / f"{name}-v" / "index.html").read_text() for name in ("Doubtful", "Sound", "Unjudged")
+    ]
+    assert "<strong>Catastrophic overfitting</strong> in epochs 7, 8: PGD broke more than 30% of" in pages[0]
+    assert "No catastrophic overfitting seen." in pages[1]
+    for page in pages[:2]:
+        assert (
+            "90.0% of 100 validation images withstood the attack trained on, 10.0% also PGD (10 steps, Linf 0.15)"
+            in page
+        )
+    assert "overfitting" not in pages[2].partition("Provenance")[2].partition("<details>")[0]
 
 
 def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:

@@ -2,47 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from lightning_fabric import Fabric
 from tiny_models import Linear
+from tiny_training import blobs, model, run, spec
 from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.errors import BenchmarkError
-from benchmark.records import ThreatModel, TrainingSpec
+from benchmark.records import ThreatModel
 from benchmark.training import adversarial, margin, standard
-from benchmark.training.loop import train
 from benchmark.training.objective import accuracy, margins
-
-
-def blobs(seed: int, n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
-    """Four classes of noisy bright quadrants."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(n) % 4
-    images = 0.3 * torch.rand(n, 1, 6, 6, generator=generator)
-    for label in range(4):
-        row, column = 3 * (label // 2), 3 * (label % 2)
-        images[labels == label, :, row : row + 3, column : column + 3] += 0.4
-    return images, labels
-
-
-def spec(**changes) -> TrainingSpec:
-    return TrainingSpec(**{"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02, **changes})
-
-
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
-
-
-def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, **options):
-    return train(
-        network, objective, rules, blobs(0), blobs(1, 40),
-        fabric=Fabric(accelerator="cpu", devices=1), seed=3, checkpoint=checkpoint, **options,
-    )  # fmt: skip
 
 
 def attack(network, images, labels, strength):
@@ -77,7 +47,7 @@ def test_the_best_validation_epoch_is_returned(tmp_path) -> None:
 
         def score(self, network, images, labels) -> float:
             assert len(labels) == 40, "the score may look at validation images only"
-            states.append({name: t.clone() for name, t in network.module.state_dict().items()})
+            states.append({name: t.clone() for name, t in network.state_dict().items()})
             return next(self.scores)
 
     states: list[dict[str, torch.Tensor]] = []

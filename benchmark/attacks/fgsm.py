@@ -1,9 +1,12 @@
 """The fast gradient sign method (Goodfellow et al. 2015): one step of PGD from the clean image or a random start.
 
-For training, Wong et al. 2020 start at random in the ball and step 1.25 eps: `random_start=True, step=1.25`.
+For training, Wong et al. 2020 start at random in the ball and step 1.25 eps: `random_start=True, step=1.25`. Debenedetti
+2022 steps 1.5 eps / steps, twice where the radius is large: `random_start=True, step=1.5, steps=2`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -20,9 +23,15 @@ def attack(
     *,
     seed: int | None,
     step: float = 1.0,
+    steps: int = 1,
     random_start: bool = False,
+    loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """One step of `step * eps`, projected onto the ball and the box."""
+    """`steps` steps, one unless told otherwise, of `step * eps / steps`, each projected onto the ball and the box.
+
+    `loss` is climbed in place of the cross-entropy, as in pgd.
+    """
+    size = step * threat.eps / steps
     return pgd.attack(
-        model, images, labels, threat, seed=seed, steps=1, step_size=step * threat.eps, random_start=random_start
+        model, images, labels, threat, seed=seed, steps=steps, step_size=size, random_start=random_start, loss=loss
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import foolbox
 import torch
 from torch import nn
@@ -19,14 +22,40 @@ def attack(
     steps: int,
     step_size: float,
     random_start: bool = True,
+    loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
-    `seed` None draws from torch's running generator, as training does.
+    `seed` None draws from torch's running generator, as training does; `loss`, of the logits and summed over the batch, is
+    climbed in place of the cross-entropy with `labels`.
     """
     kind = foolbox.attacks.LinfPGD if threat.norm == "Linf" else foolbox.attacks.L2PGD
     attacker = kind(abs_stepsize=step_size, steps=steps, random_start=random_start)
+    if loss is not None:
+        attacker.get_loss_fn = _climbing(loss)  # type: ignore[method-assign]
     if seed is not None:
         torch.manual_seed(seed)
-    target = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
+    target = foolbox.PyTorchModel(_Unmoved(model), bounds=(0, 1), device=images.device)
     return attacker.run(target, images, foolbox.criteria.Misclassification(labels), epsilon=threat.eps)
+
+
+class _Unmoved(nn.Module):
+    """The model, for foolbox, which else moves all its parameters to their device at every call: a tenth of a small step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = (model,)  # in a tuple it is no submodule
+        self.training = model.training
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model[0](images)
+
+
+def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
+    """foolbox's get_loss_fn for a loss of torch's logits."""
+
+    def of_images(target, images):
+        logits = target(images)
+        return type(logits)(loss(logits.raw))
+
+    return lambda target, _labels: functools.partial(of_images, target)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from benchmark import code, files, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, near_miss
+from benchmark.recipes import misfit, too_far
 from benchmark.records import ADAPTIVE, AttackSpec, Engine, Frozen, Submission, Track, VariantOnTrack
 
 WORK = Path("work")
@@ -90,8 +91,9 @@ class Entry:
             entries.append(self.method)
         if kind == "train":
             entries.append(package / "training" / f"{self.settings.training.objective}.py")
-            if self.settings.training.attack:
-                entries.append(package / "attacks" / f"{self.settings.training.attack.attack}.py")
+            attacks = {spec.attack for spec in self.settings.training.attacks}
+            attacks |= {"pgd"} if self.settings.training.attack else set()  # the probe for catastrophic overfitting
+            entries += [package / "attacks" / f"{attack}.py" for attack in sorted(attacks)]
         if kind == "attack":
             suite = stage.removeprefix("attack-")
             specs = {**self.track.development, **self.suites}[suite]
@@ -107,13 +109,18 @@ def entry(track: str, submission: str, variant: str) -> Entry:
     loaded = submissions.load(submission)
     rules = tracks.load(track)
     settings = submissions.settings(loaded, variant, track)
+    place = f"submissions/{submission}/submission.yaml: variant {variant} on {track}"
     taken = {spec.id: suite for suite, specs in rules.suites.items() for spec in specs}
     for spec in settings.adaptive:
         if spec.id in taken:
             raise BenchmarkError(
-                f"submissions/{submission}/submission.yaml: variant {variant} on {track}: the adaptive attack {spec.id} has "
-                f"the id of one in the track's suite {taken[spec.id]}; give it a `name`"
+                f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
+                "give it a `name`"
             )
+    wrong = misfit(settings.training, rules.data.shape)
+    wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
+    if wrong:
+        raise BenchmarkError(f"{place}: {wrong}")
     return Entry(rules, loaded, variant, settings)
 
 

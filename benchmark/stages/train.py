@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,12 +14,16 @@ from safetensors.torch import save
 
 from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
-from benchmark.errors import BenchmarkError
-from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
+from benchmark.errors import BenchmarkError, near_miss
+from benchmark.recipes import Augmentation
+from benchmark.records import AttackSpec, DataSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
 from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
 from benchmark.stages.model import set_up, tensors
-from benchmark.training.loop import Progressed, train
-from benchmark.training.objective import Objective, TrainingAttack
+from benchmark.training import overfitting, selection
+from benchmark.training.checkpoint import Progressed
+from benchmark.training.loop import Augmenting, train
+from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
+from benchmark.training.overfitting import Watch
 
 
 def train_row(track: str, submission: str, variant: str) -> None:
@@ -38,7 +44,12 @@ def train_row(track: str, submission: str, variant: str) -> None:
 
 def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
     clock, spec = Clock(folder), row.settings.training
-    objective = _objective(spec)
+    attack = _attack(spec.attack) if spec.attack else None
+    objective = _objective(spec, attack)
+    scored = selection.scored(
+        spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
+    )
+    watch = _watch(spec.attack, attack) if spec.attack and attack else None
 
     def on_epoch(done: Progressed) -> None:
         clock.lap()
@@ -46,30 +57,54 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
             print(f"{row.row}: epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}", flush=True)
 
     torch.manual_seed(run.seed)
+    validation = tensors(load_split(row.data, "validation"))
     best, done = train(
         submissions.build(row.submission, row.variant, row.track),
         objective,
         spec,
         tensors(load_split(row.data, "train")),
-        tensors(load_split(row.data, "validation")),
+        validation,
         fabric=_fabric(run),
         seed=run.seed,
         checkpoint=folder / "checkpoint.safetensors",
+        scored=scored,
+        augment=_augment(spec.augmentation, row.track.data) if spec.augmentation.any else None,
+        watch=watch,
         on_epoch=on_epoch,
     )
+    seen = watch.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if watch else None
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=objective.selected_by,
+        selected_by=scored.selected_by,
         validation_score=done.best_score,
+        overfitting=seen,
         **run.model_dump(),
     )
     out = folder / "out"
     files.write(out / "model.safetensors", save(best))
     files.write(out / "training.json", to_json(result))
-    files.write_json(out / "history.json", {"loss": done.losses, "score": done.scores})
+    files.write_json(out / "history.json", _history(done))
     finish(row, "train", out, code_digest, clock)
+    if done.epoch < spec.epochs:
+        print(
+            f"{row.row}: stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {spec.selection.patience}"
+        )
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
+    if seen:
+        print(f"{row.row}: {seen.words}")
+
+
+def _augment(spec: Augmentation, data: DataSpec) -> Augmenting:
+    from benchmark.training.augment import Augment  # a slow import, for those who ask for it
+
+    return Augment(spec, data.shape, data.classes)
+
+
+def _history(done: Progressed) -> dict[str, list[float]]:
+    """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
+    watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
+    return {"loss": done.losses, "score": done.scores, **watched}
 
 
 def _fabric(run: TrainRun) -> Fabric:
@@ -79,24 +114,56 @@ def _fabric(run: TrainRun) -> Fabric:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
 
 
-def _objective(spec: TrainingSpec) -> Objective:
+def _objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
     module = importlib.import_module(f"benchmark.training.{spec.objective}")
-    attack = _training_attack(spec.attack) if spec.attack else None
-    try:
-        return module.objective(attack, **spec.parameters)
-    except TypeError as error:
-        raise BenchmarkError(f"training objective {spec.objective}: {error}") from None
+    _check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
+        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
+    return module.objective(attack, **spec.parameters)
 
 
-def _training_attack(spec: AttackSpec) -> TrainingAttack:
-    """The attack that training is handed: at `strength` of its radius, drawing from the running generator."""
+def _starts_at_random(spec: AttackSpec) -> bool:
+    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
+    default = known["random_start"].default if "random_start" in known else False
+    return bool(spec.parameters.get("random_start", default))
+
+
+def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:
+    probe = overfitting.probe(trained)
+    return Watch(attack, _attack(probe), probe)
+
+
+def _attack(spec: AttackSpec) -> TrainingAttack:
+    """The attack that training is handed: at `strength` of its radius, drawing from the running generator.
+
+    A `step_size` in pixels shrinks with the radius.
+    """
     module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
+    climbs = "loss" in inspect.signature(module.attack).parameters
 
-    def attack(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+    def attack(model, images, labels, strength: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
+        if loss is not None and not climbs:
+            raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
+        given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
+        if "step_size" in given:
+            given["step_size"] = float(spec.parameters["step_size"]) * strength
         threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
-        return module.attack(model, images, labels, threat, seed=None, **spec.parameters)
+        return module.attack(model, images, labels, threat, seed=None, **given)
 
     return attack
+
+
+def _check_parameters(function: Callable, given: Mapping[str, object], where: str) -> None:
+    """A BenchmarkError for a parameter that `function` does not know or that is missing."""
+    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
+    for name in given:
+        if name not in known:
+            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise BenchmarkError(f"{where}: the parameter {name!r} is missing")
 
 
 if __name__ == "__main__":

@@ -11,42 +11,33 @@ import torch
 from torch import nn
 
 from benchmark.errors import BenchmarkError
-from benchmark.training.objective import TrainingAttack, accuracy
+from benchmark.training.objective import TrainingAttack, perturb, robust_accuracy
+from benchmark.training.standard import Standard
 
 
-class Adversarial:
+class Adversarial(Standard):
     selected_by = "validation accuracy under the training attack"
 
-    def __init__(self, attack: TrainingAttack) -> None:
+    def __init__(self, attack: TrainingAttack, label_smoothing: float = 0.0) -> None:
+        super().__init__(label_smoothing)
         self.attack = attack
 
     def perturb(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
         """Adversarial images against the frozen model; the images themselves at strength 0."""
-        if strength <= 0:
-            return images
-        training, learned = model.training, [p for p in model.parameters() if p.requires_grad]
-        model.eval()
-        for parameter in learned:
-            parameter.requires_grad_(False)
-        try:
-            return self.attack(model, images, labels, strength).detach()
-        finally:
-            for parameter in learned:
-                parameter.requires_grad_(True)
-            model.train(training)
+        return perturb(self.attack, model, images, labels, strength)
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        return nn.functional.cross_entropy(model(self.perturb(model, images, labels, strength)), labels)
+        return super().loss(model, self.perturb(model, images, labels, strength), labels, strength)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        return accuracy(model, self.perturb(model, images, labels, 1.0), labels)
+        return robust_accuracy(self.attack, model, images, labels)
 
 
-def objective(attack: TrainingAttack | None) -> Adversarial:
+def objective(attack: TrainingAttack | None, *, label_smoothing: float = 0.0) -> Adversarial:
     """
     Raises:
-        BenchmarkError: no attack to train against.
+        BenchmarkError: no attack to train against, or a share of smoothing outside [0, 1).
     """
     if attack is None:
         raise BenchmarkError("the adversarial objective needs `training.attack` in submission.yaml")
-    return Adversarial(attack)
+    return Adversarial(attack, label_smoothing)

@@ -1,42 +1,41 @@
 """The training loop, through Lightning Fabric: seeded, selected on validation images only, resumable after a kill.
 
 Every random draw of an epoch follows from (seed, epoch), so a run that resumes at an epoch is the run that never
-stopped. A checkpoint is one safetensors file (tensors) with its JSON state in the header: written whole or not at all,
-and never a pickle.
+stopped. Mixed precision is for the steps alone: scores, and the weights that are kept, are those of the float32 model.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-import math
+import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
-from safetensors import safe_open
-from safetensors.torch import save
 
-from benchmark import files
 from benchmark.errors import BenchmarkError
-from benchmark.records import TrainingSpec
+from benchmark.recipes import TrainingSpec
+from benchmark.training import checkpoint as checkpoints
+from benchmark.training import schedule
+from benchmark.training.checkpoint import Progressed
 from benchmark.training.objective import Objective
+from benchmark.training.optimisers import optimizer as optimizer_of
+from benchmark.training.optimisers import sharpest
+from benchmark.training.overfitting import Watch
+from benchmark.training.selection import Scored, exhausted
+
+if TYPE_CHECKING:
+    from timm.utils.model_ema import ModelEmaV3
 
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
-
-
-@dataclass
-class Progressed:
-    """How far a run has come; the JSON part of a checkpoint."""
-
-    epoch: int = 0  # epochs finished
-    best_epoch: int = 0
-    best_score: float = -math.inf
-    losses: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
+Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
 
 
 def train(
@@ -49,110 +48,157 @@ def train(
     fabric: Fabric,
     seed: int,
     checkpoint: Path,
+    scored: Scored | None = None,
+    augment: Augmenting | None = None,
+    watch: Watch | None = None,
     on_epoch: Callable[[Progressed], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], Progressed]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
 
     Args:
         checkpoint: the file to resume from when it exists, rewritten after each epoch.
+        scored: what epochs are selected by; the objective's own score unless given.
+        augment: of each batch; `spec.augmentation`, ready to run.
+        watch: for catastrophic overfitting, after each epoch.
         on_epoch: called after each epoch, before the checkpoint.
 
     Raises:
-        BenchmarkError: the loss is not finite; the last good checkpoint stays.
+        BenchmarkError: a loss or a weight is not finite; the last good checkpoint stays.
     """
-    optimizer = _optimizer(model, spec)
-    wrapped, optimizer = fabric.setup(model, optimizer)  # `model` itself is what it wraps
-    best, done = _resume(model, optimizer, checkpoint)
-    data = tuple(t.to(fabric.device) for t in (*train_split, *validation_split))
+    wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
+    ema = _averaged(model, spec.ema) if spec.ema else None
+    modules = {"model": model} | ({"ema": ema.module} if ema else {})
+    precision = fabric.strategy.precision
+    if spec.sam and precision.state_dict():
+        raise BenchmarkError(
+            "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
+        )
+    best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer.optimizer)
+    if scaler:
+        precision.load_state_dict(scaler)
+    images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
+    steps = _Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment)
     with Progress(disable=not fabric.is_global_zero, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
-        for epoch in range(done.epoch, spec.epochs):
-            _seed(seed, epoch)
-            loss = _epoch(wrapped, objective, optimizer, spec, data[0], data[1], epoch, fabric)
-            _seed(seed, epoch, "score")
-            score = objective.score(wrapped, data[2], data[3])
-            done.losses.append(loss)
-            done.scores.append(score)
-            if score > done.best_score:
-                done.best_epoch, done.best_score = epoch + 1, score
-                best = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-            done.epoch = epoch + 1
+        while done.epoch < spec.epochs and not exhausted(
+            spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs
+        ):
+            _seed(seed, done.epoch)
+            try:
+                done.losses.append(steps.epoch(images, labels, done.epoch))
+            except _NotFinite as error:
+                raise _stopped(error, done, checkpoint) from None
+            judged = _float32(ema.module if ema else model)
+            if _judge(judged, validation, done, seed, scored.score if scored else objective.score, watch):
+                best = {name: tensor.detach().cpu().clone() for name, tensor in judged.state_dict().items()}
             on_epoch(done)
-            files.write(checkpoint, _pack(model, best, optimizer.optimizer, done))
-            progress.update(task, advance=1, description=f"epoch {epoch + 1} loss {loss:.3f} score {score:.3f}")
+            checkpoints.write(checkpoint, modules, optimizer.optimizer, best, done, precision.state_dict())
+            line = f"epoch {done.epoch} loss {done.losses[-1]:.3f} score {done.scores[-1]:.3f}"
+            progress.update(task, advance=1, description=line)
     return best, done
 
 
-def _epoch(model, objective, optimizer, spec, images, labels, epoch, fabric) -> float:
-    model.train()
-    order = torch.randperm(len(labels), device="cpu")
-    batches = order.split(spec.batch_size)
-    total = 0.0
-    for step, batch in enumerate(batches):
-        place = epoch + step / len(batches)
-        for group in optimizer.param_groups:
-            group["lr"] = spec.learning_rate * _schedule(place / spec.epochs)
-        strength = min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
-        batch = batch.to(images.device)
-        loss = objective.loss(model, images[batch], labels[batch], strength)
-        if not torch.isfinite(loss):
-            raise BenchmarkError(
-                f"the training loss is {loss.item()} in epoch {epoch + 1}; lower the learning rate. "
-                "The last good checkpoint is kept"
+def _judge(model, validation, done: Progressed, seed: int, score, watch: Watch | None) -> bool:
+    """Ends an epoch by its score and what the watch saw; whether no epoch before was as good."""
+    _seed(seed, done.epoch, "score")
+    done.scores.append(score(model, *validation))
+    if watch:
+        _seed(seed, done.epoch, "watch")
+        done.watched.append(watch(model, *validation))
+    done.epoch += 1
+    better = done.scores[-1] > done.best_score
+    if better:
+        done.best_epoch, done.best_score = done.epoch, done.scores[-1]
+    return better
+
+
+def _stopped(error: _NotFinite, done: Progressed, checkpoint: Path) -> BenchmarkError:
+    kept = f"The last good checkpoint, after epoch {done.epoch}, is kept in {checkpoint}"
+    kept = kept if done.epoch else "No epoch was finished, so there is no checkpoint"
+    return BenchmarkError(f"{error} in epoch {done.epoch + 1}; lower the learning rate. {kept}")
+
+
+class _NotFinite(Exception):
+    """What is not finite, in words."""
+
+
+@dataclass
+class _Steps:
+    """The steps of an epoch."""
+
+    wrapped: torch.nn.Module
+    model: torch.nn.Module  # inside `wrapped`
+    objective: Objective
+    optimizer: torch.optim.Optimizer
+    spec: TrainingSpec
+    fabric: Fabric
+    ema: ModelEmaV3 | None
+    augment: Augmenting | None
+
+    def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int) -> float:
+        """All images once, in random order; the mean loss."""
+        self.wrapped.train()
+        order = torch.randperm(len(labels), device="cpu")
+        batches = order.split(self.spec.batch_size)
+        strength = schedule.strength(self.spec, epoch)
+        total = 0.0
+        for step, batch in enumerate(batches):
+            rate = self.spec.learning_rate * schedule.share(self.spec, epoch + step / len(batches))
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            batch = batch.to(images.device)
+            x, y = images[batch], labels[batch]
+            if self.augment:
+                x, y = (t.to(images.device) for t in self.augment(x, y))
+            total += self._step(x, y, strength) * len(batch)
+        if not all(torch.isfinite(p).all() for p in self.model.parameters()):
+            raise _NotFinite("weights are not finite")
+        return total / len(labels)
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor, strength: float) -> float:
+        if self.spec.sam:
+            devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+            with torch.random.fork_rng(devices):  # both steps draw the same masks and starts
+                loss = self._gradient(images, labels, strength)
+            with sharpest(self.model, self.spec.sam):
+                self._gradient(images, labels, strength)
+        else:
+            loss = self._gradient(images, labels, strength)
+        if self.spec.clip_norm:
+            self.fabric.clip_gradients(
+                self.wrapped, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
             )
-        optimizer.zero_grad()
-        fabric.backward(loss)
-        optimizer.step()
-        total += loss.item() * len(batch)
-    return total / len(labels)
+        self.optimizer.step()
+        if self.ema:
+            self.ema.update(self.model)
+        return loss
+
+    def _gradient(self, images: torch.Tensor, labels: torch.Tensor, strength: float) -> float:
+        loss = self.objective.loss(self.wrapped, images, labels, strength)
+        if not torch.isfinite(loss):
+            raise _NotFinite(f"the training loss is {loss.item()}")
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        return loss.item()
 
 
-def _schedule(done: float) -> float:
-    """Share of the full learning rate: linear rise over the first 30%, then a cosine to 0."""
-    if done < 0.3:
-        return 0.04 + 0.96 * done / 0.3
-    return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
+def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
+    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+
+    return ModelEmaV3(model, decay)
+
+
+def _float32(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that evaluation will see: itself, or a float32 copy where training keeps its weights otherwise."""
+    if all(p.dtype == torch.float32 for p in model.parameters()):
+        return model
+    return copy.deepcopy(model).float()
 
 
 def _seed(*parts: int | str) -> None:
+    """Torch's, numpy's and Python's generators."""
     digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-
-
-def _optimizer(model: torch.nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay)
-    return torch.optim.AdamW(model.parameters(), lr=spec.learning_rate, weight_decay=spec.weight_decay)
-
-
-def _pack(model, best: dict[str, torch.Tensor], optimizer, done: Progressed) -> bytes:
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {
-            f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
-        }
-    packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return save(packed, {"progress": json.dumps(asdict(done))})
-
-
-def _resume(model, optimizer, checkpoint: Path) -> tuple[dict[str, torch.Tensor], Progressed]:
-    """Puts a checkpoint back into model and optimizer; a fresh start where there is none."""
-    if not checkpoint.exists():
-        return {}, Progressed()
-    with safe_open(checkpoint, "pt") as stored:
-        done = Progressed(**json.loads(stored.metadata()["progress"]))
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
-    model.load_state_dict(_under(tensors, "model."))
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in _under(tensors, "optimizer.").items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = tensor
-    inner = optimizer.optimizer
-    inner.load_state_dict({"state": state, "param_groups": inner.state_dict()["param_groups"]})
-    print(f"resuming after epoch {done.epoch}", flush=True)
-    return _under(tensors, "best."), done
-
-
-def _under(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    value = int.from_bytes(digest[:8], "big") >> 1
+    torch.manual_seed(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from benchmark.errors import BenchmarkError
 from benchmark.training.objective import TrainingAttack, accuracy
 
 
@@ -19,6 +20,8 @@ class Margin:
         self.selected_by = f"validation accuracy with margin {margin / 2:g} or more"
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+        if labels.is_floating_point():
+            raise BenchmarkError("the margin objective needs whole labels; leave mixup and cutmix out")
         logits = model(images)
         lowered = logits - self.margin * nn.functional.one_hot(labels, logits.shape[1])
         return nn.functional.cross_entropy(self.temperature * lowered, labels)

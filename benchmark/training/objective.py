@@ -1,15 +1,29 @@
-"""What the loop needs of an objective."""
+"""What the loop needs of an objective, and what objectives share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 from torch import nn
 
-# (model, images, labels, share of the full radius) to adversarial images
-TrainingAttack = Callable[[nn.Module, torch.Tensor, torch.Tensor, float], torch.Tensor]
+AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
+
+
+class TrainingAttack(Protocol):
+    """Adversarial images against whole labels, at a share of the full radius; up `loss` in place of cross-entropy."""
+
+    def __call__(
+        self,
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        strength: float,
+        loss: AttackLoss | None = None,
+        /,
+    ) -> torch.Tensor: ...
 
 
 class Objective(Protocol):
@@ -18,12 +32,57 @@ class Objective(Protocol):
     selected_by: str  # the score, in words
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        """Mean loss of one batch; `strength` in [0, 1] is how far a warm-up has come."""
+        """Mean loss of one batch; `strength` in [0, 1] is how far a warm-up has come.
+
+        `labels` are whole, (n,) int64, or shares of classes, (n, classes) float32, where images were mixed.
+        """
         ...
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
         """Larger is better."""
         ...
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without parameter gradients; then each module's mode and each parameter's flag as they were.
+
+    What runs inside leaves no `.grad`, moves no statistic of BatchNorm and meets neither dropout nor drop path.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    learned = [p for p in model.parameters() if p.requires_grad]
+    model.eval()
+    for parameter in learned:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_(True)
+        model.train(modes[0][1])  # as whole modules expect to be told, then those that stood otherwise
+        for module, mode in modes:
+            if module.training != mode:
+                module.training = mode
+
+
+def perturb(
+    attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float
+) -> torch.Tensor:
+    """Adversarial images against the frozen model; the images themselves at strength 0.
+
+    Against shares of classes the attack climbs the cross-entropy with those shares.
+    """
+    if strength <= 0:
+        return images
+    with frozen(model):
+        if labels.is_floating_point():
+            soft = labels
+
+            def mixed(logits: torch.Tensor) -> torch.Tensor:
+                return nn.functional.cross_entropy(logits, soft, reduction="sum")
+
+            return attack(model, images, labels.argmax(1), strength, mixed).detach()
+        return attack(model, images, labels, strength).detach()
 
 
 def accuracy(
@@ -36,6 +95,14 @@ def accuracy(
         for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
             hits += int((margins(model(x), y) > margin).sum())
     return hits / len(labels)
+
+
+def robust_accuracy(
+    attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int = 500
+) -> float:
+    """Accuracy on what the attack makes of the images at its full radius."""
+    batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    return accuracy(model, torch.cat([perturb(attack, model, x, y, 1.0) for x, y in batches]), labels)
 
 
 def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,78 @@
+"""A checkpoint: one safetensors file with its JSON state in the header, written whole or not at all, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import nn
+
+from benchmark import files
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class Progressed:
+    """How far a run has come; the JSON part of a checkpoint."""
+
+    epoch: int = 0  # epochs finished
+    best_epoch: int = 0
+    best_score: float = -math.inf
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    watched: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # accuracy under the attack trained on, and PGD too
+
+
+def write(
+    path: Path,
+    modules: dict[str, nn.Module],
+    optimizer: torch.optim.Optimizer,
+    best: Tensors,
+    done: Progressed,
+    scaler: dict[str, Any],
+) -> None:
+    """Keeps all that training goes on from; `scaler` is the state of Fabric's precision."""
+    tensors = {f"{kind}.{name}": t for kind, module in modules.items() for name, t in module.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {
+            f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
+        }
+    packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    state = {"progress": asdict(done), "scaler": scaler}
+    files.write(path, save(packed, {"state": json.dumps(state)}))  # one key: safetensors writes several in any order
+
+
+def resume(
+    path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer
+) -> tuple[Tensors, Progressed, dict[str, Any]]:
+    """Puts a checkpoint back into modules and optimizer: best weights, progress, scaler. A fresh start without one."""
+    if not path.exists():
+        return {}, Progressed(), {}
+    with safe_open(path, "pt") as stored:
+        kept = json.loads(stored.metadata()["state"])
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
+    done = Progressed(**kept["progress"])
+    done.watched = [(trained, pgd) for trained, pgd in done.watched]
+    for kind, module in modules.items():
+        module.load_state_dict(_under(tensors, f"{kind}."))
+    state: dict[int, Tensors] = {}
+    for name, tensor in _under(tensors, "optimizer.").items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    print(f"resuming after epoch {done.epoch}", flush=True)
+    return _under(tensors, "best."), done, kept["scaler"]
+
+
+def _under(tensors: Tensors, prefix: str) -> Tensors:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

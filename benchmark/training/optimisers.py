@@ -1,0 +1,50 @@
+"""The optimiser of a recipe, and the two steps of sharpness-aware minimisation (SAM; Foret et al. 2021) around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from benchmark.recipes import TrainingSpec
+
+
+def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
+    """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed."""
+    if spec.weight_decay_on == "all":
+        parameters: list = list(model.parameters())
+    else:
+        from timm.optim.optim_factory import param_groups_weight_decay  # a slow import, for those who ask for it
+
+        parameters = [g for g in param_groups_weight_decay(model, spec.weight_decay) if g["params"]]
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay)
+    return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+
+
+@contextmanager
+def sharpest(model: nn.Module, rho: float) -> Iterator[None]:
+    """Inside, the weights stand rho along their gradient, at w + rho g / ||g||_2 over all of them; after it exactly at w.
+
+    The gradient of the loss inside, where that of w is to be cleared, is what SAM descends from w. BatchNorm's running
+    statistics stay those of w: inside they do not move.
+    """
+    gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    before = [p.detach().clone() for p, _ in gradients]
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    with torch.no_grad():
+        size = torch.linalg.vector_norm(torch.stack([gradient.norm() for _, gradient in gradients]))
+        for p, gradient in gradients:
+            p.add_(gradient * (rho / (size + 1e-12)))
+    for m in norms:
+        m.track_running_stats = False
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (p, _), old in zip(gradients, before, strict=True):
+                p.copy_(old)
+        for m in norms:
+            m.track_running_stats = True

@@ -1,0 +1,34 @@
+"""Learning rates as a share of the full one: closed forms of how far training has come, so nothing to resume."""
+
+from __future__ import annotations
+
+import math
+
+from benchmark.recipes import TrainingSpec
+
+
+def share(spec: TrainingSpec, place: float) -> float:
+    """Share of the learning rate at `place` epochs.
+
+    `one_cycle` rises from 4% over the first 30% of training and falls along a cosine to 0. `cosine` and `constant` rise from
+    1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
+    """
+    if spec.schedule == "one_cycle":
+        return _one_cycle(place / spec.epochs)
+    if place < spec.rate_warmup_epochs:
+        return 0.01 + 0.99 * place / spec.rate_warmup_epochs
+    if spec.schedule == "constant":
+        return 1.0
+    done = (place - spec.rate_warmup_epochs) / (spec.epochs - spec.rate_warmup_epochs)
+    return spec.final_rate + (1 - spec.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _one_cycle(done: float) -> float:
+    if done < 0.3:
+        return 0.04 + 0.96 * done / 0.3
+    return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
+
+
+def strength(spec: TrainingSpec, epoch: int) -> float:
+    """Share of the training attack's radius in this epoch: none in the first, all after `warmup_epochs`, linear between."""
+    return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0

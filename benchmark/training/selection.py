@@ -1,0 +1,40 @@
+"""Which epoch is kept: a score on validation images, by what the recipe asks for, and when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import Selection
+from benchmark.training.objective import Objective, TrainingAttack, accuracy, robust_accuracy
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score, larger is better, and what it is in words."""
+
+    selected_by: str
+    score: Callable[[nn.Module, torch.Tensor, torch.Tensor], float]
+
+
+def scored(selection: Selection, objective: Objective, attack: TrainingAttack | None) -> Scored:
+    """The score of a recipe; `attack` is `selection.attack`, ready to run."""
+    if selection.by == "clean":
+        return Scored("validation accuracy", accuracy)
+    if selection.by == "objective":
+        return Scored(objective.selected_by, objective.score)
+    if attack is None or selection.attack is None:
+        raise BenchmarkError("selection by robust accuracy needs `training.selection.attack` in submission.yaml")
+    given = ", ".join(f"{name} {value}" for name, value in sorted(selection.attack.parameters.items()))
+    words = f"validation accuracy under {selection.attack.id}" + (f" ({given})" if given else "")
+    return Scored(words, partial(robust_accuracy, attack))
+
+
+def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:
+    """Whether `patience` epochs have brought nothing better after `epoch` of them are done; a warm-up counts for none."""
+    return bool(selection.patience) and epoch - max(best_epoch, warmup_epochs) >= selection.patience

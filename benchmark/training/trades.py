@@ -1,0 +1,57 @@
+"""TRADES (Zhang et al. 2019, equation 5): cross-entropy on clean images plus beta times how far predictions can be moved.
+
+loss = CE(f(x), y) + beta KL(softmax f(x) || softmax f(x')), x' found by climbing that KL with the steps of the training
+attack. As in the authors' code both sides of the KL are differentiated, and the attack's clean side is held fixed. At the
+clean image the KL is 0 and its gradient nothing but rounding: the attack has to start at random.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+from benchmark.training.adversarial import Adversarial
+from benchmark.training.objective import TrainingAttack, frozen
+
+NEEDS_RANDOM_START = True
+
+
+class Trades(Adversarial):
+    def __init__(self, attack: TrainingAttack, beta: float, label_smoothing: float = 0.0) -> None:
+        super().__init__(attack, label_smoothing)
+        self.beta = beta
+
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+        """At strength 0 the cross-entropy alone: nothing moves within no radius."""
+        if strength <= 0:
+            return nn.functional.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
+        moved = self.moved(model, images, labels, strength)
+        clean = model(images)
+        natural = nn.functional.cross_entropy(clean, labels, label_smoothing=self.smoothing)
+        return natural + self.beta * divergence(clean, model(moved)) / len(images)
+
+    def moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+        """Images whose predictions the attack moved away from the clean ones, labels apart."""
+        with frozen(model):
+            with torch.no_grad():
+                clean = model(images)
+            whole = labels.argmax(1) if labels.is_floating_point() else labels
+            return self.attack(model, images, whole, strength, lambda logits: divergence(clean, logits)).detach()
+
+
+def divergence(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """KL(softmax clean || softmax moved) of logits (n, classes), summed over the batch."""
+    return nn.functional.kl_div(moved.log_softmax(1), clean.log_softmax(1), log_target=True, reduction="sum")
+
+
+def objective(attack: TrainingAttack | None, *, beta: float, label_smoothing: float = 0.0) -> Trades:
+    """
+    Raises:
+        BenchmarkError: no attack to train against, beta not positive, or a share of smoothing outside [0, 1).
+    """
+    if attack is None:
+        raise BenchmarkError("the trades objective needs `training.attack` in submission.yaml")
+    if not 0 < beta < float("inf"):
+        raise BenchmarkError(f"trades: beta {beta} should be above 0 and finite; 6 is the paper's")
+    return Trades(attack, beta, label_smoothing)

@@ -1,0 +1,199 @@
+"""Each loss against a hand computation; attacks in training leave the model as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from timm.layers import DropPath
+from tiny_models import Linear, grey_images
+from tiny_training import blobs
+from torch import nn
+
+from benchmark.attacks import fgsm, pgd
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import TrainingSpec
+from benchmark.records import AttackSpec, ThreatModel
+from benchmark.stages.train import _attack, _objective
+from benchmark.training import adversarial, margin, standard, trades
+from benchmark.training.objective import frozen, perturb
+
+EPS = ThreatModel(norm="Linf", eps=0.1)
+FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
+
+
+def shifting(model, images, labels, strength, loss=None, /):
+    """A known perturbation."""
+    return images + 0.03 * strength
+
+
+def by_hand(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean of -sum_k t_k log p_k."""
+    return -(targets * (logits - logits.logsumexp(1, keepdim=True))).sum(1).mean()
+
+
+def test_label_smoothing_moves_a_share_of_the_target_to_all_classes() -> None:
+    network, images, labels = Linear(), grey_images(), torch.arange(16) % 4
+    targets = 0.8 * nn.functional.one_hot(labels, 4) + 0.2 / 4
+    clean = standard.objective(None, label_smoothing=0.2).loss(network, images, labels, 1.0)
+    assert torch.allclose(clean, by_hand(network(images), targets), atol=1e-6)
+    attacked = adversarial.objective(shifting, label_smoothing=0.2).loss(network, images, labels, 0.5)
+    assert torch.allclose(attacked, by_hand(network(images + 0.015), targets), atol=1e-6)
+    with pytest.raises(BenchmarkError, match=r"label_smoothing 1\.5 should be"):
+        standard.objective(None, label_smoothing=1.5)
+
+
+def test_mixed_labels_weigh_classes() -> None:
+    network, images = Linear(), grey_images()
+    shares = torch.rand(16, 4).softmax(1)
+    assert torch.allclose(standard.objective(None).loss(network, images, shares, 1.0), by_hand(network(images), shares))
+    with pytest.raises(BenchmarkError, match="whole labels"):
+        margin.objective(None, margin=0.1, temperature=1.0).loss(network, images, shares, 1.0)
+
+
+def test_trades_by_hand() -> None:
+    network, images, labels = Linear(), grey_images(), torch.arange(16) % 4
+    p, q = network(images).softmax(1), network(images + 0.03).softmax(1)
+    expected = by_hand(network(images), nn.functional.one_hot(labels, 4)) + 6 * (p * (p / q).log()).sum(1).mean()
+    objective = trades.objective(shifting, beta=6)
+    found = objective.loss(network, images, labels, 1.0)
+    assert torch.allclose(found, expected, atol=1e-6)
+    wanted = torch.autograd.grad(expected, network.weight)[0]  # both sides of the KL are differentiated
+    assert torch.allclose(torch.autograd.grad(found, network.weight)[0], wanted, atol=1e-5)
+    clean = standard.objective(None).loss(network, images, labels, 0.0)
+    assert torch.equal(objective.loss(network, images, labels, 0.0), clean)
+
+
+def test_trades_attack_climbs_the_divergence_and_not_the_cross_entropy() -> None:
+    network, images = Linear().eval(), grey_images()
+    clean = network(images).detach()
+    labels = clean.argmin(1)  # wrong labels, which the inner problem must not look at
+    attack = _attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02}))
+    torch.manual_seed(0)
+    found = trades.objective(attack, beta=1).moved(network, images, labels, 1.0)
+    torch.manual_seed(0)
+    other = perturb(attack, network, images, labels, 1.0)
+    random = images + 0.1 * torch.randn_like(images).sign()
+    far = [trades.divergence(clean, network(x)).item() for x in (found, other, random)]
+    assert far[0] > 1.2 * max(far[1:])
+    assert (found - images).abs().max() <= 0.1 + 1e-6
+
+
+def test_trades_refuses_what_it_cannot_use() -> None:
+    rules = {"objective": "trades", "parameters": {"beta": 6}, "epochs": 1, "batch_size": 1, "learning_rate": 1.0}
+    still = AttackSpec(attack="fgsm", norm="Linf", eps=0.1)
+    with pytest.raises(BenchmarkError, match="needs `random_start: true`"):
+        _objective(TrainingSpec(**rules, attack=still), _attack(still))
+    assert isinstance(_objective(TrainingSpec(**rules, attack=FGSM), _attack(FGSM)), trades.Trades)
+    for beta in (0, -1, float("nan")):
+        with pytest.raises(BenchmarkError, match="should be above 0"):
+            trades.objective(shifting, beta=beta)
+    with pytest.raises(BenchmarkError, match=r"needs `training\.attack`"):
+        trades.objective(None, beta=6)
+
+
+@pytest.mark.parametrize("attack", [fgsm, pgd])
+def test_attacks_climb_a_loss_that_they_are_handed(attack) -> None:
+    network, images, labels = Linear().eval(), grey_images(), torch.zeros(16, dtype=torch.int64)
+    steps = {"step": 1.0} if attack is fgsm else {"steps": 1, "step_size": 0.1}
+    found = attack.attack(
+        network, images, labels, EPS, seed=0, random_start=False, loss=lambda logits: logits[:, 2].sum(), **steps
+    )
+    expected = images + 0.1 * network.weight[2].detach().sign().view(1, 1, 6, 6)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_mixed_labels_are_attacked_by_their_shares() -> None:
+    network, images = Linear(), grey_images()
+    shares = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).repeat(16, 1)
+    found = perturb(_attack(AttackSpec(attack="fgsm", norm="Linf", eps=0.1)), network, images, shares, 1.0)
+    gradient = (network(images).softmax(1) - shares) @ network.weight
+    assert torch.allclose(found, images + 0.1 * gradient.detach().sign().view_as(images), atol=1e-6)
+
+
+def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
+    network, images, labels = Linear().eval(), grey_images(), torch.zeros(16, dtype=torch.int64)
+    two = AttackSpec(attack="fgsm", norm="Linf", eps=0.2, parameters={"step": 1.5, "steps": 2, "random_start": True})
+    long = AttackSpec(attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 2, "step_size": 0.15})
+    for strength in (1.0, 0.5):
+        torch.manual_seed(0)
+        a = _attack(two)(network, images, labels, strength)
+        torch.manual_seed(0)
+        assert torch.equal(a, _attack(long)(network, images, labels, strength))
+    short = AttackSpec(
+        attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 1, "step_size": 0.1, "random_start": False}
+    )
+    moved = (_attack(short)(network, images, labels, 0.5) - images).abs()
+    assert moved.amax().item() == pytest.approx(0.05, abs=1e-6)
+
+
+class Modes(nn.Module):
+    """Notes in which mode it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+
+    def forward(self, x):
+        self.seen.append(self.training)
+        return x
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), Modes(), DropPath(0.5), nn.Dropout(0.5), nn.Linear(64, 4)
+    ).train()
+
+
+@pytest.mark.parametrize("objective", [adversarial.objective(_attack(FGSM)), trades.objective(_attack(FGSM), beta=6)])
+def test_attacks_in_training_leave_the_model_as_it_was(objective) -> None:
+    model = network()
+    model[1].eval()  # a part that its owner keeps in evaluation mode
+    model[0].weight.requires_grad_(False)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    modes, learned = [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
+    images, labels = blobs(0, 16)
+    inner = objective.moved if isinstance(objective, trades.Trades) else objective.perturb
+    found = inner(model, images, labels, 1.0)
+    assert not found.requires_grad
+    assert not torch.equal(found, images)
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
+    assert [m.training for m in model.modules()] == modes
+    assert [p.requires_grad for p in model.parameters()] == learned
+    assert set(model[3].seen) == {False}
+
+
+def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
+    model = network()
+    adversarial.objective(_attack(FGSM)).loss(model, *blobs(0, 16), 1.0)
+    assert model[3].seen == [False, True]
+    images = blobs(0, 16)[0]
+    assert not torch.equal(model(images), model(images))
+    with frozen(model):
+        assert torch.equal(model(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "trades", "parameters": {"betta": 6}}, "unknown parameter 'betta'; did you mean 'beta'?"),
+        ({"objective": "trades"}, "trades: the parameter 'beta' is missing"),
+        ({"parameters": {"label_smoothin": 0.1}}, "did you mean 'label_smoothing'?"),
+    ],
+)
+def test_parameters_of_an_objective_are_checked(changes, message) -> None:
+    rules = {"objective": "adversarial", "epochs": 1, "batch_size": 1, "learning_rate": 1.0, "attack": FGSM, **changes}
+    with pytest.raises(BenchmarkError) as raised:
+        _objective(TrainingSpec(**rules), _attack(FGSM))
+    assert message in str(raised.value)
+
+
+def test_parameters_of_a_training_attack_are_checked() -> None:
+    with pytest.raises(BenchmarkError, match="unknown parameter 'stepsize'; did you mean 'step_size'"):
+        _attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 2, "stepsize": 0.1}))
+    own = _attack(AttackSpec(attack="cw", norm="L2", eps=0.1, parameters={"steps": 1, "step_size": 0.1, "c": 1}))
+    with pytest.raises(BenchmarkError, match="need fgsm or pgd"):
+        own(Linear(), grey_images(), torch.zeros(16, dtype=torch.int64), 1.0, lambda logits: logits.sum())

@@ -1,0 +1,148 @@
+"""Which epoch is kept, what is watched, and what stops a run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors import safe_open
+from tiny_models import Linear
+from tiny_training import blobs, model, run, spec
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import Selection
+from benchmark.records import AttackSpec
+from benchmark.stages.train import _attack, _watch
+from benchmark.training import standard
+from benchmark.training.objective import accuracy
+from benchmark.training.overfitting import Watch, probe
+from benchmark.training.selection import Scored, exhausted, scored
+
+FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
+PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_scores_and_kept_weights_are_float32_whatever_training_is(tmp_path, precision) -> None:
+    seen: dict[str, set[torch.dtype]] = {"step": set(), "score": set()}
+
+    class Noting(standard.Standard):
+        def loss(self, network, images, labels, share_of_radius):
+            seen["step"].add(network.module(images.to(next(network.parameters()).dtype))[0].dtype)
+            return super().loss(network, images, labels, share_of_radius)
+
+    def score(candidate, images, labels) -> float:
+        seen["score"].add(candidate(images).dtype)
+        assert not torch.is_autocast_enabled("cpu")
+        return accuracy(candidate, images, labels)
+
+    network = Linear()
+    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, scored=Scored("", score))
+    assert seen["score"] == {torch.float32}
+    assert {t.dtype for t in best.values()} == {torch.float32}
+    fresh = Linear()
+    fresh.load_state_dict(best)
+    assert accuracy(fresh, *blobs(1, 40)) == done.best_score > 0.5
+
+
+def test_selection_and_patience(tmp_path) -> None:
+    scores = iter([0.5, 0.6, 0.55, 0.6, 0.7, 0.7])
+    rules = spec(epochs=6, selection={"by": "clean", "patience": 2})
+    calls: list[int] = []
+
+    def score(*_) -> float:
+        calls.append(1)
+        return next(scores)
+
+    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
+    assert (done.epoch, done.best_epoch) == (4, 2)
+    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
+    assert (done.epoch, len(calls)) == (4, 4), "a run that stopped early does not go on when it is resumed"
+    assert all(torch.equal(best[name], again[name]) for name in best)
+    assert not exhausted(Selection(patience=2), epoch=9, best_epoch=1, warmup_epochs=8), "a warm-up does not count"
+    assert not exhausted(Selection(), epoch=99, best_epoch=1, warmup_epochs=0)
+
+
+def test_robust_selection_scores_under_its_own_attack() -> None:
+    objective = standard.objective(None)
+    network, (images, labels) = Linear().eval(), blobs(1, 40)
+    labels = network(images).argmax(1)
+    chosen = scored(Selection(by="robust", attack=PGD), objective, _attack(PGD))
+    assert chosen.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 3)"
+    inside = (network.radius(images, labels, "Linf") > 0.1).float().mean().item()
+    assert chosen.score(network, images, labels) == pytest.approx(inside, abs=0.1)
+    assert inside < 0.9
+    assert scored(Selection(by="clean"), objective, None).score(network, images, labels) == 1.0
+
+
+class Dip(nn.Module):
+    """Right at the image and at the full radius, wrong half way: what a network does that has overfitted to FGSM."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        margin = 0.5 + torch.cos(2 * math.pi * (x.flatten(1)[:, 0] - 0.5) / self.eps + 0.2)
+        return torch.stack([margin, torch.zeros_like(margin)], 1)
+
+
+def test_catastrophic_overfitting_is_found() -> None:
+    one_step = AttackSpec(attack="fgsm", norm="Linf", eps=0.2)
+    watch = _watch(one_step, _attack(one_step))
+    images, labels = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.int64)
+    torch.manual_seed(0)
+    seen = watch(Dip(0.2).eval(), images, labels)
+    assert seen[0] == 1.0
+    assert seen[1] < 0.5  # from some starts PGD climbs out of the ball, where the network is right again
+    assert watch.verdict([seen], selected=1, warmup_epochs=0, validation=40).found
+    assert watch(nn.Flatten(), images.repeat(1, 2, 1, 1) + torch.tensor([0.3, 0]).view(1, 2, 1, 1), labels) == (
+        0.0,
+        0.0,
+    )
+    robust = images.repeat(1, 2, 1, 1) + torch.tensor([0.5, 0]).view(1, 2, 1, 1)
+    assert watch(nn.Flatten(), robust, labels) == (1.0, 1.0)
+
+
+def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
+    watch = Watch(_attack(FGSM), _attack(probe(FGSM)), probe(FGSM))
+    seen = [(0.5, 0.0), (0.8, 0.7), (0.95, 0.05), (0.8, 0.7)]
+    verdict = watch.verdict(seen, selected=3, warmup_epochs=1, validation=200)
+    assert (verdict.found, verdict.epochs, verdict.trained, verdict.pgd, verdict.images) == (
+        True,
+        (3,),
+        0.95,
+        0.05,
+        100,
+    )
+    assert verdict.words.startswith("CATASTROPHIC OVERFITTING in epochs 3: at the selected epoch 0.95 right")
+    fine = watch.verdict(seen[:2], selected=2, warmup_epochs=1, validation=40)
+    assert (fine.found, fine.images) == (False, 40)
+    assert fine.words.startswith("no catastrophic overfitting")
+
+
+def test_a_step_that_ruins_the_weights_stops_before_the_checkpoint(tmp_path) -> None:
+    class Breaking(standard.Standard):
+        """A finite loss whose gradient is NaN, in the last step of the second epoch."""
+
+        steps = 0
+
+        def loss(self, network, images, labels, share_of_radius):
+            Breaking.steps += 1
+            value = super().loss(network, images, labels, share_of_radius)
+            return value + (0 * next(network.parameters()).sum()).sqrt() if Breaking.steps == 16 else value
+
+    with pytest.raises(BenchmarkError, match=r"weights are not finite in epoch 2; .* after epoch 1, is kept in .*/c"):
+        run(model(), Breaking(), spec(), tmp_path / "c")
+    with safe_open(tmp_path / "c", "pt") as stored:
+        assert json.loads(stored.metadata()["state"])["progress"]["epoch"] == 1
+        assert all(torch.isfinite(stored.get_tensor(name)).all() for name in stored.keys())  # noqa: SIM118
+
+
+def test_a_loss_that_is_nan_at_once_leaves_no_checkpoint(tmp_path) -> None:
+    with pytest.raises(BenchmarkError, match=r"training loss is .* in epoch 1; .* No epoch was finished"):
+        run(model(), standard.objective(None), spec(learning_rate=1e30, optimizer="sgd"), tmp_path / "c")
+    assert not (tmp_path / "c").exists()

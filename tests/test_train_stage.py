@@ -1,0 +1,115 @@
+"""The stage `train` with a recipe that asks for everything: what it writes, prints and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+import yaml
+from tiny_linear_row import NAMES, ROW
+from tiny_project import ROOT
+
+from benchmark import files
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import misfit
+from benchmark.records import TrainingResult, TrainingSpec
+from benchmark.stages.context import entry
+from benchmark.stages.data import prepare_data
+from benchmark.stages.train import train_row
+
+PLAIN = "{objective: standard, epochs: 2, batch_size: 64, learning_rate: 0.01}"
+RECIPE = """\
+{objective: trades, parameters: {beta: 3, label_smoothing: 0.1}, epochs: 3, warmup_epochs: 1, batch_size: 64, learning_rate: 0.05,
+         attack: {attack: fgsm, norm: Linf, eps: 0.1, parameters: {step: 1.5, steps: 2, random_start: true}},
+         optimizer: sgd, sam: 0.05, ema: 0.5, clip_norm: 1, schedule: cosine, rate_warmup_epochs: 1, weight_decay_on: weights,
+         augmentation: {crop: 1, flip: true, randaugment: 1, erasing: 0.2, mixup: 0.2, cutmix: 0.5},
+         selection: {by: robust, attack: {attack: pgd, norm: Linf, eps: 0.1, parameters: {steps: 4, step_size: 0.05}}}}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """Writes a recipe into the submission of a project with data, not yet trained."""
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    prepare_data("tiny")
+    path = Path("submissions/Tiny2026Linear/submission.yaml")
+    assert PLAIN in path.read_text()
+    return lambda text: path.write_text(tiny_linear_row.SUBMISSION.replace(PLAIN, text))
+
+
+def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> None:
+    recipe(RECIPE)
+    train_row(*NAMES)
+    first = {path.name: path.read_bytes() for path in (ROW / "train").iterdir()}
+    printed = capsys.readouterr().out
+    result = TrainingResult.model_validate(files.read_json(ROW / "train/training.json"))
+    assert result.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 4)"
+    assert result.overfitting is not None
+    assert result.overfitting.probe.parameters == {"steps": 10, "step_size": 0.025}
+    assert result.overfitting.images == 40
+    assert f"Tiny2026Linear-small: {result.overfitting.words}" in printed
+    history = json.loads(first["history.json"])
+    assert {name: len(values) for name, values in history.items()} == {"loss": 3, "score": 3, "trained": 3, "pgd": 3}
+    assert history["score"][result.selected_epoch - 1] == result.validation_score == max(history["score"])
+    train_row(*NAMES)
+    assert {path.name: path.read_bytes() for path in (ROW / "train").iterdir()} == first
+
+
+def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> None:
+    recipe(
+        RECIPE.replace(
+            "attack: pgd, norm: Linf, eps: 0.1, parameters: {steps: 4, step_size: 0.05}", "attack: cw, norm: L2, eps: 1"
+        )
+    )
+    code = {path.as_posix() for path in entry(*NAMES).code("train")}
+    for name in (
+        "training/trades",
+        "training/augment",
+        "training/optimisers",
+        "attacks/fgsm",
+        "attacks/pgd",
+        "attacks/cw",
+    ):
+        assert f"benchmark/{name}.py" in code
+
+
+def test_the_probe_for_overfitting_is_a_dependency_too(recipe) -> None:
+    recipe(PLAIN.replace("objective: standard", "objective: adversarial, attack: {attack: cw, norm: L2, eps: 1}"))
+    code = {path.as_posix() for path in entry(*NAMES).code("train")}
+    assert {"benchmark/attacks/cw.py", "benchmark/attacks/pgd.py"} <= code
+    recipe(PLAIN)
+    assert not any(path.parent.name == "attacks" for path in entry(*NAMES).code("train"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("eps: 0.1, parameters: {step: 1.5", "eps: 8, parameters: {step: 1.5", r"eps 8.0 is above 1; radii are in pixels in \[0, 1\]"),
+        ("attack: fgsm, norm: Linf, eps: 0.1", "attack: fgsm, norm: L2, eps: 32", "L2 eps 32 is above 8, the diameter of 1x8x8"),
+        ("attack: pgd", "attack: pgdd", "no attacks file named 'pgdd'; did you mean 'pgd'"),
+        ("{beta: 3", "{beta: -3", "beta -3.0 should be above 0"),
+        ("crop: 1", "jitter: 0.1", "augmentation.jitter is for colour images"),
+        ("random_start: true", "random_start: false", "needs `random_start: true`"),
+        ("learning_rate: 0.05", "learning_rate: 1.0e+38", r"in epoch \d; lower the learning rate"),
+    ],
+)  # fmt: skip
+def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
+    assert old in RECIPE
+    recipe(RECIPE.replace(old, new, 1).replace("clip_norm: 1", "clip_norm: 0").replace("sam: 0.05", "sam: 0"))
+    with pytest.raises(BenchmarkError, match=message) as raised:
+        train_row(*NAMES)
+    assert "\n" not in str(raised.value)
+    assert not (ROW / "train").exists()
+
+
+def test_the_recipe_in_the_readme_is_one() -> None:
+    text = (ROOT / "README.md").read_text().partition("## Train adversarially")[2]
+    given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]
+    spec = TrainingSpec.model_validate(given)
+    assert misfit(spec, (1, 8, 8)) is None
+    assert spec.objective == "trades"
+    not_shown = TrainingSpec.model_fields.keys() - given.keys()
+    assert not not_shown, "the README shows every option"

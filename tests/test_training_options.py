@@ -1,0 +1,254 @@
+"""The options of the loop, each against a hand computation; resume with all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from tiny_models import Linear
+from tiny_training import blobs, model, run, spec
+from torch import nn
+
+from benchmark.errors import BenchmarkError
+from benchmark.recipes import Augmentation
+from benchmark.records import AttackSpec
+from benchmark.stages.train import _attack, _watch
+from benchmark.training import adversarial, standard, trades
+from benchmark.training.augment import Augment
+from benchmark.training.objective import accuracy
+from benchmark.training.schedule import strength
+from benchmark.training.selection import Scored, scored
+
+FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
+PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
+ONE = {"batch_size": 120, "optimizer": "sgd", "schedule": "constant", "learning_rate": 0.5}  # one step of SGD an epoch
+
+
+def gradient(network: nn.Module) -> list[torch.Tensor]:
+    loss = nn.functional.cross_entropy(network(blobs(0)[0]), blobs(0)[1])
+    return list(torch.autograd.grad(loss, list(network.parameters())))
+
+
+def size(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([t.flatten() for t in tensors]).norm()
+
+
+def test_the_radius_grows_linearly_from_a_clean_first_epoch(tmp_path) -> None:
+    rules = spec(epochs=6, warmup_epochs=4, batch_size=120)
+    assert [strength(rules, epoch) for epoch in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
+    seen: list[float] = []
+
+    def attack(network, images, labels, share_of_radius, loss=None, /):
+        seen.append(share_of_radius)
+        return images
+
+    run(model(), adversarial.objective(attack), rules, tmp_path / "c", scored=Scored("clean", accuracy))
+    assert seen == [0.25, 0.5, 0.75, 1, 1]
+
+
+def test_sam_takes_the_gradient_at_the_sharpest_point(tmp_path) -> None:
+    network, by_hand = Linear(), Linear()
+    weights = [p.detach().clone() for p in by_hand.parameters()]
+    first = gradient(by_hand)
+    with torch.no_grad():
+        for p, g in zip(by_hand.parameters(), first, strict=True):
+            p += 0.3 * g / size(first)
+    second = gradient(by_hand)
+    run(network, standard.objective(None), spec(epochs=1, sam=0.3, **ONE), tmp_path / "c")
+    for found, w, g, plain in zip(network.parameters(), weights, second, first, strict=True):
+        assert torch.allclose(found, w - 0.5 * g, atol=1e-6)
+        assert not torch.allclose(found, w - 0.5 * plain, atol=1e-4)
+
+
+def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> None:
+    seen, starts = [], []
+
+    class Masked(nn.Module):
+        def forward(self, x):
+            if self.training:
+                seen.append(torch.rand(3))
+            return x
+
+    def attack(network, images, labels, share_of_radius, loss=None, /):
+        starts.append(torch.rand(3))
+        assert not network.training
+        return images
+
+    network = nn.Sequential(nn.Flatten(), Masked(), nn.BatchNorm1d(36), nn.Linear(36, 4))
+    rules = spec(epochs=1, sam=0.1, **ONE)
+    run(network, adversarial.objective(attack), rules, tmp_path / "c", scored=Scored("", accuracy))
+    assert len(seen) == len(starts) == 2
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(starts[0], starts[1])
+    assert torch.allclose(network[2].running_mean, 0.1 * blobs(0)[0].flatten(1).mean(0), atol=1e-6)
+    assert network[2].num_batches_tracked == 1
+    assert network[2].track_running_stats
+
+
+def test_clipping_bounds_the_step(tmp_path) -> None:
+    for limit in (0.01, 100.0):
+        network, by_hand = Linear(), Linear()
+        found = gradient(by_hand)
+        run(network, standard.objective(None), spec(epochs=1, clip_norm=limit, **ONE), tmp_path / str(limit))
+        factor = min(1.0, limit / size(found).item())
+        for p, w, g in zip(network.parameters(), by_hand.parameters(), found, strict=True):
+            assert torch.allclose(p, w - 0.5 * factor * g, atol=1e-6)
+
+
+def test_weight_decay_can_spare_biases_and_norms(tmp_path) -> None:
+    class Nothing(standard.Standard):
+        def loss(self, network, images, labels, share_of_radius):
+            return 0 * network(images).sum()
+
+    for where, spared in (("weights", 1.0), ("all", 0.95)):
+        network = nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, 4))
+        nn.init.ones_(network[2].bias)
+        before = {name: p.detach().clone() for name, p in network.named_parameters()}
+        rules = spec(epochs=1, weight_decay=0.1, weight_decay_on=where, **{**ONE, "optimizer": "adamw"})
+        run(network, Nothing(), rules, tmp_path / where)
+        for name, p in network.named_parameters():
+            assert torch.allclose(p, before[name] * (0.95 if name == "2.weight" else spared), atol=1e-6), (where, name)
+
+
+def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
+    network, judged, trained = Linear(), [], []
+    average = network.weight.detach().clone()
+
+    def score(candidate, images, labels) -> float:
+        judged.append(candidate.weight.detach().clone())
+        return float(len(judged))
+
+    best, _ = run(
+        network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c",
+        scored=Scored("", score), on_epoch=lambda _: trained.append(network.weight.detach().clone()),
+    )  # fmt: skip
+    for weight, found in zip(trained, judged, strict=True):
+        average = 0.75 * average + 0.25 * weight
+        assert torch.allclose(found, average, atol=1e-6)
+    assert torch.equal(best["weight"], judged[-1])
+    assert not torch.allclose(best["weight"], trained[-1], atol=1e-3)
+
+
+EVERYTHING = {
+    "objective": "trades", "epochs": 4, "warmup_epochs": 2, "sam": 0.05, "schedule": "cosine", "rate_warmup_epochs": 1,
+    "weight_decay": 0.05, "weight_decay_on": "weights", "clip_norm": 1.0, "ema": 0.9, "batch_size": 33,
+    "augmentation": {"crop": 1, "flip": True, "jitter": 0.2, "randaugment": 2, "erasing": 0.5, "mixup": 0.8, "cutmix": 1.0},
+    "selection": {"by": "robust", "attack": PGD, "patience": 3}, "attack": FGSM,
+}  # fmt: skip
+
+
+def everything(checkpoint: Path, **options):
+    rules = spec(**EVERYTHING)
+    objective = trades.objective(_attack(FGSM), beta=2, label_smoothing=0.1)
+    return run(
+        model(3), objective, rules, checkpoint, channels=3, augment=Augment(rules.augmentation, (3, 6, 6), 4),
+        scored=scored(rules.selection, objective, _attack(PGD)), watch=_watch(FGSM, _attack(FGSM)), **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, monkeypatch, optimizer) -> None:
+    monkeypatch.setitem(EVERYTHING, "optimizer", optimizer)
+    whole, history = everything(tmp_path / "whole")
+    again, _ = everything(tmp_path / "again")
+
+    def stop(done) -> None:
+        if done.epoch == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        everything(tmp_path / "stopped", on_epoch=stop)
+    torch.manual_seed(99)
+    resumed, resumed_history = everything(tmp_path / "stopped")
+    assert resumed_history == history
+    assert len(history.watched) == history.epoch == 4
+    assert all(torch.equal(whole[name], again[name]) and torch.equal(whole[name], resumed[name]) for name in whole)
+    files = [(tmp_path / name).read_bytes() for name in ("whole", "again", "stopped")]
+    assert files[0] == files[1] == files[2]
+
+
+def test_averaged_weights_resume_too(tmp_path) -> None:
+    def score(candidate, images, labels) -> float:
+        return candidate[1].weight.detach().double().square().sum().item()
+
+    def stop(done) -> None:
+        if done.epoch == 3:
+            raise KeyboardInterrupt
+
+    rules, sizes = spec(ema=0.99), Scored("", score)
+    _, history = run(model(), standard.objective(None), rules, tmp_path / "whole", scored=sizes)
+    with pytest.raises(KeyboardInterrupt):
+        run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes, on_epoch=stop)
+    _, resumed = run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes)
+    assert resumed.scores == history.scores
+    assert len(set(history.scores)) == 6
+
+
+def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> None:
+    """As 16-mixed has it on a GPU; a CPU has none."""
+    state, fabric = {"scale": 1024.0, "_growth_tracker": 7}, Fabric(accelerator="cpu", devices=1)
+    loaded: list[dict] = []
+    fabric.strategy.precision.state_dict = lambda: state
+    fabric.strategy.precision.load_state_dict = loaded.append
+
+    def stop(done) -> None:
+        if done.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stop)
+    assert not loaded
+    run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric)
+    assert loaded == [state]
+    with pytest.raises(BenchmarkError, match="sam cannot run with 16-mixed"):
+        run(model(), standard.objective(None), spec(sam=0.1), tmp_path / "d", fabric=fabric)
+
+
+def test_augmentations_do_what_they_are_called() -> None:
+    images, labels = blobs(0, 64, 3)
+
+    def augmented(**changes) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        found = Augment(Augmentation(**changes), (3, 6, 6), 4)(images, labels)
+        assert found[0].shape == images.shape
+        assert found[0].dtype == torch.float32
+        assert 0 <= found[0].min() <= found[0].max() <= 1
+        return found
+
+    before = images.clone()
+    flipped, same = augmented(flip=True)
+    as_is = (flipped == images).all(-1).all(-1).all(-1)
+    assert (as_is | (flipped == images.flip(-1)).all(-1).all(-1).all(-1)).all()
+    assert 16 < as_is.sum() < 48
+    assert torch.equal(same, labels)
+    padded = nn.functional.pad(images, (1, 1, 1, 1))
+    shifts = [padded[..., i : i + 6, j : j + 6] for i in range(3) for j in range(3)]
+    cropped, _ = augmented(crop=1)
+    assert torch.stack([(cropped == s).flatten(1).all(1) for s in shifts]).any(0).all()
+    assert not torch.equal(augmented(jitter=0.4)[0], images)
+    assert not torch.equal(augmented(randaugment=2)[0], images)
+    erased, _ = augmented(erasing=1.0)
+    changed = erased != images
+    assert changed.any()
+    assert (erased[changed] == 0).all()
+    mixed, shares = augmented(mixup=1.0)
+    assert torch.allclose(shares.sum(1), torch.ones(64))
+    weight = shares.gather(1, labels[:, None]).view(-1, 1, 1, 1)  # in blobs no image is mixed with one of its class
+    assert torch.allclose(mixed, weight * images + (1 - weight) * images.flip(0), atol=1e-5)
+    cut, shares = augmented(cutmix=1.0)
+    own = (cut == images).flatten(1).float().mean(1)
+    assert torch.allclose(own, shares.gather(1, labels[:, None])[:, 0], atol=1e-5)
+    odd = Augment(Augmentation(mixup=1.0), (3, 6, 6), 4)(images[:5], labels[:5])
+    assert torch.equal(odd[0][4], images[4])
+    assert torch.equal(images, before), "the data itself may not change"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_strongest_augmentations_run_on_grey_and_colour(channels) -> None:
+    strong = Augmentation(randaugment=8, magnitude=10, crop=5, erasing=1.0, mixup=0.01, cutmix=100)
+    images, labels = blobs(0, 120, channels)
+    found, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
+    assert found.shape == images.shape
+    assert 0 <= found.min() <= found.max() <= 1

@@ -1,0 +1,42 @@
+"""Tiny training runs with everything at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from benchmark.records import TrainingSpec
+from benchmark.training.loop import train
+
+
+def blobs(seed: int, n: int = 120, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four classes of noisy bright quadrants."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 4
+    images = 0.3 * torch.rand(n, channels, 6, 6, generator=generator)
+    for label in range(4):
+        row, column = 3 * (label // 2), 3 * (label % 2)
+        images[labels == label, :, row : row + 3, column : column + 3] += 0.4
+    return images, labels
+
+
+def spec(**changes) -> TrainingSpec:
+    return TrainingSpec(**{"objective": "standard", "epochs": 6, "batch_size": 16, "learning_rate": 0.02, **changes})
+
+
+def model(channels: int = 1) -> nn.Module:
+    torch.manual_seed(0)
+    first = nn.Linear(36 * channels, 16)
+    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, *, precision="32-true", **options):
+    channels = options.pop("channels", 1)
+    fabric = options.pop("fabric", None) or Fabric(accelerator="cpu", devices=1, precision=precision)
+    return train(
+        network, objective, rules, blobs(0, channels=channels), blobs(1, 40, channels),
+        fabric=fabric, seed=3, checkpoint=checkpoint, **options,
+    )  # fmt: skip
