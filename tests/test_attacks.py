@@ -93,7 +93,10 @@ def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) ->
     package = pyautoattack.AutoAttack(model, norm="Linf", eps=eps, seed=0)
     package.apgd_targeted.n_target_classes = package.fab.n_target_classes = 3
     expected, _ = package.run_standard_evaluation(images, labels, batch_size=5)
-    state, after = run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state")
+    state, after = run_attack(
+        model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state", engine="reference"
+    )
+    assert state.engine == "reference"
     assert torch.equal(after.right, model(expected).argmax(1) == labels)
     assert 0 < int(after.right.sum()) < len(labels)
     assert torch.equal(state.standing, after.right)
@@ -129,6 +132,53 @@ def test_an_attack_resumes_from_the_images_already_done(linear, tmp_path, monkey
         assert len(calls) == total - done
         assert torch.equal(resumed.adversarial, whole.adversarial)
         assert resumed.remaining == whole.remaining
+
+
+def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_path, monkeypatch) -> None:
+    """Numbers in the whole set, which the random streams are drawn by, not places in the batch."""
+    model, images, labels = linear
+    labels = labels.clone()
+    labels[3] = (labels[3] + 1) % 4  # wrong when clean: not attacked
+    calls = []
+
+    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots):
+        calls.append((component, engine, indices, slots))
+        return images
+
+    monkeypatch.setattr(autoattack, "attack", noting)
+    spec = AttackSpec(attack="autoattack", norm="L2", eps=0.1)
+    options = {"batch_size": 9, "checkpoint": tmp_path / "state"}
+    state, _ = run_attack(model, images, labels, spec, engine="fast", **options)
+    first, rest = [0, 1, 2, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15]
+    assert calls == [(name, "fast", part, 9) for name in autoattack.components for part in (first, rest)]
+    assert state.engine == "fast"
+    assert run_attack(model, images, labels, spec, engine="fast", **options)[0].engine == "fast"
+    with pytest.raises(BenchmarkError, match="was begun by the fast engine; delete it to attack by reference"):
+        run_attack(model, images, labels, spec, engine="reference", **options)
+    plain = AttackSpec(attack="fgsm", norm="L2", eps=0.1)
+    assert run_attack(model, images, labels, plain, batch_size=9)[0].engine is None
+
+
+def test_an_image_is_judged_in_the_batch_of_the_final_verdict(linear, monkeypatch) -> None:
+    """A model that rounds otherwise in a batch with fewer images must not lose an image here and keep it there."""
+    model, images, labels = linear
+
+    class Rounding(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x) if len(x) == 16 else model(1 - x)
+
+    monkeypatch.setattr(autoattack, "attack", lambda m, x, *a, **k: x.clone())
+    state, after = run_attack(
+        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
+    )
+    assert state.standing.all()
+    assert after.right.all()
+    labels = labels.clone()
+    labels[5] = (labels[5] + 1) % 4
+    state, after = run_attack(
+        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
+    )
+    assert state.standing.tolist() == after.right.tolist() == [i != 5 for i in range(16)]
 
 
 @pytest.mark.parametrize("norm", ["L2", "Linf"])
