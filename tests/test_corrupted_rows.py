@@ -125,8 +125,8 @@ class Brightness(nn.Module):
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.stages import corrupt as stage
 
-    monkeypatch.setattr(stage, "CHUNK", 5)
-    images = torch.from_numpy(textures(12))
+    monkeypatch.setattr(stage, "CHUNK", 8)
+    images = torch.from_numpy(textures(24))
     labels = (images.flatten(1).mean(1) > 0.5).long()
     rules = CorruptionSpec(names=("gaussian_noise", "snow"), severities=(1, 3))
     row = entry("digits", "Wong2020Fast", "linf")
@@ -136,17 +136,17 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
-    assert all(column.dtype == torch.bool and len(column) == 12 for column in whole.values())
-    copies = torch.from_numpy(corrupt(images.numpy(), range(12), "snow", 3, 0))
+    assert all(column.dtype == torch.bool and len(column) == 24 for column in whole.values())
+    copies = torch.from_numpy(corrupt(images.numpy(), range(24), "snow", 3, 0))
     assert torch.equal(whole["corrupted snow 3"], (copies.flatten(1).mean(1) > 0.5) == labels.bool())
-    assert 0 < whole["corrupted snow 3"].sum() < 12
+    assert 0 < whole["corrupted snow 3"].sum() < 24
     with pytest.raises(KeyboardInterrupt):
-        run(Brightness(33), "killed")
+        run(Brightness(40), "killed")
     again = Brightness()
     found = run(again, "killed")
     assert sorted(found) == sorted(whole)
     assert all(torch.equal(found[name], whole[name]) for name in whole)
-    assert again.shown == 7 * len(rules.cells)  # the first five images were done
+    assert again.shown == 16 * len(rules.cells)  # the first eight images were done
 
 
 TRACK = """\
