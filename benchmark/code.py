@@ -7,6 +7,7 @@ Record, so the three cannot disagree. A test compares it with what a running sta
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def _imports(path: Path, _modified: int) -> list[Path]:
         tree = ast.parse(path.read_text(), str(path))
     except SyntaxError as error:
         raise BenchmarkError(f"{path}, line {error.lineno}: {error.msg}") from None
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found += _resolve(alias.name)
@@ -46,6 +47,15 @@ def _imports(path: Path, _modified: int) -> list[Path]:
             for alias in node.names:
                 found += _resolve(f"{node.module}.{alias.name}")
     return found
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under `if TYPE_CHECKING:`, which never run."""
+    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
+        return
+    yield tree
+    for child in ast.iter_child_nodes(tree):
+        yield from _statements(child)
 
 
 def _resolve(module: str) -> list[Path]:

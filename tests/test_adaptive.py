@@ -136,37 +136,41 @@ def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> 
 
 @pytest.mark.slow
 def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(project) -> None:
-    """Through DVC: only the new stage, collect and the board run; a radius that the attack refutes is never published."""
-    (project.root / "benchmark/tracks/tiny.yaml").write_text(
-        TRACK.replace("papers", "standard").replace("certified_radii: []", "certified_radii: [0.1]")
-    )
+    """Through DVC: only the new stage and what counts it run; a radius that the attack refutes is never published."""
+    line = next(line for line in TRACK.splitlines(keepends=True) if "attack: pgd" in line)
+    further = line + line.replace("0.5", "0.6")  # the probes look into the ball of 0.5, and next into one beyond 0.6
+    track = TRACK.replace("papers", "standard").replace("certified_radii: []", "certified_radii: [0.1]")
+    (project.root / "benchmark/tracks/tiny.yaml").write_text(track.replace(line, further))
     project.add("Tiny2026Net", epochs=10)
     project.rvb("repro", "--track", "tiny")
     before = project.results("Tiny2026Net-small")
-    project.bring("Tiny2026Net", "brought", readme_example(), BROUGHT + ", parameters: {steps: 50}")
+    project.bring(
+        "Tiny2026Net", "brought", readme_example(), BROUGHT.replace("0.5", "0.6") + ", parameters: {steps: 50}"
+    )
     tried = project.rvb("attack", "Tiny2026Net-small", "--suite", "adaptive", "--track", "tiny")
-    assert "brought-L2-0.5" in tried.stdout
+    assert "brought-L2-0.6" in tried.stdout
     assert project.results("Tiny2026Net-small") == before
     project.rvb("pipeline")
     output = project.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     ran = re.findall(r"Running stage '[^']*?(?:dvc\.yaml:)?([\w-]+)'", output)
-    assert sorted(ran) == ["attack-adaptive", "collect", "leaderboard"]
+    assert sorted(ran) == ["attack-adaptive", "collect", "leaderboard", "reliability"]
     after = project.results("Tiny2026Net-small")
-    assert {name: data for name, data in after.items() if not name.startswith(("record", "attack-adaptive"))} == {
-        name: data for name, data in before.items() if not name.startswith("record")
+    changed = ("record", "attack-adaptive", "reliability/reliability.json")  # which compares all attacks of the row
+    assert {name: data for name, data in after.items() if not name.startswith(changed)} == {
+        name: data for name, data in before.items() if not name.startswith(changed)
     }
     old, new = (Record.model_validate_json(files["record/record.json"]) for files in (before, after))
-    assert new.robust[0].accuracy.count < old.robust[0].accuracy.count
-    assert (new.clean, new.certified, new.attacks[:1]) == (old.clean, old.certified, old.attacks)
-    assert new.attacks[1].suite == "adaptive"
+    assert new.robust[1].accuracy.count < old.robust[1].accuracy.count
+    assert (new.clean, new.certified, new.attacks[:2]) == (old.clean, old.certified, old.attacks)
+    assert new.attacks[2].suite == "adaptive"
     site = project.root / "work/tiny/site"
     page = (site / "models/Tiny2026Net-small/index.html").read_text()
-    assert re.search(r"<th scope=\"row\">brought</th><td>adaptive</td><td>L2 0.5</td>", page)
-    assert f"<b>{100 * new.robust[0].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
+    assert re.search(r"<th scope=\"row\">brought</th><td>adaptive</td><td>L2 0.6</td>", page)
+    assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
     claim_more_than_the_attack_allows(project)
     refused = project.rvb("stage", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
     assert refused.returncode == 1
-    assert re.search(r"image \d+ is certified .* but brought-L2-0\.5 broke it .*nothing is published", refused.stderr)
+    assert re.search(r"image \d+ is certified .* but brought-L2-0\.6 broke it .*nothing is published", refused.stderr)
     assert project.results("Tiny2026Net-small")["record/record.json"] == after["record/record.json"]
 
 
@@ -177,10 +181,10 @@ def claim_more_than_the_attack_allows(project: Project) -> None:
         pq.read_table(folder / name)
         for name in ("certify/radii.parquet", "attack-adaptive/verdicts.parquet", "attack-standard/verdicts.parquet")
     )
-    success, known = (t[f"{i}:success"].to_pylist() for t, i in ((brought, "brought-L2-0.5"), (standard, "pgd-L2-0.5")))
+    success, known = (t[f"{i}:success"].to_pylist() for t, i in ((brought, "brought-L2-0.6"), (standard, "pgd-L2-0.6")))
     image = next(i for i, (new, old) in enumerate(zip(success, known, strict=True)) if new and not old)
     radii = [0.0] * len(success)
-    radii[image] = brought["brought-L2-0.5:l2"][image].as_py()
+    radii[image] = brought["brought-L2-0.6:l2"][image].as_py()
     path = folder / "certify/radii.parquet"
     path.unlink()
     place = table.column_names.index("certified_l2")

@@ -18,6 +18,15 @@ def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -
     assert Path("benchmark/tracks/__init__.py") in code.closure(Path("benchmark/submissions.py"))
 
 
+def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
+    fgsm = code.closure(Path("benchmark/attacks/fgsm.py"))
+    assert (
+        Path("benchmark/attacks/__init__.py") in pgd
+    )  # it does something, and names the public call for type checkers
+    assert Path("benchmark/auto_attack.py") not in fgsm
+    assert Path("benchmark/attacks/engine/apgd.py") not in fgsm
+
+
 def test_changing_one_attack_concerns_its_own_stages_only() -> None:
     row = entry("digits", "Dosovitskiy2021ViT", "standard")
     cw = Path("benchmark/attacks/cw.py")
@@ -31,11 +40,11 @@ STAGES = ["train", "attack-standard", "attack-papers", "reliability", "certify",
 def test_deps_are_what_the_stages_really_import(project) -> None:
     """Runs every stage of a tiny row and compares sys.modules with the deps in its dvc.yaml, both ways."""
     project.add("Tiny2026Net", epochs=1)
-    code = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
+    brought = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
     project.bring(
         "Tiny2026Net",
         "brought",
-        code,
+        brought,
         "attack: brought, norm: L2, eps: 0.3",
         "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}",
     )
@@ -70,4 +79,4 @@ def really_imported(project, module: str, arguments: list[str]) -> set[str]:
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
     entry_file = module.replace(".", "/") + ".py"
     found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
-    return {name for name in found if Path(name).name != "__init__.py" or name == "benchmark/tracks/__init__.py"}
+    return {name for name in found if not code._inert(project.root / name)}

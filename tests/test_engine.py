@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-import pyautoattack
 import pytest
 import torch
+from tiny_attacked import RADII, Watched, authors, labelled, search_of
 from tiny_models import Linear, grey_images
 from torch import nn
-from torch.nn.functional import one_hot
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, square
-from benchmark.attacks.engine.slots import Search
 from benchmark.attacks.engine.streams import generator
 from benchmark.errors import BenchmarkError
 from benchmark.threats import ThreatModel
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
-RADII = {"Linf": 0.04, "L2": 0.2}
-
-
-class Watched(nn.Module):
-    """A small smooth network that keeps the points it is asked about, with whether a gradient was wanted."""
-
-    def __init__(self, shape: tuple[int, int, int] = (1, 6, 6), classes: int = 6) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        size = shape[0] * shape[1] * shape[2]
-        self.net = nn.Sequential(nn.Flatten(), nn.Linear(size, 24), nn.Tanh(), nn.Linear(24, classes))
-        self.requires_grad_(False).eval()
-        self.asked: list[tuple[bool, torch.Tensor]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.asked.append((x.requires_grad, x.detach().clone()))
-        return 4 * self.net(x)
-
-    def points(self, place: int, gradient: bool) -> list[torch.Tensor]:
-        return [batch[place] for wanted, batch in self.asked if wanted == gradient]
-
-
-def labelled(model: nn.Module, shape=(1, 6, 6), n: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
-    images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(4))
-    with torch.no_grad():
-        labels = model(images).argmax(1)
-    if isinstance(model, Watched):
-        model.asked.clear()
-    return images, labels
-
-
-def search_of(model, images, labels, norm: str, eps: float, slots: int = 128, indices=None) -> Search:
-    return Search(model, images, labels, indices or list(range(len(images))), norm, eps, 0, slots)
-
-
-def authors(model: nn.Module, norm: str, eps: float) -> pyautoattack.AutoAttack:
-    return pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=0, version="standard", device="cpu")
 
 
 @NORMS
@@ -128,107 +89,6 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
             points = model.points(0, gradient=ours)
             assert len(points) == len(others[place]) == 100
             assert all(torch.equal(a, b) for a, b in zip(points, others[place], strict=True))
-
-
-class Dealt:
-    """Deals the authors' Square our random numbers: where it draws, it is given."""
-
-    def __init__(self, attacker, rule, start: torch.Tensor, codes: torch.Tensor) -> None:
-        self.attacker, self.rule, self.start, self.codes = attacker, rule, start, codes.tolist()
-        self.tiles = [(y, x) for y in range(rule.height) for x in range(rule.width)]  # of side 1 in images of 6x6
-        self.query, self.fields = -1, {}
-        attacker.random_int, attacker.random_choice, attacker.eta = self.integer, self.choice, self.eta
-
-    def integer(self, low=0, high=1, shape=(1,)) -> torch.Tensor:
-        if not self.fields:
-            self.query += 1
-            self.fields = self.read(self.codes[self.query])
-        return torch.tensor([self.fields["places"].pop(0)])
-
-    def read(self, code: int) -> dict:
-        signs = torch.tensor([2.0 * (code >> i & 1) - 1 for i in range(self.rule.channels)])
-        rest, side = code >> self.rule.channels, self.rule.width
-        if self.attacker.norm == "Linf":
-            return {"places": list(divmod(rest, side)), "signs": signs}
-        one, other = divmod(rest >> 1, self.rule.height * side)
-        return {"places": [*divmod(one, side), *divmod(other, side)], "signs": signs, "turn": rest & 1}
-
-    def choice(self, shape) -> torch.Tensor:
-        if self.query >= 0:
-            signs, self.fields = self.fields["signs"].view([*shape[:-3], -1, 1, 1]), {}
-            return signs
-        if self.attacker.norm == "Linf":
-            return self.start[None, :, :1]
-        y, x = self.tiles.pop(0)
-        return self.start[None, :, y : y + 1, x : x + 1] / self.start[0, y, x]
-
-    def eta(self, side: int) -> torch.Tensor:
-        if self.query < 0:
-            y, x = self.tiles[0]
-            return self.start[0, y : y + 1, x : x + 1]
-        shape = self.rule._two_halves(side)
-        return shape.T if self.fields["turn"] else shape
-
-
-@NORMS
-@pytest.mark.parametrize("channels", [1, 2])
-def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monkeypatch) -> None:
-    """Dealt the same random numbers, the authors' file takes the same proposals and ends at the same point."""
-    shape, eps = (channels, 6, 6), {"Linf": 0.005, "L2": 0.05}[norm]
-    monkeypatch.setattr(square, "QUERIES", 400)
-    model = Watched(shape)
-    images, labels = labelled(model, shape, n=3)
-    for place in range(3):
-        x, y = images[place : place + 1], labels[place : place + 1]
-        ours, chains = end_of_chain(search_of(model, x, y, norm, eps, 16, [place]), monkeypatch)
-        attacker = authors(model, norm, eps).square
-        attacker.n_queries = 400
-        attacker.init_hyperparam(x)
-        Dealt(attacker, chains.rule, *chains.rule.draw(generator(0, place, square.PURPOSE, 0, 0)))
-        _, theirs = attacker.attack_single_run(x, y)
-        with torch.no_grad():
-            gained = margin_of(model, x, y) - margin_of(model, ours, y)
-            assert abs(margin_of(model, ours, y) - margin_of(model, theirs, y)) < 1e-4 * gained
-        assert torch.allclose(ours, theirs, atol=1e-6)
-
-
-def end_of_chain(search: Search, monkeypatch) -> tuple[torch.Tensor, square._Chains]:
-    """Where the chain of the only image stood when its queries were spent: it must not be broken."""
-    chains, ends, leave = square._Chains(search), [], square._Chains._leave
-
-    def kept(self, ended) -> None:
-        if ended.any():
-            ends.append(self.best.clone())
-        leave(self, ended)
-
-    monkeypatch.setattr(square._Chains, "_leave", kept)
-    chains.run()
-    monkeypatch.setattr(square._Chains, "_leave", leave)
-    assert not search.broken.any()
-    return ends[0], chains
-
-
-def margin_of(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
-    logits = model(x)
-    rivals = logits.masked_fill(one_hot(labels, logits.shape[1]).bool(), -torch.inf).amax(1)
-    return float((logits.gather(1, labels[:, None])[:, 0] - rivals).sum())
-
-
-@NORMS
-def test_square_asks_the_model_far_less_than_the_authors_file(norm, monkeypatch) -> None:
-    """On 6x6 images, where proposals come back: each is asked once a point, and the end is that of asking one at a time."""
-    monkeypatch.setattr(square, "QUERIES", 1500)
-    model, eps = Watched(), {"Linf": 0.01, "L2": 0.05}[norm]
-    images, labels = labelled(model, n=1)
-    many, _ = end_of_chain(search_of(model, images, labels, norm, eps, 64), monkeypatch)
-    asked = sum(len(batch) for _, batch in model.asked)
-    model.asked.clear()
-    monkeypatch.setattr(square, "MEMORY", 0)
-    one, _ = end_of_chain(search_of(model, images, labels, norm, eps, 1), monkeypatch)
-    assert torch.equal(many, one)
-    assert asked < len(model.asked) <= 1501
-    if norm == "Linf":
-        assert asked < len(model.asked) / 2
 
 
 @NORMS
@@ -369,16 +229,6 @@ def test_a_checkpoint_halves_the_step_by_either_published_rule(halved, checked, 
     assert float(state["rises"]) == 0
 
 
-def test_square_refuses_more_channels_than_it_can_number() -> None:
-    images = torch.full((2, 60, 8, 8), 0.5)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(60 * 64, 5)).requires_grad_(False)
-    for norm in RADII:
-        with pytest.raises(BenchmarkError, match="does not take images of 60 channels"):
-            autoattack.attack(
-                model, images, model(images).argmax(1), ThreatModel(norm=norm, eps=1e-9), seed=0, component="square"
-            )
-
-
 def test_the_schedule_is_the_published_one() -> None:
     marks = apgd.checkpoints(100)
     assert marks.nonzero()[:, 0].tolist() == [
@@ -422,17 +272,6 @@ def test_runs_without_a_gradient_are_counted_and_logged(caplog) -> None:
     threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
     autoattack.attack(model, images, labels, threat, seed=0, component="apgd-t")
     assert "20 runs that begin with zero gradient" in caplog.text
-
-
-@NORMS
-def test_images_smaller_than_a_tile_of_square_are_attacked_too(norm) -> None:
-    """The authors' file divides by zero below 5 pixels in l2."""
-    model = Linear((1, 3, 3), classes=5).eval().requires_grad_(False)
-    images = grey_images(6, (1, 3, 3))
-    labels = model(images).argmax(1)
-    eps = float(model.radius(images, labels, norm).max()) * 1.5
-    found = autoattack.attack(model, images, labels, ThreatModel(norm=norm, eps=eps), seed=0, component="square")
-    assert (model(found).argmax(1) != labels).any()
 
 
 def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:

@@ -15,13 +15,13 @@ from safetensors.torch import save
 from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.recipes import Augmentation
-from benchmark.records import AttackSpec, DataSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
+from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
 from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
 from benchmark.stages.model import set_up, tensors
 from benchmark.training import overfitting, selection
+from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
-from benchmark.training.loop import Augmenting, train
+from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import Watch
 
@@ -43,7 +43,7 @@ def train_row(track: str, submission: str, variant: str) -> None:
 
 
 def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, spec = Clock(folder), row.settings.training
+    clock, spec, rules = Clock(folder), row.settings.training, row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
@@ -68,7 +68,7 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
         seed=run.seed,
         checkpoint=folder / "checkpoint.safetensors",
         scored=scored,
-        augment=_augment(spec.augmentation, row.track.data) if spec.augmentation.any else None,
+        augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
         watch=watch,
         on_epoch=on_epoch,
     )
@@ -93,12 +93,6 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
     if seen:
         print(f"{row.row}: {seen.words}")
-
-
-def _augment(spec: Augmentation, data: DataSpec) -> Augmenting:
-    from benchmark.training.augment import Augment  # a slow import, for those who ask for it
-
-    return Augment(spec, data.shape, data.classes)
 
 
 def _history(done: Progressed) -> dict[str, list[float]]:

@@ -3,8 +3,7 @@
 A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
 image an earlier run has broken, takes the next run that is waiting. No run sees another, and of several that break an
 image the first in their order counts, so the result is that of the sequential attack; that its rounding is the same too
-is what `verdicts.padded`
-is for.
+is what `verdicts.padded` is for.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""A small smooth network that keeps what it is asked, its images, and both sides of a comparison of AutoAttack engines."""
+
+from __future__ import annotations
+
+import pyautoattack
+import torch
+from torch import nn
+
+from benchmark.attacks.engine.slots import Search
+
+RADII = {"Linf": 0.04, "L2": 0.2}
+
+
+class Watched(nn.Module):
+    """A small smooth network that keeps the points it is asked about, with whether a gradient was wanted."""
+
+    def __init__(self, shape: tuple[int, int, int] = (1, 6, 6), classes: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        size = shape[0] * shape[1] * shape[2]
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(size, 24), nn.Tanh(), nn.Linear(24, classes))
+        self.requires_grad_(False).eval()
+        self.asked: list[tuple[bool, torch.Tensor]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.asked.append((x.requires_grad, x.detach().clone()))
+        return 4 * self.net(x)
+
+    def points(self, place: int, gradient: bool) -> list[torch.Tensor]:
+        return [batch[place] for wanted, batch in self.asked if wanted == gradient]
+
+
+def labelled(model: nn.Module, shape=(1, 6, 6), n: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+    images = torch.rand(n, *shape, generator=torch.Generator().manual_seed(4))
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    if isinstance(model, Watched):
+        model.asked.clear()
+    return images, labels
+
+
+def search_of(model, images, labels, norm: str, eps: float, slots: int = 128, indices=None) -> Search:
+    return Search(model, images, labels, indices or list(range(len(images))), norm, eps, 0, slots)
+
+
+def authors(model: nn.Module, norm: str, eps: float) -> pyautoattack.AutoAttack:
+    return pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=0, version="standard", device="cpu")
