@@ -171,13 +171,13 @@ def _judge_in_place(
     """Whether the model is right on each of `found`, the images `index`: in the batches of the final verdict, lest rounding
     make an image broken here and robust there.
     """
-    tried = adversarial.clone()
-    tried[index] = found
-    right = torch.ones_like(labels, dtype=torch.bool)
+    right = torch.empty_like(index, dtype=torch.bool)
     for batch in (index // batch_size).unique().tolist():
         rows = slice(batch * batch_size, (batch + 1) * batch_size)
-        right[rows] = judge(model, tried[rows], labels[rows], batch_size).right
-    return right[index]
+        here, tried = index // batch_size == batch, adversarial[rows].clone()
+        tried[index[here] - rows.start] = found[here]
+        right[here] = judge(model, tried, labels[rows], batch_size).right[index[here] - rows.start]
+    return right
 
 
 def _call(
