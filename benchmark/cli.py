@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
@@ -23,7 +23,6 @@ app = typer.Typer(
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
-ENGINES = ("fast", "reference")
 STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "collect")
 
 
@@ -267,8 +266,11 @@ def stage(
 
 
 def _engine(name: str) -> str:
-    if name and name not in ENGINES:
-        raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, ENGINES)}")
+    from benchmark.threats import Engine
+
+    known = get_args(Engine)
+    if name and name not in known:
+        raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, known)}")
     return name
 
 

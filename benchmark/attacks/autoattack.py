@@ -13,6 +13,7 @@ are all rivals of ten classes; with fewer classes, all rivals are targets.
 from __future__ import annotations
 
 import logging
+from typing import get_args
 
 import pyautoattack
 import torch
@@ -21,10 +22,10 @@ from torch import nn
 from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
 from benchmark.errors import BenchmarkError
-from benchmark.records import ThreatModel
+from benchmark.threats import Engine, ThreatModel
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
-engines = ("fast", "reference")
+engines = get_args(Engine)
 per_image = True
 TARGETS = 9
 LOG = logging.getLogger("auto-attack")

@@ -15,7 +15,7 @@ from benchmark.attacks import autoattack
 from benchmark.records import ThreatModel
 
 components = ("apgd-ce", "apgd-t")
-engines = ("fast", "reference")
+engines = autoattack.engines
 per_image = True
 
 

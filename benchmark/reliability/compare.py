@@ -10,7 +10,7 @@ from benchmark.reliability.allowance import allowance
 from benchmark.signals import Signal
 from benchmark.threats import AttackSpec, ThreatModel
 
-GAP = 0.10  # Croce and Hein 2020 found PGD's evaluations wrong by more than this in 13 of 50 defences
+GAP = 0.10  # Croce and Hein 2020 lowered published evaluations by more than this for 13 of 50 defences
 WHITE_BOX = "apgd-ce"
 
 

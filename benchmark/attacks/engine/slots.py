@@ -8,7 +8,7 @@ is what `verdicts.padded` is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -108,7 +108,7 @@ class Search:
         device, waiting, state = self.images.device, iter(runs), State()
         while True:
             room = self.slots - (len(state["image"]) if state else 0)
-            fresh = [pair for pair in _take(waiting, room, self.broken.tolist())]
+            fresh = list(_take(waiting, room, self.broken.tolist()))
             if fresh:
                 image, target = torch.tensor(fresh, device=device).T
                 begun = {"image": image, "target": target, **start(image, target)}
@@ -120,7 +120,8 @@ class Search:
                 state = {k: v[~ended] for k, v in state.items()}
 
 
-def _take(waiting, room: int, broken: list[bool]):
+def _take(waiting: Iterator[tuple[int, int]], room: int, broken: list[bool]) -> Iterator[tuple[int, int]]:
+    """The next runs for `room` slots, those of images broken already left out."""
     while room > 0:
         pair = next(waiting, None)
         if pair is None:

@@ -35,7 +35,7 @@ class _Chains:
     """The chains of all images, one row each (m rows, those not broken yet)."""
 
     def __init__(self, search: Search) -> None:
-        self.search, self.shape = search, search.images.shape[1:]
+        self.search = search
         authors = SquareAttack(None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu")
         authors.rescale_schedule = False
         self.rule = _Linf(search, authors) if search.norm == "Linf" else _L2(search, authors)
