@@ -28,6 +28,10 @@ components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)
 per_image = True
 TARGETS = 9
+# Which images APGD-CE breaks depends on its random starts in the Linf ball, hardly ever in l2. There the fast engine
+# takes one start more than the authors: 100 steps an image, where Square saves some 4,500 queries.
+# In expectation it is the stronger.
+STARTS = {"Linf": 2, "L2": 1}
 LOG = logging.getLogger("auto-attack")
 
 
@@ -71,7 +75,7 @@ def attack(
 
 def _fast(search: Search, component: str, targets: int) -> None:
     if component == "apgd-ce":
-        apgd.untargeted(search)
+        apgd.untargeted(search, STARTS[search.norm])
     elif component == "square":
         square.untargeted(search)
     else:

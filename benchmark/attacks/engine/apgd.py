@@ -57,8 +57,7 @@ def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -
     def advance(state: State) -> torch.Tensor:
         logits, loss, slope = search.gradient(state["point"], lambda z: objective(z, state))
         search.flat += int(((state["done"] == 0) & (slope.flatten(1) == 0).all(1)).sum())
-        wrong = logits.argmax(1) != state["label"]
-        search.record(state, wrong)
+        wrong = search.record(state, logits.argmax(1) != state["label"])
         _judge(state, loss, slope, windows.to(loss.device))
         before, point = state["before"], state["point"]
         _step(state, search.norm, search.eps)

@@ -52,9 +52,7 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
 def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
     """Records the points that are misclassified and in the ball; which they are (m,)."""
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
-    wrong = (logits.argmax(1) != state["label"]) & near
-    search.record(state, wrong)
-    return wrong
+    return search.record(state, (logits.argmax(1) != state["label"]) & near)
 
 
 def _step(

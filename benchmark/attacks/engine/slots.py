@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from benchmark.attacks.engine.attention import ByProducts
 from benchmark.errors import BenchmarkError
 from benchmark.verdicts import padded
 
@@ -46,6 +47,7 @@ class Search:
     adversarial: torch.Tensor = field(init=False)
     by: torch.Tensor = field(init=False)
     flat: int = 0
+    _quicker: ByProducts = field(default_factory=ByProducts)
 
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
@@ -57,7 +59,12 @@ class Search:
         return self.by < UNBROKEN
 
     def logits(self, points: torch.Tensor) -> torch.Tensor:
-        """The model on (m, c, h, w) points: (m, classes), without gradients."""
+        """The model on (m, c, h, w) points: (m, classes), without gradients, but for rounding."""
+        with self._quicker:
+            return self.own_logits(points)
+
+    def own_logits(self, points: torch.Tensor) -> torch.Tensor:
+        """The model on (m, c, h, w) points, untouched: (m, classes), without gradients."""
         with torch.no_grad():
             return torch.cat([self.model(padded(p))[: len(p)].float() for p in points.split(self.slots)])
 
@@ -72,7 +79,8 @@ class Search:
         rows = len(points)
         leaf = padded(points.detach()).requires_grad_()
         with torch.enable_grad():
-            logits = self.model(leaf.clone())[:rows].float()
+            with self._quicker:
+                logits = self.model(leaf.clone())[:rows].float()
             value = objective(logits)
             if not value.requires_grad:
                 raise BenchmarkError(f"{NO_GRADIENT} (does it detach, round or argmax?)")
@@ -85,12 +93,18 @@ class Search:
             )
         return logits.detach(), value.detach(), slope[:rows]
 
-    def record(self, state: State, wrong: torch.Tensor) -> None:
-        """Keeps the points (m, c, h, w) that are `wrong` (m,), where no run before theirs has broken the image."""
+    def record(self, state: State, wrong: torch.Tensor) -> torch.Tensor:
+        """Keeps the points (m, c, h, w) that are `wrong` (m,), where no run before theirs has broken the image; those of
+        the wrong that the model itself is wrong about (m,).
+        """
+        if self._quicker.used and wrong.any():
+            wrong = wrong.clone()
+            wrong[wrong.clone()] = self.own_logits(state["point"][wrong]).argmax(1) != state["label"][wrong]
         for row in wrong.nonzero()[:, 0].tolist():
             image, target = state["image"][row], state["target"][row]
             if target < self.by[image]:
                 self.adversarial[image], self.by[image] = state["point"][row], target
+        return wrong
 
     def run(
         self,

@@ -9,6 +9,7 @@ with it the verdict, is the same as one query at a time; a test compares the two
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +22,7 @@ from benchmark.errors import BenchmarkError
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
-LOOK_AHEAD = 128  # queries scanned for ones worth asking, in one go
+LOOK_AHEAD = 128  # queries scanned for ones worth asking in one go, at most
 CALL = 32  # what calling the model costs, in images; decides how many proposals are tried at once
 MEMORY = 2**15  # possible proposals above which refusals are not remembered: they hardly ever come back
 
@@ -51,6 +52,7 @@ class _Chains:
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
         self.taken = 0.5  # share of the asked proposals that were taken lately
+        self.worth = 1.0  # share of the scanned queries that were worth asking lately
         self._leave(self.margin <= 0)
 
     def _stream(self, index: int) -> torch.Generator:
@@ -79,12 +81,14 @@ class _Chains:
         if not torch.equal(now, self.side):
             self.refused[now != self.side] = False
         self.side = now
-        ahead = torch.arange(min(LOOK_AHEAD, QUERIES), device=now.device)
+        scanned = min(max(math.ceil(2 * per_image / self.worth), 8), LOOK_AHEAD, QUERIES)
+        ahead = torch.arange(scanned, device=now.device)
         queries = self.query[:, None] + ahead
         inside = (queries < QUERIES) & (sides[queries.clamp(max=QUERIES - 1)] == now[:, None])
         worth = inside
         if self.rule.proposals:
             worth = inside & ~self.refused.gather(1, self.codes.gather(1, queries.clamp(max=QUERIES - 1)))
+        self.worth = 0.9 * self.worth + 0.1 * max(float(worth.sum()) / max(float(inside.sum()), 1.0), 1 / LOOK_AHEAD)
         rank = worth.cumsum(1)
         chosen = worth & (rank <= per_image)
         # the row passes every refused query before the first one left for later
@@ -116,19 +120,29 @@ class _Chains:
         self.query += torch.where(first < none, first + 1, passed)
 
     def _margins(self, points: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-        logits, label = self.search.logits(points), self.search.labels[image]
-        row = torch.arange(len(points), device=points.device)
-        own = logits[row, label].clone()
-        logits[row, label] = -torch.inf
-        return own - logits.amax(1)
+        label = self.search.labels[image]
+        margin = margins(self.search.logits(points), label)
+        wrong = margin <= 0
+        if wrong.any():  # a chain must not end where only rounding is wrong
+            margin[wrong] = margins(self.search.own_logits(points[wrong]), label[wrong])
+        return margin
 
     def _record(self, image: torch.Tensor, points: torch.Tensor, wrong: torch.Tensor) -> None:
-        self.search.record({"image": image, "target": torch.zeros_like(image), "point": points}, wrong)
+        target, label = torch.zeros_like(image), self.search.labels[image]
+        self.search.record({"image": image, "target": target, "point": points, "label": label}, wrong)
 
     def _leave(self, ended: torch.Tensor) -> None:
         if ended.any():
             for name in ("image", "best", "codes", "margin", "query", "side", "refused"):
                 setattr(self, name, getattr(self, name)[~ended])
+
+
+def margins(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """The label's logit above the largest other one: (m, classes) to (m,)."""
+    row = torch.arange(len(logits), device=logits.device)
+    own = logits[row, label].clone()
+    logits[row, label] = -torch.inf
+    return own - logits.amax(1)
 
 
 @dataclass

@@ -1,0 +1,129 @@
+"""Attention by plain products during a search: the same function, this thread's alone, and no verdict by rounding."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from tiny_models import grey_images
+from torch import nn
+from torch.nn import functional
+
+from benchmark.attacks import autoattack
+from benchmark.attacks.engine.attention import FEW, ByProducts
+from benchmark.attacks.engine.slots import Search
+from benchmark.threats import ThreatModel
+
+FUSED = functional.scaled_dot_product_attention
+
+
+def heads(tokens: int = 5, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    stream = torch.Generator().manual_seed(3)
+    return [torch.randn(2, 3, tokens, 4, generator=stream).to(dtype).requires_grad_() for _ in range(3)]
+
+
+class OneBlock(nn.Module):
+    """Attention between the rows of 6x6 images, then a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.parts, self.head = nn.Linear(6, 18), nn.Linear(36, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.parts(4 * images).split(6, dim=-1)
+        return self.head(functional.scaled_dot_product_attention(query, key, value).flatten(1))
+
+
+def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
+    theirs = heads()
+    ours = heads()
+    quicker = ByProducts()
+    with quicker:
+        by_products = functional.scaled_dot_product_attention(*ours)
+    assert quicker.used
+    fused = functional.scaled_dot_product_attention(*theirs)
+    torch.testing.assert_close(by_products, fused, rtol=1e-5, atol=1e-6)
+    weights = torch.arange(fused.numel()).view_as(fused) / fused.numel()
+    for one, other in zip(
+        torch.autograd.grad((by_products * weights).sum(), ours),
+        torch.autograd.grad((fused * weights).sum(), theirs),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dtype", "options"),
+    [
+        (FEW + 1, torch.float32, {}),
+        (5, torch.float64, {}),
+        (5, torch.float32, {"is_causal": True}),
+        (5, torch.float32, {"scale": 1.0}),
+        (5, torch.float32, {"attn_mask": torch.eye(5)}),
+    ],
+)
+def test_another_call_goes_to_the_fused_kernel(tokens, dtype, options) -> None:
+    quicker = ByProducts()
+    with quicker, torch.no_grad():
+        found = functional.scaled_dot_product_attention(*heads(tokens, dtype), **options)
+    assert not quicker.used
+    assert torch.equal(found, functional.scaled_dot_product_attention(*heads(tokens, dtype), **options))
+
+
+def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> None:
+    found = {}
+
+    def elsewhere() -> None:
+        found["there"] = functional.scaled_dot_product_attention(*heads())
+
+    with ByProducts():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with ByProducts():
+            pass
+        assert functional.scaled_dot_product_attention is not FUSED
+    assert functional.scaled_dot_product_attention is FUSED
+    assert torch.equal(found["there"], functional.scaled_dot_product_attention(*heads()))
+
+
+def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
+    """A replacement that is far off: the points that it alone calls wrong do not count, and the search goes on."""
+    model, images = OneBlock().eval(), grey_images(8)
+    labels = model(images).argmax(1)
+    monkeypatch.setattr(
+        "benchmark.attacks.engine.attention.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
+    )
+    threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
+    for component in autoattack.components:
+        found = autoattack.attack(model, images, labels, threat, seed=0, component=component)
+        assert torch.equal(found, images), component
+
+
+def test_a_search_asks_the_model_itself_about_what_it_finds() -> None:
+    model, images = OneBlock().eval(), grey_images(8)
+    labels = model(images).argmax(1)
+    search = Search(model, images, labels, list(range(8)), "Linf", 0.3, 0, 8)
+    assert not torch.equal(search.logits(images), search.own_logits(images))
+    assert torch.equal(search.own_logits(images), model(images))
+    state = {"image": torch.arange(8), "target": torch.zeros(8).long(), "point": images, "label": (labels + 1) % 5}
+    state["label"][:2] = labels[:2]
+    assert search.record(state, torch.ones(8, dtype=torch.bool)).tolist() == [False] * 2 + [True] * 6
+    assert search.broken.tolist() == [False] * 2 + [True] * 6
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_slots_and_company_change_no_bit_for_a_model_with_attention(norm) -> None:
+    model, images = OneBlock().eval(), grey_images(8)
+    labels = model(images).argmax(1)
+    threat = ThreatModel(norm=norm, eps={"Linf": 0.05, "L2": 0.2}[norm])
+    for component in autoattack.components[:3]:
+        ways = [
+            autoattack.attack(model, images, labels, threat, seed=0, component=component, slots=slots)
+            for slots in (128, 16)
+        ]
+        alone = autoattack.attack(model, images[3:4], labels[3:4], threat, seed=0, component=component, indices=[3])
+        assert torch.equal(*ways), component
+        assert torch.equal(ways[0][3:4], alone), component
