@@ -109,7 +109,7 @@ def _data_stage(track: Track) -> dict[str, Any]:
 
 
 def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
-    kind, _, suite = stage.partition("-")
+    kind, suite = row.program(stage), stage.partition("-")[2]
     command = f"{PYTHON}.{kind} {row.track.name} {row.submission.name} {row.variant}"
     place = f"variants.{row.variant}.tracks.{row.track.name}"
     track_file, submission_file = _track_file(row.track.name), f"submissions/{row.submission.name}/submission.yaml"
@@ -119,6 +119,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     if kind == "train":
         inputs = [data]
         params: list[Any] = [{str(PARAMS): ["train"]}, {submission_file: [f"{place}.model", f"{place}.training"]}]
+    elif kind == "pretrained":
+        given = row.settings.weights
+        inputs = [given.path] if given and given.path else []
+        params = [{track_file: ["data"]}, {submission_file: [f"{place}.model", f"{place}.weights"]}]
     elif kind == "attack":
         command += f" {suite}"
         inputs = [data, weights]
@@ -153,6 +157,8 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
 def _board_stage(track: Track, rows: list[Entry]) -> dict[str, Any]:
     folder = WORK / track.name
     deps = [*_paths(code.closure(Path("leaderboard/build.py"))), "leaderboard/templates", "leaderboard/static"]
+    claimed = Path("leaderboard/claimed") / track.name
+    deps += [claimed.as_posix()] if claimed.is_dir() else []
     deps += [str(FOLDER / track.name / "rows.json"), _track_file(track.name), *(str(r.folder / "record") for r in rows)]
     return {
         "cmd": f"python -m leaderboard.build {track.name}",

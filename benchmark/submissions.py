@@ -56,8 +56,10 @@ def _check_parts(submission: Submission) -> None:
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
             place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
-            parts = [("tracks", track), ("training", entry.training.objective)]
-            parts += [("attacks", spec.attack) for spec in entry.training.attacks]
+            parts = [("tracks", track)]
+            if entry.training:
+                parts.append(("training", entry.training.objective))
+                parts += [("attacks", spec.attack) for spec in entry.training.attacks]
             if entry.certificate:
                 parts.append(("certificates", entry.certificate.name))
             for kind, part in parts:
@@ -176,12 +178,29 @@ def build(submission: Submission, variant: str, track: Track):
     Raises:
         BenchmarkError: build refuses its options, or the model returns a wrong shape or something that is not finite.
     """
+    return _made(submission, variant, track, "build", (track.data,))
+
+
+def pretrained(submission: Submission, variant: str, track: Track, path: Path | None):
+    """The model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`: from the
+    checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
+    """
+    if not callable(getattr(method(submission.name), "pretrained", None)):
+        raise BenchmarkError(
+            f"{FOLDER / submission.name}/method.py must define pretrained(data, path, **model), since a variant has `weights`"
+        )
+    return _made(submission, variant, track, "pretrained", (track.data, path))
+
+
+def _made(submission: Submission, variant: str, track: Track, maker: str, given: tuple):
     options = settings(submission, variant, track.name).model
     try:
-        model = method(submission.name).build(track.data, **options)
+        model = getattr(method(submission.name), maker)(*given, **options)
+    except BenchmarkError:
+        raise
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
         place = _place(FOLDER / submission.name / "method.py", error)
-        raise BenchmarkError(f"{place}: build failed: {_words(error)}") from error
+        raise BenchmarkError(f"{place}: {maker} failed: {_words(error)}") from error
     check_output(model, submission.name, track)
     return model
 

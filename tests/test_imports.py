@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "corrupted", "signals", "recipes", "records", "errors", "files"}
+BASE = {"threats", "certified", "claimed", "corrupted", "signals", "recipes", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
+    "claimed": {"threats"},
     "corrupted": {"threats", "errors"},
     "signals": {"threats"},
     "recipes": {"threats"},
-    "records": {"threats", "certified", "corrupted", "signals", "recipes"},
+    "records": {"threats", "certified", "claimed", "corrupted", "signals", "recipes"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -30,6 +31,7 @@ ALLOWED = {
     "certificates": BASE | {"data", "layers", "certificates"},
     "submissions": BASE | {"tracks"},
     "scratch": {"files"},
+    "interchange": BASE,
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
@@ -41,6 +43,7 @@ ALLOWED = {
 ALLOWED["stages"] = {*ALLOWED, "stages"}
 ALLOWED["pipeline"] = {*ALLOWED}
 ALLOWED["repro"] = {*ALLOWED}
+ALLOWED["exchange_commands"] = {*ALLOWED}
 ALLOWED["cli"] = {*ALLOWED}
 
 

@@ -105,7 +105,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         summary=row.submission.summary,
         paper=row.submission.paper,
         claims=tuple(c for c in row.submission.claims if c.variant in (None, row.variant)),
-        trust="rebuilt",
+        trust="rebuilt" if row.settings.training else "re-evaluated",
         division=facts[0].division,
         division_reasons=facts[0].division_reasons,
         n=merged.num_rows,
@@ -120,11 +120,17 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         reliability=reliability,
         parameters=facts[0].parameters,
         flops=facts[0].flops,
-        training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),
+        training=_training(row),
         settings=row.settings,
         sha256=_digests(row, suites, evidence_digest, about),
         environment=_one_environment(environments),
     )
+
+
+def _training(row: Entry) -> TrainingResult | None:
+    if row.settings.training is None:
+        return None
+    return TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json"))
 
 
 def _attack_results(row: Entry, suites: list[str], merged: pa.Table) -> list[AttackResult]:
@@ -152,6 +158,8 @@ def _digests(row: Entry, suites: list[str], evidence_digest: str, about: dict[st
     digests = {f"data {split}": digest for split, digest in data.items()}
     digests |= {f"code {stage}": info["code"] for stage, info in about.items()}
     digests["weights"] = files.sha256_file(row.folder / "train" / "model.safetensors")
+    if row.settings.weights:
+        digests["weights as given"] = files.read_json(row.folder / "train" / "pretrained.json")["sha256"]
     digests["evidence"] = evidence_digest
     for stage in suites:
         path: Path = row.folder / stage / "adversarial.safetensors"

@@ -29,6 +29,8 @@ from benchmark.training.overfitting import Watch
 def train_row(track: str, submission: str, variant: str) -> None:
     """Writes work/<track>/<row>/train: model.safetensors, training.json, history.json."""
     row, run = entry(track, submission, variant), run_settings().train
+    if row.settings.training is None:
+        raise BenchmarkError(f"{row.row} has weights that were trained elsewhere; run `rvb stage train {row.row}`")
     set_up(run.device)
     inputs = {
         "settings": row.settings.model_dump(mode="json", include={"model", "training"}),
@@ -39,11 +41,11 @@ def train_row(track: str, submission: str, variant: str) -> None:
     }
     with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
         if folder is not None:
-            _train(row, run, folder, inputs["code"])
+            _train(row, row.settings.training, run, folder, inputs["code"])
 
 
-def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, spec, rules = Clock(folder), row.settings.training, row.track.data
+def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_digest: str) -> None:
+    clock, rules = Clock(folder), row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
