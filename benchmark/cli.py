@@ -23,7 +23,7 @@ app = typer.Typer(
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
-STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "collect")
+STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "pictures", "collect")
 
 
 def main() -> None:
@@ -212,7 +212,8 @@ app.command()(exchange_commands.export_robustbench)
 @app.command()
 def stage(
     name: Annotated[
-        str, typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth, corrupt or collect.")
+        str,
+        typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth, corrupt, pictures or collect."),
     ],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
@@ -266,6 +267,10 @@ def stage(
         from benchmark.stages.corrupt import corrupt_row
 
         corrupt_row(*names)
+    elif kind == "pictures":
+        from benchmark.stages.pictures import pictures_row
+
+        pictures_row(*names)
     else:
         from benchmark.stages.collect import collect_row
 

@@ -146,6 +146,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "corruptions"]}]
         params.append({submission_file: [f"{place}.model"]})
+    elif kind == "pictures":
+        inputs = [data, weights]
+        params = [*evaluation, {track_file: ["evaluation", "pictures"]}]
+        params.append({submission_file: [f"{place}.model"]})
     else:
         inputs = [data, *(str(row.folder / s) for s in row.stages()[:-1]), track_file, submission_file]
         params = []

@@ -1,6 +1,7 @@
 """The typed, frozen records that pass between stages, to and from JSON and YAML.
 
-Of the project it imports threats.py, certified.py, claimed.py, corrupted.py, recipes.py and signals.py.
+Of the project it imports threats.py, certified.py, claimed.py, corrupted.py, pictured.py, recipes.py
+and signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -15,6 +16,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from benchmark.certified import Certificate, CertificateName
 from benchmark.claimed import ClaimedBoard as ClaimedBoard  # for the board
 from benchmark.corrupted import SMALLEST, CorruptionResult, CorruptionSpec
+from benchmark.pictured import Picture, PicturesSpec
 from benchmark.recipes import TrainingResult, TrainingSpec, WeightsSpec
 from benchmark.signals import Reliability
 from benchmark.threats import AttackSpec, Engine, Frozen, Proportion, ThreatModel, check_distinct
@@ -74,7 +76,7 @@ class Track(Frozen):
     """The rules of one comparison, versioned; a change of any rule is a new version.
 
     `development` is no rule: its suites are for `rvb attack` alone, no stage runs them and no Record knows them, so a
-    change there is no new version.
+    change there is no new version. Nor is one of `pictures` or `robustbench`.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Track(Frozen):
     certified_radii: tuple[float, ...]  # l2
     smoothing: SmoothingSpec | None = None
     corruptions: CorruptionSpec | None = None
+    pictures: PicturesSpec | None = None
     robustbench: Literal["cifar10", "cifar100", "imagenet"] | None = None  # the same data set on RobustBench
 
     @property
@@ -258,6 +261,7 @@ class Record(Frozen):
     smoothed: SmoothedResult | None = None
     corrupted: CorruptionResult | None = None
     reliability: Reliability | None = None
+    pictures: tuple[Picture, ...] = ()
     parameters: int
     flops: int
     training: TrainingResult | None  # None where the weights were trained elsewhere

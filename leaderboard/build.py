@@ -134,6 +134,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Seq
         evidence = pq.read_table(source / "evidence.parquet")
         target.mkdir(parents=True)
         shutil.copy(source / "record.json", target)
+        for picture in row.record.pictures:
+            (target / "pictures").mkdir(exist_ok=True)
+            shutil.copy(source / "pictures" / picture.file, target / "pictures")
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 from benchmark import errors, evidence, files, scratch
 from benchmark.data.images import evaluation_split
 from benchmark.errors import BenchmarkError
+from benchmark.pictured import Picture
 from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
 from benchmark.signals import Reliability
 from benchmark.stages.context import Entry, entry
@@ -38,6 +39,8 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         out.mkdir(exist_ok=True)
         pq.write_table(merged, out / "evidence.parquet")
         files.write(out / "images.safetensors", save(_images(row)))
+        for picture in _pictures(row):
+            files.write(out / "pictures" / picture.file, (row.folder / "pictures" / picture.file).read_bytes())
         record = _record(row, merged, files.sha256_file(out / "evidence.parquet"))
         files.write(out / "record.json", to_json(record))
         files.put_folder(out, row.folder / "record")
@@ -55,6 +58,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
         paths["reliability"] = row.folder / "reliability" / "probes.parquet"
     if row.track.smoothing:
         paths["smooth"] = row.folder / "smooth" / "smoothed.parquet"
+    if row.track.pictures:
+        paths["pictures"] = row.folder / "pictures" / "pictures.parquet"
     if row.track.corruptions:
         paths["corrupt"] = row.folder / "corrupt" / "corrupted.parquet"
     missing = [path for path in paths.values() if not path.exists()]
@@ -118,6 +123,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         smoothed=smoothed,
         corrupted=corrupted,
         reliability=reliability,
+        pictures=_pictures(row),
         parameters=facts[0].parameters,
         flops=facts[0].flops,
         training=_training(row),
@@ -125,6 +131,12 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         sha256=_digests(row, suites, evidence_digest, about),
         environment=_one_environment(environments),
     )
+
+
+def _pictures(row: Entry) -> tuple[Picture, ...]:
+    if row.track.pictures is None:
+        return ()
+    return tuple(Picture.model_validate(one) for one in files.read_json(row.folder / "pictures" / "pictures.json"))
 
 
 def _training(row: Entry) -> TrainingResult | None:

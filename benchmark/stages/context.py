@@ -79,8 +79,9 @@ class Entry:
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
         corrupt = ["corrupt"] if self.track.corruptions else []
+        pictures = ["pictures"] if self.track.pictures else []
         reliability = ["reliability"] if any(threat.eps for threat in self.track.threats) else []
-        return ["train", *attacks, *reliability, *certify, *smooth, *corrupt, "collect"]
+        return ["train", *attacks, *reliability, *certify, *smooth, *corrupt, *pictures, "collect"]
 
     def program(self, stage: str) -> str:
         """The file of benchmark/stages that does `stage`: weights that were trained elsewhere are taken over, not trained."""
