@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmark import errors
+from benchmark import errors, exchange_commands
 from benchmark.errors import BenchmarkError, near_miss
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
-STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "collect")
+STAGES = ("data", "train", "attack", "reliability", "certify", "smooth", "corrupt", "pictures", "collect")
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def list_rows() -> None:
 @app.command()
 def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
     """Print the numbers of one row."""
-    record = _record(track, row)
+    record = exchange_commands.record(track, row)
     table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
     from benchmark.headline import headline
 
@@ -106,7 +106,7 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
     for attack in record.attacks:
         for warning in attack.warnings:
             console.print(f"warning: {attack.id}: {warning}")
-    if record.training.overfitting and record.training.overfitting.found:
+    if record.training and record.training.overfitting and record.training.overfitting.found:
         console.print(f"warning: training: {record.training.overfitting.words}")
     for doubt in record.reliability.doubts if record.reliability else ():
         console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
@@ -238,15 +238,20 @@ def publish(
         grid = studies.load(row, study)
         path, text = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json", to_json(collect_study(grid))
     else:
-        path, text = PUBLISHED / track / f"{row}.json", to_json(_record(track, row))
+        path, text = PUBLISHED / track / f"{row}.json", to_json(exchange_commands.record(track, row))
     files.write(path, text)
     console.print(f"wrote {path}; commit it")
+
+
+app.command()(exchange_commands.import_robustbench)
+app.command()(exchange_commands.export_robustbench)
 
 
 @app.command()
 def stage(
     name: Annotated[
-        str, typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth, corrupt or collect.")
+        str,
+        typer.Argument(help="data, train, attack-<suite>, reliability, certify, smooth, corrupt, pictures or collect."),
     ],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
     track: TrackOption = "digits",
@@ -274,7 +279,10 @@ def stage(
     chosen = entry_of_row(track, row)
     names = (track, chosen.submission.name, chosen.variant)
     if kind == "train":
-        from benchmark.stages.train import train_row
+        if chosen.settings.weights:
+            from benchmark.stages.pretrained import pretrained_row as train_row
+        else:
+            from benchmark.stages.train import train_row
 
         train_row(*names)
     elif kind == "attack":
@@ -297,6 +305,10 @@ def stage(
         from benchmark.stages.corrupt import corrupt_row
 
         corrupt_row(*names)
+    elif kind == "pictures":
+        from benchmark.stages.pictures import pictures_row
+
+        pictures_row(*names)
     else:
         from benchmark.stages.collect import collect_row
 
@@ -310,14 +322,6 @@ def _engine(name: str) -> str:
     if name and name not in known:
         raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, known)}")
     return name
-
-
-def _record(track: str, row: str):
-    from benchmark import files
-    from benchmark.records import Record
-    from benchmark.stages.context import entry_of_row
-
-    return Record.model_validate(files.read_json(entry_of_row(track, row).folder / "record" / "record.json"))
 
 
 if __name__ == "__main__":

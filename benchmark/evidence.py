@@ -73,12 +73,15 @@ def attack_ids(evidence: pa.Table) -> list[str]:
 
 
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Which images (n,) the probes of the stage `reliability` broke, by the norm and radius of the ball."""
-    found = {}
+    """Which images (n,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by the norm and
+    radius of the ball.
+    """
+    found: dict[tuple[str, float], np.ndarray] = {}
     for name in evidence.column_names:
-        if name.startswith("probed "):
+        if name.startswith(("probed ", "pictured ")):
             _, norm, eps = name.split(" ")
-            found[norm, float(eps)] = _column(evidence, name)
+            broken = _column(evidence, name)
+            found[norm, float(eps)] = broken | found.get((norm, float(eps)), np.zeros_like(broken))
     return found
 
 

@@ -121,7 +121,7 @@ def _data_stage(track: Track) -> dict[str, Any]:
 
 
 def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
-    kind, _, suite = stage.partition("-")
+    kind, suite = row.program(stage), stage.partition("-")[2]
     command = f"{PYTHON}.{kind} {row.track.name} {row.submission.name} {row.variant}"
     place = f"variants.{row.variant}.tracks.{row.track.name}"
     track_file, submission_file = _track_file(row.track.name), f"submissions/{row.submission.name}/submission.yaml"
@@ -131,6 +131,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     if kind == "train":
         inputs = [data]
         params: list[Any] = [{str(PARAMS): ["train"]}, {submission_file: [f"{place}.model", f"{place}.training"]}]
+    elif kind == "pretrained":
+        given = row.settings.weights
+        inputs = [given.path] if given and given.path else []
+        params = [{track_file: ["data"]}, {submission_file: [f"{place}.model", f"{place}.weights"]}]
     elif kind == "attack":
         command += f" {suite}"
         inputs = [data, weights]
@@ -153,6 +157,10 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     elif kind == "corrupt":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "corruptions"]}]
+        params.append({submission_file: [f"{place}.model"]})
+    elif kind == "pictures":
+        inputs = [data, weights]
+        params = [*evaluation, {track_file: ["evaluation", "pictures"]}]
         params.append({submission_file: [f"{place}.model"]})
     else:
         inputs = [data, *(str(row.folder / s) for s in row.stages()[:-1]), track_file, submission_file]
@@ -186,6 +194,8 @@ def _board_stage(track: Track, rows: list[Entry]) -> dict[str, Any]:
     folder = WORK / track.name
     published = sorted(PUBLISHED.glob(f"{track.name}/studies/*.json"))
     deps = [*_paths(code.closure(Path("leaderboard/build.py"))), "leaderboard/templates", "leaderboard/static"]
+    claimed = Path("leaderboard/claimed") / track.name
+    deps += [claimed.as_posix()] if claimed.is_dir() else []
     deps += [str(FOLDER / track.name / "rows.json"), _track_file(track.name), *(str(r.folder / "record") for r in rows)]
     deps += _paths(published)
     return {

@@ -119,6 +119,22 @@ def too_far(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
     return None
 
 
+class WeightsSpec(Frozen):
+    """Weights that were trained elsewhere: a checkpoint file, or, without `path`, what the method's own loader brings.
+
+    `path` is the file's, from the repository's root or absolute; `sha256` pins it.
+    """
+
+    path: str | None = Field(default=None, min_length=1)
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _pins_a_file(self) -> WeightsSpec:
+        if self.sha256 and not self.path:
+            raise ValueError("sha256 pins a file; give its `path` too")
+        return self
+
+
 class Overfitting(Frozen):
     """Whether one-step training fooled itself: the attack trained on against PGD, on validation images, epoch by epoch.
 

@@ -1,6 +1,7 @@
 """The typed, frozen records that pass between stages, to and from JSON and YAML.
 
-Of the project it imports threats.py, certified.py, corrupted.py, recipes.py and signals.py.
+Of the project it imports threats.py, certified.py, claimed.py, corrupted.py, pictured.py, recipes.py
+and signals.py.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """
@@ -13,8 +14,10 @@ from typing import Literal
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from benchmark.certified import Certificate, CertificateName
+from benchmark.claimed import ClaimedBoard as ClaimedBoard  # for the board
 from benchmark.corrupted import SMALLEST, CorruptionResult, CorruptionSpec
-from benchmark.recipes import TrainingResult, TrainingSpec
+from benchmark.pictured import Picture, PicturesSpec
+from benchmark.recipes import TrainingResult, TrainingSpec, WeightsSpec
 from benchmark.signals import Reliability
 from benchmark.threats import AttackSpec, Engine, Frozen, Proportion, ThreatModel, check_distinct
 
@@ -73,7 +76,7 @@ class Track(Frozen):
     """The rules of one comparison, versioned; a change of any rule is a new version.
 
     `development` is no rule: its suites are for `rvb attack` alone, no stage runs them and no Record knows them, so a
-    change there is no new version.
+    change there is no new version. Nor is one of `pictures` or `robustbench`.
     """
 
     name: str
@@ -87,6 +90,8 @@ class Track(Frozen):
     certified_radii: tuple[float, ...]  # l2
     smoothing: SmoothingSpec | None = None
     corruptions: CorruptionSpec | None = None
+    pictures: PicturesSpec | None = None
+    robustbench: Literal["cifar10", "cifar100", "imagenet"] | None = None  # the same data set on RobustBench
 
     @property
     def threats(self) -> tuple[ThreatModel, ...]:
@@ -126,20 +131,34 @@ class CertificateSpec(Frozen):
 
 
 class VariantOnTrack(Frozen):
-    """What one variant needs on one track: `model` goes to the method's `build`.
+    """What one variant needs on one track: `model` goes to the method's `build`. It is trained here, or has `weights`.
 
     `adaptive` are attacks brought against this row, by its authors or a reviewer: `submissions/<name>/<attack>.py` where
     there is one, else `benchmark/attacks/<attack>.py`. They run beside the track's suites and can only lower its numbers.
     """
 
     model: dict[str, int | float | bool | str] = Field(default={})
-    training: TrainingSpec
+    training: TrainingSpec | None = None
+    weights: WeightsSpec | None = None
     certificate: CertificateSpec | None = None
     adaptive: tuple[AttackSpec, ...] = ()
+
+    @property
+    def recipe(self) -> TrainingSpec:
+        """The training; a ValueError where the weights come from elsewhere."""
+        if self.training is None:
+            raise ValueError("weights that were trained elsewhere have no recipe")
+        return self.training
 
     @model_validator(mode="after")
     def _distinct(self) -> VariantOnTrack:
         check_distinct(self.adaptive, f"in {ADAPTIVE}")
+        return self
+
+    @model_validator(mode="after")
+    def _from_one_place(self) -> VariantOnTrack:
+        if (self.training is None) == (self.weights is None):
+            raise ValueError("give either `training`, or `weights` that were trained elsewhere")
         return self
 
 
@@ -249,9 +268,10 @@ class Record(Frozen):
     smoothed: SmoothedResult | None = None
     corrupted: CorruptionResult | None = None
     reliability: Reliability | None = None
+    pictures: tuple[Picture, ...] = ()
     parameters: int
     flops: int
-    training: TrainingResult
+    training: TrainingResult | None  # None where the weights were trained elsewhere
     settings: VariantOnTrack
     sha256: dict[str, str]
     environment: dict[str, str]

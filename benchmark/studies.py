@@ -44,9 +44,9 @@ class Grid:
         package, folder = Path("benchmark"), submissions.FOLDER / self.submission.name
         entries = {package / "stages" / "study.py", folder / "method.py"}
         for settings in self.cells.values():
-            entries.add(package / "training" / f"{settings.training.objective}.py")
-            attacks = {spec.attack for spec in settings.training.attacks}
-            attacks |= {"pgd"} if settings.training.attack else set()  # the probe for catastrophic overfitting
+            entries.add(package / "training" / f"{settings.recipe.objective}.py")
+            attacks = {spec.attack for spec in settings.recipe.attacks}
+            attacks |= {"pgd"} if settings.recipe.attack else set()  # the probe for catastrophic overfitting
             entries |= {package / "attacks" / f"{attack}.py" for attack in attacks}
         for measure in self.study.measures:
             if measure.attack:
@@ -99,6 +99,8 @@ def load(submission: str, study: str) -> Grid:
         raise explain(error, Study, str(file)) from None
     rules = tracks.load(spec.track)
     base = submissions.settings(owner, spec.variant, spec.track)
+    if base.training is None:
+        raise BenchmarkError(f"{file}: variant {spec.variant} was trained elsewhere; a study trains its own")
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
     _check_claims(grid)
@@ -121,7 +123,7 @@ def _settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track,
     except ValidationError as error:
         raise explain(error, VariantOnTrack, place) from None
     submissions.check_settings(settings, place)
-    if wrong := misfit(settings.training, track.data.shape):
+    if wrong := misfit(settings.recipe, track.data.shape):
         raise BenchmarkError(f"{place}: {wrong}")
     return settings
 

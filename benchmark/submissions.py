@@ -71,9 +71,10 @@ def _check_parts(submission: Submission) -> None:
 
 def check_settings(entry: VariantOnTrack, place: str) -> None:
     """A BenchmarkError, which says at what `place`, for an objective, attack or certificate of which there is no file."""
-    check_part("training", entry.training.objective, place)
-    for spec in entry.training.attacks:
-        check_part("attacks", spec.attack, place)
+    if entry.training:
+        check_part("training", entry.training.objective, place)
+        for spec in entry.training.attacks:
+            check_part("attacks", spec.attack, place)
     if entry.certificate:
         check_part("certificates", entry.certificate.name, place)
 
@@ -196,12 +197,29 @@ def build(submission: Submission, variant: str, track: Track):
 
 def build_model(submission: Submission, entry: VariantOnTrack, track: Track):
     """The same by settings, which may be those of no variant."""
+    return _made(submission, entry, track, "build", (track.data,))
+
+
+def pretrained(submission: Submission, variant: str, track: Track, path: Path | None):
+    """The model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`: from the
+    checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
+    """
+    if not callable(getattr(method(submission.name), "pretrained", None)):
+        raise BenchmarkError(
+            f"{FOLDER / submission.name}/method.py must define pretrained(data, path, **model), since a variant has `weights`"
+        )
+    return _made(submission, settings(submission, variant, track.name), track, "pretrained", (track.data, path))
+
+
+def _made(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
     options = entry.model
     try:
-        model = method(submission.name).build(track.data, **options)
+        model = getattr(method(submission.name), maker)(*given, **options)
+    except BenchmarkError:
+        raise
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
         place = _place(FOLDER / submission.name / "method.py", error)
-        raise BenchmarkError(f"{place}: build failed: {_words(error)}") from error
+        raise BenchmarkError(f"{place}: {maker} failed: {_words(error)}") from error
     check_output(model, submission.name, track)
     return model
 

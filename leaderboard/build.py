@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from benchmark.headline import headline
-from benchmark.records import Record, Track
+from benchmark.records import ClaimedBoard, Record, Track
 from leaderboard import studies
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
@@ -53,7 +54,7 @@ def build(name: str, only: str = "") -> None:
     _write(folder / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    render(site, track, rows, folder)
+    render(site, track, rows, folder, read_claimed(Path("leaderboard/claimed") / name))
     write_times(site, folder, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
@@ -70,6 +71,19 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+
+
+def read_claimed(folder: Path) -> list[ClaimedBoard]:
+    """What other boards say, by file; exits with one line when a file is not such a board."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(ClaimedBoard.model_validate_json(path.read_text()))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            sys.exit(f"error: {path} holds no claimed rows ({place}: {first['msg']}); import it again or delete it")
+    return found
 
 
 def metrics(rows: list[Row]) -> dict[str, dict[str, float]]:
@@ -105,7 +119,7 @@ def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
+def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Sequence[ClaimedBoard] = ()) -> None:
     """Writes every page of the site into the new folder `site`."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -117,13 +131,16 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
-    _write(site / "index.html", pages.get_template("board.html").render(root="", **shown))
+    _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
     tables = [studies.table(published) for published in studies.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row
         evidence = pq.read_table(source / "evidence.parquet")
         target.mkdir(parents=True)
         shutil.copy(source / "record.json", target)
+        for picture in row.record.pictures:
+            (target / "pictures").mkdir(exist_ok=True)
+            shutil.copy(source / "pictures" / picture.file, target / "pictures")
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 # Each group may import groups listed for it, itself included; everything may import records, errors and files.
-BASE = {"threats", "certified", "corrupted", "signals", "recipes", "records", "errors", "files"}
+BASE = {"threats", "certified", "claimed", "corrupted", "pictured", "signals", "recipes", "records", "errors", "files"}
 ALLOWED = {
     "threats": set(),
     "certified": {"threats"},
+    "claimed": {"threats"},
+    "pictured": {"threats"},
     "corrupted": {"threats", "errors"},
     "signals": {"threats"},
     "recipes": {"threats"},
-    "records": {"threats", "certified", "corrupted", "signals", "recipes"},
+    "records": {"threats", "certified", "claimed", "corrupted", "pictured", "signals", "recipes"},
     "studied": {"threats", "certified", "recipes"},
     "headline": {"records"},
     "errors": set(),
@@ -32,11 +34,13 @@ ALLOWED = {
     "submissions": BASE | {"tracks"},
     "studies": BASE | {"code", "studied", "submissions", "tracks"},
     "scratch": {"files"},
+    "interchange": BASE,
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
     "measures": BASE | {"evaluate", "studied"},
     "auto_attack": BASE | {"evaluate", "inspection"},
+    "analysis": BASE | {"analysis", "attacks", "verdicts"},
     "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
     "reliability": BASE | {"attacks", "evaluate", "reliability", "training", "verdicts"},
     "evidence": BASE,
@@ -44,6 +48,7 @@ ALLOWED = {
 ALLOWED["stages"] = {*ALLOWED, "stages"}
 ALLOWED["pipeline"] = {*ALLOWED}
 ALLOWED["repro"] = {*ALLOWED}
+ALLOWED["exchange_commands"] = {*ALLOWED}
 ALLOWED["cli"] = {*ALLOWED}
 
 
@@ -90,7 +95,17 @@ def test_leaderboard_imports_only_records_studied_and_headline(path: Path) -> No
 @pytest.mark.parametrize("path", sources("submissions"), ids=str)
 def test_submissions_import_only_public_parts(path: Path) -> None:
     local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.")}
-    assert local <= {"records", "layers", "training", "attacks", "certificates", "submissions", "tracks", "data"}
+    assert local <= {
+        "records",
+        "layers",
+        "training",
+        "analysis",
+        "attacks",
+        "certificates",
+        "submissions",
+        "tracks",
+        "data",
+    }
     names = {name.split(".")[0] for name in imported(path)}
     assert "submissions" not in names, "a stage's code is followed through benchmark/ only"
 

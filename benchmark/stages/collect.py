@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save
 from benchmark import errors, evidence, files, scratch
 from benchmark.data.images import evaluation_split
 from benchmark.errors import BenchmarkError
+from benchmark.pictured import Picture
 from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
 from benchmark.signals import Reliability
 from benchmark.stages.context import Entry, entry
@@ -38,6 +39,8 @@ def collect_row(track: str, submission: str, variant: str) -> None:
         out.mkdir(exist_ok=True)
         pq.write_table(merged, out / "evidence.parquet")
         files.write(out / "images.safetensors", save(_images(row)))
+        for picture in _pictures(row):
+            files.write(out / "pictures" / picture.file, (row.folder / "pictures" / picture.file).read_bytes())
         record = _record(row, merged, files.sha256_file(out / "evidence.parquet"))
         files.write(out / "record.json", to_json(record))
         files.put_folder(out, row.folder / "record")
@@ -55,6 +58,8 @@ def _tables(row: Entry) -> dict[str, pa.Table]:
         paths["reliability"] = row.folder / "reliability" / "probes.parquet"
     if row.track.smoothing:
         paths["smooth"] = row.folder / "smooth" / "smoothed.parquet"
+    if row.track.pictures:
+        paths["pictures"] = row.folder / "pictures" / "pictures.parquet"
     if row.track.corruptions:
         paths["corrupt"] = row.folder / "corrupt" / "corrupted.parquet"
     missing = [path for path in paths.values() if not path.exists()]
@@ -105,7 +110,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         summary=row.submission.summary,
         paper=row.submission.paper,
         claims=tuple(c for c in row.submission.claims if c.variant in (None, row.variant)),
-        trust="rebuilt",
+        trust="rebuilt" if row.settings.training else "re-evaluated",
         division=facts[0].division,
         division_reasons=facts[0].division_reasons,
         n=merged.num_rows,
@@ -118,13 +123,26 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         smoothed=smoothed,
         corrupted=corrupted,
         reliability=reliability,
+        pictures=_pictures(row),
         parameters=facts[0].parameters,
         flops=facts[0].flops,
-        training=TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json")),
+        training=_training(row),
         settings=row.settings,
         sha256=_digests(row, suites, evidence_digest, about),
         environment=_one_environment(environments),
     )
+
+
+def _pictures(row: Entry) -> tuple[Picture, ...]:
+    if row.track.pictures is None:
+        return ()
+    return tuple(Picture.model_validate(one) for one in files.read_json(row.folder / "pictures" / "pictures.json"))
+
+
+def _training(row: Entry) -> TrainingResult | None:
+    if row.settings.training is None:
+        return None
+    return TrainingResult.model_validate(files.read_json(row.folder / "train" / "training.json"))
 
 
 def _attack_results(row: Entry, suites: list[str], merged: pa.Table) -> list[AttackResult]:
@@ -152,6 +170,8 @@ def _digests(row: Entry, suites: list[str], evidence_digest: str, about: dict[st
     digests = {f"data {split}": digest for split, digest in data.items()}
     digests |= {f"code {stage}": info["code"] for stage, info in about.items()}
     digests["weights"] = files.sha256_file(row.folder / "train" / "model.safetensors")
+    if row.settings.weights:
+        digests["weights as given"] = files.read_json(row.folder / "train" / "pretrained.json")["sha256"]
     digests["evidence"] = evidence_digest
     for stage in suites:
         path: Path = row.folder / stage / "adversarial.safetensors"

@@ -80,17 +80,22 @@ class Entry:
         certify = ["certify"] if self.settings.certificate else []
         smooth = ["smooth"] if self.track.smoothing else []
         corrupt = ["corrupt"] if self.track.corruptions else []
+        pictures = ["pictures"] if self.track.pictures else []
         reliability = ["reliability"] if any(threat.eps for threat in self.track.threats) else []
-        return ["train", *attacks, *reliability, *certify, *smooth, *corrupt, "collect"]
+        return ["train", *attacks, *reliability, *certify, *smooth, *corrupt, *pictures, "collect"]
+
+    def program(self, stage: str) -> str:
+        """The file of benchmark/stages that does `stage`: weights that were trained elsewhere are taken over, not trained."""
+        return "pretrained" if stage == "train" and self.settings.weights else stage.split("-")[0]
 
     def code(self, stage: str) -> list[Path]:
         """The project files that `stage` really imports for this row: those named by its settings and theirs."""
-        kind = stage.split("-")[0]
+        kind = self.program(stage)
         package = Path("benchmark")
         entries = [package / "stages" / f"{kind}.py"]
         if kind != "collect":
             entries.append(self.method)
-        if kind == "train":
+        if kind == "train" and self.settings.training:
             entries.append(package / "training" / f"{self.settings.training.objective}.py")
             attacks = {spec.attack for spec in self.settings.training.attacks}
             attacks |= {"pgd"} if self.settings.training.attack else set()  # the probe for catastrophic overfitting
@@ -123,7 +128,7 @@ def entry(track: str, submission: str, variant: str) -> Entry:
                 f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
                 "give it a `name`"
             )
-    wrong = misfit(settings.training, rules.data.shape)
+    wrong = misfit(settings.training, rules.data.shape) if settings.training else None
     wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
     if wrong:
         raise BenchmarkError(f"{place}: {wrong}")
@@ -149,7 +154,17 @@ def run_settings() -> RunSettings:
 
 def environment() -> dict[str, str]:
     """Versions that a result can depend on. No host name, no date."""
-    packages = ("torch", "torchvision", "timm", "pyautoattack", "foolbox", "numpy", "scipy", "robust-vit-bench")
+    packages = (
+        "torch",
+        "torchvision",
+        "timm",
+        "pyautoattack",
+        "robustbench",
+        "foolbox",
+        "numpy",
+        "scipy",
+        "robust-vit-bench",
+    )
     found = {name: version(name) for name in packages}
     return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), **found}
 

@@ -73,7 +73,7 @@ def _check(grid: Grid, own: ModuleType | None) -> None:
     for cell, settings in grid.cells.items():
         try:
             submissions.build_model(grid.submission, settings, grid.track)
-            check_recipe(settings.training)
+            check_recipe(settings.recipe)
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure in grid.study.measures:

@@ -29,6 +29,8 @@ from benchmark.training.overfitting import Watch
 def train_row(track: str, submission: str, variant: str) -> None:
     """Writes work/<track>/<row>/train: model.safetensors, training.json, history.json."""
     row, run = entry(track, submission, variant), run_settings().train
+    if row.settings.training is None:
+        raise BenchmarkError(f"{row.row} has weights that were trained elsewhere; run `rvb stage train {row.row}`")
     set_up(run.device)
     inputs = {
         "settings": row.settings.model_dump(mode="json", include={"model", "training"}),
@@ -43,7 +45,7 @@ def train_row(track: str, submission: str, variant: str) -> None:
 
 
 def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, epochs = Clock(folder), row.settings.training.epochs
+    clock, epochs = Clock(folder), row.settings.recipe.epochs
 
     def on_epoch(done: Progressed) -> None:
         clock.lap()
@@ -57,7 +59,7 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
     files.write_json(out / "history.json", _history(done))
     finish(row, "train", out, code_digest, clock)
     if done.epoch < epochs:
-        patience = row.settings.training.selection.patience
+        patience = row.settings.recipe.selection.patience
         print(f"{row.row}: stopped after epoch {done.epoch} of {epochs}, nothing better in {patience}")
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
     if result.overfitting:
@@ -68,7 +70,7 @@ def fit(
     row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
 ) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
     """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
-    spec, rules = row.settings.training, row.track.data
+    spec, rules = row.settings.recipe, row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(

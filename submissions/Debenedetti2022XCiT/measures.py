@@ -1,0 +1,49 @@
+"""What this paper measures of a model beside its accuracy."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from benchmark import tracks
+from benchmark.analysis.classifiers import fitted, timm_classifier
+from benchmark.analysis.perturbations import semantic_content as shares
+from benchmark.data.prepare import read, split
+from benchmark.training.objective import margins
+
+
+def semantic_content(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    seed: int,
+    eps: float,
+    steps: int = 100,
+    top: int = 5,
+    track: str = "",
+    classifiers: dict[str, str] | None = None,
+) -> dict[str, float]:
+    """Table 9: the share of images whose class independent classifiers read off the perturbation that PGD finds.
+
+    Args:
+        images: (n, c, h, w) in [0, 1]; `labels` (n,).
+        eps: Linf radius in pixels of [0, 1].
+        top: so many best answers count (the paper: 5 of 1,000 classes).
+        track: whose training images scikit-learn's classifiers are fitted to, where `classifiers` is not given.
+        classifiers: timm's names, each with its weights file; the paper's three on ImageNet.
+
+    Returns:
+        By classifier the share, and as `<classifier>, clean images` its accuracy on the images themselves.
+    """
+    known = {n: timm_classifier(n, path) for n, path in classifiers.items()} if classifiers else _of(track, seed)
+    found = shares(model, images, labels, known, eps=eps, steps=steps, top=top, seed=seed)
+    with torch.no_grad():
+        clean = {n: float((margins(c(images), labels) > 0).float().mean()) for n, c in known.items()}
+    return found | {f"{name}, clean images": share for name, share in clean.items()}
+
+
+def _of(track: str, seed: int):
+    spec = tracks.load(track).data
+    train = split(spec, read(spec))["train"]
+    return fitted(train.floats(), train.labels, seed)
