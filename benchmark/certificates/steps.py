@@ -16,7 +16,7 @@ from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.certificates.step import UP, Step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 
@@ -78,8 +78,9 @@ def _(layer: MeanPool, x: torch.Tensor) -> Step:
     return Step(layer, gain, lambda d: count * gain * (nominal + d) * FLOAT64 + TINY)
 
 
-@step.register
-def _(layer: BoundedLinear, x: torch.Tensor) -> Step:
+@step.register(BoundedLinear)
+@step.register(OrthogonalLinear)
+def _(layer: BoundedLinear | OrthogonalLinear, x: torch.Tensor) -> Step:
     weight = layer.weight
     return Step(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
 

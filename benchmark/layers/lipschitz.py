@@ -41,6 +41,41 @@ class BoundedLinear(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
+def orthonormal(weight: torch.Tensor) -> torch.Tensor:
+    """L^-1 M with L L^T = M M^T + 1e-9 tr(M M^T) / out I, for M (out, in), out <= in: rows orthonormal up to the shift.
+
+    The product of L^-1 M with its transpose is I less something positive, so the spectral norm is at most 1.
+    """
+    gram = weight @ weight.mT
+    shift = 1e-9 * gram.diagonal().mean() + 1e-300
+    factor = torch.linalg.cholesky(gram + shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
+    return torch.linalg.solve_triangular(factor, weight, upper=False)
+
+
+class OrthogonalLinear(nn.Module):
+    """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out).
+
+    Every direction that W sees keeps its length, so a margin costs no more of the certificate than it must:
+    `almost_orthogonal` shrinks a wide matrix several times in most directions. 1-Lipschitz.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.empty(outputs, inputs))
+        nn.init.orthogonal_(self.raw)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight that acts: (out, in)."""
+        raw = self.raw.double()
+        wide = orthonormal(raw) if raw.shape[0] <= raw.shape[1] else orthonormal(raw.mT).mT
+        return wide.to(self.raw.dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
 class SLLBlock(nn.Module):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
