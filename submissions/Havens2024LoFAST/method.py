@@ -10,7 +10,8 @@ from __future__ import annotations
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
+from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.records import DataSpec
 
@@ -25,6 +26,10 @@ def build(
     qk_norm: float,
     vo_norm: float,
     radius: float,
+    centred: bool = False,
+    orthogonal: bool = False,
+    embedding_blocks: int = 0,
+    hidden: int = 0,
 ) -> nn.Sequential:
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
 
@@ -32,6 +37,10 @@ def build(
         qk_norm: bound of ||W_Q|| and ||W_K||.
         vo_norm: bound c < 1 of ||W_V|| and ||W_O||.
         radius: R of the projection before each attention block.
+        centred: whether 0.5 is taken from the pixels first, which keeps norms and float32's rounding small.
+        orthogonal: whether the patch embedding has orthonormal rows, or is shrunk to norm 1 by almost-orthogonal rescaling.
+        embedding_blocks: SLL blocks after the linear part of the patch embedding.
+        hidden: neurons of an SLL block; twice the width unless given.
 
     Raises:
         ValueError: patches do not tile the image, or heads do not divide the width.
@@ -40,15 +49,14 @@ def build(
     if height % patch_size or side % patch_size:
         raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
     tokens = (height // patch_size) * (side // patch_size)
-    layers: list[nn.Module] = [
-        Patchify(patch_size),
-        BoundedLinear(channels * patch_size**2, width),
-        Positions(tokens, width),
-    ]
+    embedding = OrthogonalLinear if orthogonal else BoundedLinear
+    layers: list[nn.Module] = [Normalise(mean=0.5, std=1.0)] if centred else []
+    layers += [Patchify(patch_size), embedding(channels * patch_size**2, width), Positions(tokens, width)]
+    layers += [SLLBlock(width, hidden or 2 * width) for _ in range(embedding_blocks)]
     for _ in range(depth):
         layers += [
             LayerProject(radius),
             ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=vo_norm),
-            SLLBlock(width, 2 * width),
+            SLLBlock(width, hidden or 2 * width),
         ]
     return nn.Sequential(*layers, MeanPool(), NormalisedHead(width, data.classes))
