@@ -11,12 +11,12 @@ from torch import nn
 from benchmark.certificates.attention_step import AttentionStep
 from benchmark.certificates.projection import ProjectStep
 from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
-from benchmark.certificates.sll import SLLStep
+from benchmark.certificates.sll import SLLStep, SmoothSLLStep
 from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.certificates.step import UP, Step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 
@@ -88,6 +88,12 @@ def _(layer: BoundedLinear, x: torch.Tensor) -> Step:
 def _(layer: SLLBlock, x: torch.Tensor) -> Step:
     _needs(layer, x, 3)
     return SLLStep(layer, x)
+
+
+@step.register
+def _(layer: SmoothSLLBlock, x: torch.Tensor) -> Step:
+    _needs(layer, x, 3)
+    return SmoothSLLStep(layer, x)
 
 
 @step.register
