@@ -160,16 +160,17 @@ class Trace:
             rho = rho * UP
             delta = step.bound(delta) + rounding
         least = _of(self._at_the_head(delta), rivals)
-        later = _of(self._head_rounding(delta), rivals)
+        later = _of(self.head_rounding(delta), rivals)
         for start, part in zip(reversed(starts), reversed(taken), strict=False):
             later = later + part
             least = torch.minimum(least, (start + later) * UP)
         return least
 
     def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.rivals * delta[:, None] + self._head_rounding(delta)) * UP
+        return (self.rivals * delta[:, None] + self.head_rounding(delta)) * UP
 
-    def _head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
+    def head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        """What rounding takes from each margin at the head, whose input moves by `delta` (n,): (n, classes)."""
         if not self.float32:
             return torch.zeros_like(self.margins)
         fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]
