@@ -25,6 +25,7 @@ class SLLStep(Step):
     """
 
     SHARE = 0.35
+    LEAN = 0.7
 
     def __init__(self, layer: SLLBlock, x: torch.Tensor) -> None:
         self.weight, self.scale = layer.weight, layer.scale
@@ -99,25 +100,44 @@ class SLLStep(Step):
 
     def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
         most = self._largest(reach)
-        missed, parabola = self._missed(most), self._parabola(most)
-        reached = (missed > 0).flatten(1)
-        square, offset = (part.flatten(1)[:, None] * reached[:, None] for part in parabola)
-        kept = reached.to(torch.int8).topk(max(1, int(reached.sum(1).max())), dim=1).indices  # all that miss something
+        square, offset = (part.flatten(1)[:, None] for part in self._parabola(most))
+        missed, alpha = self._missed(most).flatten(1)[:, None], self._against(a)
+        reached = alpha * (missed > 0)
+        together = self._squares(reached * square, reach) + (reached * offset).sum(2)
+        return torch.minimum((alpha * missed).sum(2), together) * (1 + 1e-9)
+
+    def _squares(self, weight: torch.Tensor, reach: Reach) -> torch.Tensor:
+        """sum of weight D^2 is at most this, for weights >= 0 (n, rivals, tokens * hidden): (n, rivals)."""
+        counted = (weight > 0).any(1)
+        kept = counted.to(torch.int8).topk(max(1, int(counted.sum(1).max())), dim=1).indices
         rows = self._rows(reach.columns)[0].flatten(1, 2)
         rows = rows.gather(1, kept[..., None].expand(-1, -1, rows.shape[2]))
-        alpha = self._against(a)
-        weight = alpha * square
         own = (weight.unflatten(2, self.z.shape[1:]) * self.lengths**2).sum(-1).amax(-1).sqrt()  # >= ||diag(...) W^T||
-        root = weight.gather(2, kept[:, None].expand(-1, alpha.shape[1], -1)).sqrt()
+        root = weight.gather(2, kept[:, None].expand(-1, weight.shape[1], -1)).sqrt()
         if rows.shape[1] > rows.shape[2]:
             scaled = root[..., None] * rows[:, None]
             form = scaled.mT @ scaled
         else:
             form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
-        move = reach.radius[:, None] * psd_norm_upper(form).sqrt() + reach.rho[:, None] * own
-        together = move**2 + (alpha * offset).sum(2)
-        apart = (alpha * missed.flatten(1)[:, None]).sum(2)
-        return torch.minimum(apart, together) * (1 + 1e-9)
+        return (reach.radius[:, None] * psd_norm_upper(form).sqrt() + reach.rho[:, None] * own) ** 2
+
+    def lean(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Slopes of its own for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
+        relu(z + D) = (y + |y|) / 2 <= relu(z) + s D + D^2 / (4 t) + o, s = 1/2 + z / (2 t), o = (t - |z|)^2 / (4 t): a fourth
+        of `_parabola`'s offset or less at the same square, t = max(|z|, LEAN m). Where m < 2 |z| the nominal slope with
+        o = 0 stays, and where alpha <= 0 too, relu lying above its tangent there.
+        """
+        most, bend = self._largest(reach), self.z.abs()
+        alpha = 2 * (a @ self.weight) / self.scale  # (n, rivals, tokens, hidden)
+        t, near = torch.maximum(bend, self.LEAN * most).clamp(min=1e-300), most < 2 * bend
+        slopes = torch.where(near, self.slopes, (0.5 + self.z / (2 * t)).clamp(0, 1))
+        square = torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-300) ** 2, 1 / (4 * t)) * UP
+        offset = torch.where(near, 0.0, (t - bend) ** 2 / (4 * t)) * UP
+        back = a - (alpha * torch.where(alpha > 0, slopes[:, None], self.slopes[:, None])) @ self.weight.mT
+        alpha = alpha.clamp(min=0).flatten(2)
+        weight = alpha * square.flatten(1)[:, None]
+        squares = torch.minimum(self._squares(weight, reach), (weight * most.flatten(1)[:, None] ** 2).sum(2))
+        return (squares + (alpha * offset.flatten(1)[:, None]).sum(2)) * (1 + 1e-9), back
 
 
 class SmoothSLLStep(SLLStep):
@@ -153,6 +173,9 @@ class SmoothSLLStep(SLLStep):
         t = torch.maximum(bend, self.SHARE * most)
         kinked = curved > 1 / (4 * t)
         return torch.where(kinked, 1 / (4 * t), curved) * UP, torch.where(kinked, t - bend, 0.0)
+
+    def lean(self, a: torch.Tensor, reach: Reach) -> None:
+        """At the nominal slopes."""
 
     def remainder(self, reach: Reach) -> torch.Tensor:
         """Also R <= c m |D| with the curved c, so that all neurons together move by at most max(c m) ||W|| delta."""
