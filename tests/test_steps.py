@@ -19,7 +19,7 @@ from benchmark.certificates.steps import exact_step
 from benchmark.certificates.trace import checked_copy, trace
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.lipschitz import NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
@@ -51,6 +51,10 @@ CURVED = {
     "sigmoid": (nn.Sigmoid(), (3, 4)),
     "softplus": (nn.Softplus(beta=2.0), (3, 4)),
     "softplus cut": (nn.Softplus(beta=3.0, threshold=1.0), (3, 4)),
+    "sll": (SLLBlock(4, 6), (3, 4)),
+    "smooth sll": (SmoothSLLBlock(4, 6, bend=0.5), (3, 4)),
+    "smooth sll, narrow bend": (SmoothSLLBlock(4, 6, bend=0.01), (3, 4)),
+    "smooth sll, wide bend": (SmoothSLLBlock(4, 6, bend=5.0), (3, 4)),
     "layernorm": (nn.LayerNorm(4), (3, 4)),
     "layernorm plain": (nn.LayerNorm(5, eps=0.1, elementwise_affine=False), (5,)),
     "layernorm of two axes": (nn.LayerNorm((2, 3)), (4, 2, 3)),

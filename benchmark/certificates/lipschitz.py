@@ -28,7 +28,7 @@ from benchmark.certificates.trace import refuse_hooks
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject
 
@@ -251,6 +251,7 @@ def _(layer: nn.Module, x: torch.Tensor) -> float:
     return 1.0
 
 
-@constant.register
+@constant.register(SLLBlock)
+@constant.register(SmoothSLLBlock)
 def _(layer: SLLBlock, x: torch.Tensor) -> float:
     return float(exact_step(layer, x).gain)

@@ -164,19 +164,14 @@ def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
     open_rivals = ~(traced.lead > traced.composed(radius))
     if not all(step.pushes for step in traced.steps):  # a layer too large for the margin gradient
         return ~open_rivals.any(1)
-    hopeless = torch.zeros_like(open_rivals[:, 0])
-    for effort in ("none", "each", "all"):  # from the cheap to the dear
+    for effort in ("each", "all"):  # from the cheap to the dear
         count = int(open_rivals.sum(1).max())
         if not count:
             break
         rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
         shut = traced.lead.gather(1, rivals) > traced.falls(radius, rivals, effort=effort)
-        if effort == "none":
-            hopeless = (open_rivals.gather(1, rivals) & ~shut).any(1)
-            open_rivals = open_rivals & ~hopeless[:, None]
-        else:
-            open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
-    return ~(hopeless | open_rivals.any(1))
+        open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
+    return ~open_rivals.any(1)
 
 
 @torch.enable_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.tokens import LayerProject, Patchify
 
 
@@ -48,6 +48,11 @@ def _(layer: SLLBlock) -> nn.Module:
 
 
 @plain.register
+def _(layer: SmoothSLLBlock) -> nn.Module:
+    return _SmoothSLL(layer)
+
+
+@plain.register
 def _(layer: LayerProject) -> nn.Module:
     return _Project(layer.radius)
 
@@ -78,6 +83,19 @@ class _SLL(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - self.back(torch.relu(self.into(x)))
+
+
+class _SmoothSLL(_SLL):
+    """(z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere, is (relu(z + h)^2 - relu(z - h)^2) / (4 h)."""
+
+    def __init__(self, layer: SmoothSLLBlock) -> None:
+        super().__init__(layer)
+        self.bend = layer.bend
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.into(x)
+        over, under = torch.relu(z + self.bend), torch.relu(z - self.bend)
+        return x - self.back((over * over - under * under) / (4 * self.bend))
 
 
 class _Project(nn.Module):

@@ -68,6 +68,13 @@ class Step:
         """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
         return self.along(a, reach)
 
+    def lean(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Another linearisation where a layer has a better one for a margin with gradient a at its output, (taken, b):
+
+        <a, f(x + D) - f(x)> >= <b, D> - taken, taken (n, rivals) and b (n, rivals, *shape). None: the nominal Jacobian's.
+        """
+        return None
+
     pushes = True  # whether `push` and `remainder` are to be had
 
     def runs(self, delta: torch.Tensor) -> torch.Tensor:

@@ -11,12 +11,12 @@ from torch import nn
 from benchmark.certificates.attention_step import AttentionStep
 from benchmark.certificates.projection import ProjectStep
 from benchmark.certificates.rounding import FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
-from benchmark.certificates.sll import SLLStep
+from benchmark.certificates.sll import SLLStep, SmoothSLLStep
 from benchmark.certificates.spectral import spectral_norm_upper
 from benchmark.certificates.step import UP, Step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 
@@ -85,9 +85,28 @@ def _(layer: BoundedLinear, x: torch.Tensor) -> Step:
 
 
 @step.register
+def _(layer: OrthogonalLinear, x: torch.Tensor) -> Step:
+    """In float32 it sums in float64, whose unit is 2^-29 of float32's, and rounds once."""
+    weight = layer.weight
+    gain, sums, nominal = spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias), size(layer(x))
+
+    def rounding(delta: torch.Tensor) -> torch.Tensor:
+        inside = 2.0**-29 * sums(delta)
+        return (inside + UNIT32 * (nominal + delta * gain + inside)) * FLOAT64 + TINY
+
+    return Step(lambda y: y @ weight.mT, gain, rounding)
+
+
+@step.register
 def _(layer: SLLBlock, x: torch.Tensor) -> Step:
     _needs(layer, x, 3)
     return SLLStep(layer, x)
+
+
+@step.register
+def _(layer: SmoothSLLBlock, x: torch.Tensor) -> Step:
+    _needs(layer, x, 3)
+    return SmoothSLLStep(layer, x)
 
 
 @step.register

@@ -9,7 +9,9 @@ j falls by at most ||w_y - w_j|| ||D_K||, and by the rounding of its two logits.
 Margin gradient: with a_k the gradient of the nominal margin at layer k's input (a_K = w_y - w_j, a_k = J_k^T a_(k+1)),
 by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>
 and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k). Every i is tried and
-the least fall counts, per rival; i = K is composing. Here D_k = L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
+the least fall counts, per rival; i = K is composing. Nothing in this needs the nominal Jacobian: a layer may put another
+linearisation in its place, chosen for the rival (`Step.lean`: <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k),
+as CROWN chooses slopes (Zhang et al. 2018), while L_k below stays nominal. Here D_k = L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
 rho_(k+1) = ||J_k|| rho_k + remainder_k + t_k. (||D_k|| <= ||L_k|| e + rho_k
 would gain under 1% and cost as much as all the rest.)
 """
@@ -136,40 +138,57 @@ class Trace:
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
-            effort: "all"; "each" bounds remainders element by element alone; "none" leaves them out, which is no bound
-                but shows what no effort can go below.
+            effort: "all"; "each" bounds remainders element by element, at the nominal slopes.
 
         Returns:
             (n, classes), or (n, r), upper bounds.
         """
-        delta, rho = radius, torch.zeros_like(radius)
-        starts, taken = [], []  # the gradient's part when starting at each step, and what each step takes
-        for index, step in enumerate(self.steps):
-            a, rounding = _of(self.gradients[index + 1], rivals), self.rounding(index, delta)
-            taken.append(torch.linalg.vector_norm(a.flatten(2), dim=2) * rounding[:, None] * UP)
-            before, rho = rho, step.gain * rho + rounding
-            columns = self.columns[index]
-            if (
-                columns is not None
-            ):  # the leading linear layers have no remainder, and start nothing that the next does not
-                reach = Reach(columns, radius, before, delta)
-                starts.append(self._first_order(_of(self.gradients[index], rivals), reach))
-                if effort != "none":
-                    taken[-1] = taken[-1] + (step.along if effort == "all" else step.along_each)(a, reach)
-                rho = rho + step.remainder(reach)
-            rho = rho * UP
-            delta = step.bound(delta) + rounding
-        least = _of(self._at_the_head(delta), rivals)
-        later = _of(self._head_rounding(delta), rivals)
-        for start, part in zip(reversed(starts), reversed(taken), strict=False):
-            later = later + part
-            least = torch.minimum(least, (start + later) * UP)
+        reaches, roundings, last = self._reaches(radius)
+        least = _of(self._at_the_head(last), rivals)
+        later = _of(self.head_rounding(last), rivals)
+        a = _of(self.difference, rivals)
+        for index in range(len(self.steps) - 1, self.prefix.layers - 1, -1):  # the leading linear layers miss nothing
+            step, reach = self.steps[index], reaches[index]
+            assert reach is not None
+            sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
+            leaning = step.lean(a, reach) if effort == "all" else None
+            if leaning is not None:
+                part, a = leaning
+            else:
+                part = (step.along if effort == "all" else step.along_each)(a, reach)
+                a = _of(self.gradients[index], rivals) if effort == "each" else self._pull(index, a)
+            later = later + part + sizes * roundings[index][:, None] * UP
+            least = torch.minimum(least, (self._first_order(a, reach) + later) * UP)
         return least
 
-    def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.rivals * delta[:, None] + self._head_rounding(delta)) * UP
+    def _reaches(self, radius: torch.Tensor) -> tuple[list[Reach | None], list[torch.Tensor], torch.Tensor]:
+        """What is known of each step's input change and rounding, and ||D_K||; None before the last leading linear layer."""
+        delta, rho = radius, torch.zeros_like(radius)
+        reaches: list[Reach | None] = []
+        roundings = []
+        for index, step in enumerate(self.steps):
+            columns, rounding = self.columns[index], self.rounding(index, delta)
+            reaches.append(None if columns is None else Reach(columns, radius, rho, delta))
+            roundings.append(rounding)
+            rho = step.gain * rho + rounding
+            if (reach := reaches[-1]) is not None:
+                rho = rho + step.remainder(reach)
+            rho, delta = rho * UP, step.bound(delta) + rounding
+        return reaches, roundings, delta
 
-    def _head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
+    def _pull(self, index: int, a: torch.Tensor) -> torch.Tensor:
+        """J^T a of one layer: (n, rivals, *output) to (n, rivals, *input)."""
+        with torch.enable_grad():
+            x = self.activations[index].detach().requires_grad_()
+            y = self.layers[index](x)
+            parts = [torch.autograd.grad(y, x, part, retain_graph=True)[0] for part in a.unbind(1)]
+        return torch.stack(parts, dim=1)
+
+    def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
+        return (self.rivals * delta[:, None] + self.head_rounding(delta)) * UP
+
+    def head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        """What rounding takes from each margin at the head, whose input moves by `delta` (n,): (n, classes)."""
         if not self.float32:
             return torch.zeros_like(self.margins)
         fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]

@@ -41,6 +41,44 @@ class BoundedLinear(nn.Module):
         return nn.functional.linear(x, self.weight, self.bias)
 
 
+def orthonormal(weight: torch.Tensor) -> torch.Tensor:
+    """L^-1 M with L L^T = M M^T + 1e-9 tr(M M^T) / out I, for M (out, in), out <= in: rows orthonormal up to the shift.
+
+    The product of L^-1 M with its transpose is I less something positive, so the spectral norm is at most 1.
+    """
+    gram = weight @ weight.mT
+    shift = 1e-9 * gram.diagonal().mean() + 1e-300
+    factor = torch.linalg.cholesky(gram + shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
+    return torch.linalg.solve_triangular(factor, weight, upper=False)
+
+
+class OrthogonalLinear(nn.Module):
+    """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
+
+    Every direction that W sees keeps its length, so that a margin costs no more of the certificate than it must:
+    `almost_orthogonal` shrinks a wide matrix several times in most directions. In evaluation mode it computes in float64
+    and rounds once: else the rounding of sums as long as a patch is a fifth of a radius of 0.02.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.raw = nn.Parameter(torch.empty(outputs, inputs))
+        nn.init.orthogonal_(self.raw)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight that acts: (out, in), float64."""
+        raw = self.raw.double()
+        return orthonormal(raw) if raw.shape[0] <= raw.shape[1] else orthonormal(raw.mT).mT
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight, bias = self.weight, self.bias
+        if self.training:
+            return nn.functional.linear(x, weight.to(x.dtype), bias)
+        return nn.functional.linear(x.double(), weight, bias.double()).to(x.dtype)
+
+
 class SLLBlock(nn.Module):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
@@ -62,9 +100,38 @@ class SLLBlock(nn.Module):
         gram = (weight.mT @ weight).abs()
         return (gram * torch.exp(log_q[None, :] - log_q[:, None])).sum(-1).clamp(min=1e-30).to(self.weight.dtype)
 
+    def active(self, z: torch.Tensor) -> torch.Tensor:
+        """The activation, entry by entry."""
+        return torch.relu(z)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        active = torch.relu(x @ self.weight + self.bias) / self.scale
+        active = self.active(x @ self.weight + self.bias) / self.scale
         return x - 2 * active @ self.weight.mT
+
+
+class SmoothSLLBlock(SLLBlock):
+    """An SLL block whose ReLU's kink is rounded off: f(z) = (z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere.
+
+    f' rises from 0 at -h to 1 at h as (z + h) / (2 h) and is continuous: slopes lie in [0, 1] and f'' in [0, 1 / (2 h)].
+    Still 1-Lipschitz, since SLL's proof asks for slopes in [0, 1] alone: with u = W^T (x - y), f(W^T x + b) - f(W^T y + b)
+    = S u for a diagonal S, 0 <= S <= I, by the mean value theorem, and |x - y - 2 W T^-1 S u|^2 = |x - y|^2 - 4 u^T S T^-1 u
+    + 4 |W T^-1 S u|^2 <= |x - y|^2 - 4 u^T S T^-1 u + 4 u^T S T^-1 S u = |x - y|^2 - 4 sum (s - s^2) u^2 / T by W^T W <= T.
+
+    Args:
+        bend: h, in units of the pre-activation; rounded to float32, so that every precision runs the same function.
+
+    Raises:
+        ValueError: `bend` is not positive and finite.
+    """
+
+    def __init__(self, width: int, hidden: int, *, bend: float) -> None:
+        super().__init__(width, hidden)
+        if not 1e-6 <= bend <= 1e6:
+            raise ValueError(f"bend {bend} should be between 1e-6 and 1e6")
+        self.bend = float(torch.tensor(bend, dtype=torch.float32))
+
+    def active(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))
 
 
 class NormalisedHead(nn.Module):

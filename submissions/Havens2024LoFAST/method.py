@@ -7,11 +7,14 @@ averaged, and the head's rows have norm 1. What differs from the paper stands in
 
 from __future__ import annotations
 
+import math
+
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.records import DataSpec
 
 
@@ -25,6 +28,13 @@ def build(
     qk_norm: float,
     vo_norm: float,
     radius: float,
+    hidden: int = 0,
+    embedding: str = "linear",
+    pooling: str = "mean",
+    between: bool = False,
+    bend: float = 0.0,
+    centred: bool = False,
+    orthogonal: bool = False,
 ) -> nn.Sequential:
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
 
@@ -32,23 +42,43 @@ def build(
         qk_norm: bound of ||W_Q|| and ||W_K||.
         vo_norm: bound c < 1 of ||W_V|| and ||W_O||.
         radius: R of the projection before each attention block.
+        hidden: neurons of an SLL block; 0 for twice the width.
+        embedding: of patches: "linear", of norm at most 1; or "sll", an SLL block after that.
+        pooling: "mean" over tokens, or "class_token".
+        between: projections with R = sqrt(width) before each feed-forward block too, as in the paper.
+        bend: of SmoothSLLBlock in place of ReLUs; 0 for ReLUs.
+        centred: whether 0.5 is taken from the pixels first, which keeps norms and float32's rounding small.
+        orthogonal: whether the patch embedding has orthonormal rows; else it is shrunk to norm 1 by almost-orthogonal
+            rescaling.
 
     Raises:
-        ValueError: patches do not tile the image, or heads do not divide the width.
+        ValueError: patches do not tile the image, heads do not divide the width, or an option is none of those named.
     """
     channels, height, side = data.shape
     if height % patch_size or side % patch_size:
         raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    _one_of(embedding, "embedding", "linear", "sll")
+    _one_of(pooling, "pooling", "mean", "class_token")
+
+    def sll() -> SLLBlock:
+        neurons = hidden or 2 * width
+        return SmoothSLLBlock(width, neurons, bend=bend) if bend else SLLBlock(width, neurons)
+
     tokens = (height // patch_size) * (side // patch_size)
-    layers: list[nn.Module] = [
-        Patchify(patch_size),
-        BoundedLinear(channels * patch_size**2, width),
-        Positions(tokens, width),
-    ]
+    linear = OrthogonalLinear if orthogonal else BoundedLinear
+    layers: list[nn.Module] = [Normalise(mean=0.5, std=1.0)] if centred else []
+    layers += [Patchify(patch_size), linear(channels * patch_size**2, width)]
+    layers += [sll()] if embedding == "sll" else []
+    if pooling == "class_token":
+        layers, tokens = [*layers, ClassToken(width)], tokens + 1
+    layers.append(Positions(tokens, width))
     for _ in range(depth):
-        layers += [
-            LayerProject(radius),
-            ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=vo_norm),
-            SLLBlock(width, 2 * width),
-        ]
-    return nn.Sequential(*layers, MeanPool(), NormalisedHead(width, data.classes))
+        layers += [LayerProject(radius), ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=vo_norm)]
+        layers += [LayerProject(math.sqrt(width)), sll()] if between else [sll()]
+    pool = TakeToken() if pooling == "class_token" else MeanPool()
+    return nn.Sequential(*layers, pool, NormalisedHead(width, data.classes))
+
+
+def _one_of(value: str, name: str, *known: str) -> None:
+    if value not in known:
+        raise ValueError(f"{name} {value!r} should be one of {', '.join(known)}")
