@@ -39,7 +39,9 @@ THREATS = (ThreatModel(norm="Linf", eps=0.15), ThreatModel(norm="L2", eps=0.5))
 ENGINES = ("reference", "fast")
 ATTACKS = Path("benchmark/attacks")
 # files of the fast engine alone: a change there leaves the reference's runs as they are
-FAST_ALONE = {ATTACKS / "engine" / f"{name}.py" for name in ("__init__", "slots", "apgd", "fab", "square", "streams")}
+FAST_ALONE = {
+    ATTACKS / "engine" / f"{name}.py" for name in ("__init__", "apgd", "fab", "products", "slots", "square", "streams")
+}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from benchmark.attacks.engine.attention import ByProducts
+from benchmark.attacks.engine.products import ByProducts
 from benchmark.errors import BenchmarkError
 from benchmark.verdicts import padded
 

@@ -1,4 +1,4 @@
-"""Attention by plain products during a search: the same function, this thread's alone, and no verdict by rounding."""
+"""Attention and patch embedding by plain products during a search: the same function, this thread's alone, and no verdict by rounding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import autoattack
-from benchmark.attacks.engine.attention import FEW, ByProducts
+from benchmark.attacks.engine.products import FEW, ByProducts
 from benchmark.attacks.engine.slots import Search
 from benchmark.threats import ThreatModel
 
-FUSED = functional.scaled_dot_product_attention
+FUSED, CONVOLUTION = functional.scaled_dot_product_attention, functional.conv2d
 
 
 def heads(tokens: int = 5, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -54,6 +54,42 @@ def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("patch", [(2, 2), (4, 2)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_patch_embedding_is_the_convolution(patch, bias) -> None:
+    torch.manual_seed(0)
+    layer, quicker = nn.Conv2d(3, 5, patch, stride=patch, bias=bias), ByProducts()
+    images = torch.rand(2, 3, 8, 8, requires_grad=True)
+    with quicker:
+        ours = layer(images)
+    assert quicker.used
+    theirs = layer(images)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    weights = torch.arange(ours.numel()).view_as(ours) / ours.numel()
+    one, other = (torch.autograd.grad((found * weights).sum(), images)[0] for found in (ours, theirs))
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stride": 1},
+        {"stride": 2, "padding": 2},
+        {"stride": 2, "dilation": 2},
+        {"stride": 2, "groups": 3},
+        {"stride": 3},
+    ],
+)
+def test_another_convolution_stays_as_it_is(options) -> None:
+    torch.manual_seed(0)
+    size = 3 if options["stride"] == 3 else 2  # 3 does not tile 8
+    layer, quicker, images = nn.Conv2d(3, 6, size, **options), ByProducts(), torch.rand(2, 3, 8, 8)
+    with quicker:
+        found = layer(images)
+    assert not quicker.used
+    assert torch.equal(found, layer(images))
+
+
 @pytest.mark.parametrize(
     ("tokens", "dtype", "options"),
     [
@@ -86,6 +122,7 @@ def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> 
             pass
         assert functional.scaled_dot_product_attention is not FUSED
     assert functional.scaled_dot_product_attention is FUSED
+    assert functional.conv2d is CONVOLUTION
     assert torch.equal(found["there"], functional.scaled_dot_product_attention(*heads()))
 
 
@@ -94,7 +131,7 @@ def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
     model, images = OneBlock().eval(), grey_images(8)
     labels = model(images).argmax(1)
     monkeypatch.setattr(
-        "benchmark.attacks.engine.attention.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
+        "benchmark.attacks.engine.products.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
     )
     threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
     for component in autoattack.components:
