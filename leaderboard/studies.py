@@ -206,9 +206,8 @@ def _words(column: Column, index: int, lines: list[Line]) -> str:
         f"{line.cell} ({column.text(line.entries[index].difference.estimate, sign=True)})"  # type: ignore[union-attr]
         for line in shown
     )
-    covered = "the spread of the seeds covers " + (
-        "the difference" if len(compared) == 1 else f"{'all' if not shown else 'the other'} {rest} differences"
-    )
+    which = ("all" if not shown else "the other") + (f" {rest} differences" if rest > 1 else " difference")
+    covered = f"the spread of the seeds covers {which if len(compared) > 1 else 'the difference'}"
     if not shown:
         return f"{column.title}: no effect is shown, {covered}."
     return f"{column.title}: beyond the spread of the seeds: {said}" + (f"; {covered}." if rest else ".")
