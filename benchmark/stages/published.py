@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from benchmark import files
 from benchmark.errors import BenchmarkError
+from benchmark.records import VariantOnTrack
 from benchmark.stages.context import study_folder
 from benchmark.studied import PublishedStudy, StudyResult
 from benchmark.studies import Grid
@@ -27,8 +28,9 @@ def collect_study(grid: Grid) -> PublishedStudy:
         result = StudyResult.model_validate(files.read_json(path))
     except ValidationError as error:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
-    settings = {cell.name: cell.settings for cell in result.cells}
-    wanted = {name: s.model_dump(mode="json", exclude={"adaptive"}) for name, s in grid.cells.items()}
+    # validated, since a setting that was not there yet when it was run has its default now
+    settings = {cell.name: VariantOnTrack.model_validate(cell.settings) for cell in result.cells}
+    wanted = {name: s.model_copy(update={"adaptive": ()}) for name, s in grid.cells.items()}
     seeds = {run.seed for run in result.runs}
     labels = {label.partition(": ")[0] for label in result.runs[0].values}
     if (
