@@ -21,6 +21,7 @@ def semantic_content(
     eps: float,
     steps: int = 100,
     top: int = 5,
+    negative: bool = False,
     track: str = "",
     classifiers: dict[str, str] | None = None,
 ) -> dict[str, float]:
@@ -30,6 +31,7 @@ def semantic_content(
         images: (n, c, h, w) in [0, 1]; `labels` (n,).
         eps: Linf radius in pixels of [0, 1].
         top: so many best answers count (the paper: 5 of 1,000 classes).
+        negative: classifiers see the negative, for light things on black, such as digits; the paper does not.
         track: whose training images scikit-learn's classifiers are fitted to, where `classifiers` is not given.
         classifiers: timm's names, each with its weights file; the paper's three on ImageNet.
 
@@ -37,7 +39,7 @@ def semantic_content(
         By classifier the share, and as `<classifier>, clean images` its accuracy on the images themselves.
     """
     known = {n: timm_classifier(n, path) for n, path in classifiers.items()} if classifiers else _of(track, seed)
-    found = shares(model, images, labels, known, eps=eps, steps=steps, top=top, seed=seed)
+    found = shares(model, images, labels, known, eps=eps, steps=steps, top=top, negative=negative, seed=seed)
     with torch.no_grad():
         clean = {n: float((margins(c(images), labels) > 0).float().mean()) for n, c in known.items()}
     return found | {f"{name}, clean images": share for name, share in clean.items()}
