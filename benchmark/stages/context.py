@@ -73,6 +73,13 @@ class Entry:
         """The suites that count for this row, in order: the track's, then the attacks brought against it."""
         return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
 
+    @property
+    def source(self) -> Path | None:
+        """The folder of the row whose weights training starts from."""
+        training = self.settings.training
+        start = training.init_from if training else None
+        return WORK / (start.track or self.track.name) / start.row if start else None
+
     def stages(self) -> list[str]:
         """The stages that this row goes through, in order."""
         attacks = [f"attack-{suite}" for suite in self.suites]
@@ -122,11 +129,33 @@ def entry(track: str, submission: str, variant: str) -> Entry:
                 f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
                 "give it a `name`"
             )
+    origin(settings, track, place)
     wrong = misfit(settings.training, rules.data.shape) if settings.training else None
     wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
     if wrong:
         raise BenchmarkError(f"{place}: {wrong}")
     return Entry(rules, loaded, variant, settings)
+
+
+def origin(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
+    """The settings of the row at which a chain of fine-tuning starts: `settings` itself where there is none.
+
+    Raises:
+        BenchmarkError: a row of the chain does not exist, or the chain comes back to a row.
+    """
+    seen = []
+    while settings.training and (start := settings.training.init_from):
+        track = start.track or track
+        if (track, start.row) in seen:
+            raise BenchmarkError(f"{place}: init_from: {start.row} on {track} starts from itself in the end")
+        seen.append((track, start.row))
+        submission, _, variant = start.row.partition("-")
+        try:
+            tracks.load(track)
+            settings = submissions.settings(submissions.load(submission), variant, track)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{place}: init_from: {error}") from None
+    return settings
 
 
 def entry_of_row(track: str, row: str) -> Entry:

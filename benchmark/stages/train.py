@@ -17,7 +17,7 @@ from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError, near_miss
 from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
 from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
-from benchmark.stages.model import set_up, tensors
+from benchmark.stages.model import set_up, start_from, tensors
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
@@ -36,6 +36,7 @@ def train_row(track: str, submission: str, variant: str) -> None:
         "settings": row.settings.model_dump(mode="json", include={"model", "training"}),
         "run": run.model_dump(),
         "data": files.read_json(row.data / "data.json"),
+        "start": files.sha256_file(start) if (start := _start(row)) and start.exists() else "",
         "code": files.sha256_files(row.code("train")),
         "torch": torch.__version__,
     }
@@ -60,8 +61,10 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
 
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
+    model, start = submissions.build(row.submission, row.variant, row.track), _start(row)
+    started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
     best, done = train(
-        submissions.build(row.submission, row.variant, row.track),
+        model,
         objective,
         spec,
         tensors(load_split(row.data, "train")),
@@ -80,6 +83,7 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
         selected_epoch=done.best_epoch,
         selected_by=scored.selected_by,
         validation_score=done.best_score,
+        init_sha256=started,
         overfitting=seen,
         **run.model_dump(),
     )
@@ -95,6 +99,10 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
     if seen:
         print(f"{row.row}: {seen.words}")
+
+
+def _start(row: Entry) -> Path | None:
+    return row.source / "train" / "model.safetensors" if row.source else None
 
 
 def _history(done: Progressed) -> dict[str, list[float]]:
