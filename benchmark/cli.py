@@ -78,9 +78,10 @@ def pipeline(
 
 @app.command(name="list")
 def list_rows() -> None:
-    """List tracks and the rows that enter them."""
-    from benchmark import submissions, tracks
+    """List tracks, the rows that enter them, and the studies on them."""
+    from benchmark import studies, submissions, tracks
 
+    grids = studies.load_all()
     for name in tracks.names():
         rows = submissions.rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
@@ -88,6 +89,8 @@ def list_rows() -> None:
             console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
         if not rows:
             console.print("  no submission yet")
+        for grid in [grid for grid in grids if grid.track.name == name]:
+            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source})")
 
 
 @app.command()
@@ -139,36 +142,11 @@ def compare_engines(
     seed: Annotated[int | None, typer.Option(min=0, help="Of both engines (default: the track's).")] = None,
 ) -> None:
     """Run both AutoAttack engines on a row: verdicts, disagreements and times."""
+    from benchmark.printed import print_comparison
     from benchmark.stages.compare import compare_row
 
     for found in compare_row(track, row, images or None, seed):
-        _print_comparison(found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
-
-
-def _print_comparison(found, title: str) -> None:
-    reference, fast = found.runs["reference"], found.runs["fast"]
-    table = Table("after", "robust: reference", "fast", "seconds: reference", "fast", "ratio", title=title)
-    for name in fast.seconds:
-        times = reference.seconds[name], fast.seconds[name]
-        counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
-        table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
-    total = sum(reference.seconds.values()), sum(fast.seconds.values())
-    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
-    table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
-    console.print(table)
-    n, differing = len(found.clean), found.disagreements
-    console.print(
-        f"the same verdict on {n - len(differing)} of {n} images ({int((found.clean > 0).sum())} right when clean)"
-    )
-    for d in differing:
-        console.print(
-            f"image {d.image}: only the {d.engine} engine breaks it, with {d.component}: "
-            f"margin {d.margin:.3g} there, {d.clean_margin:.3g} clean"
-        )
-
-
-def _ratio(reference: float, fast: float) -> str:
-    return f"{reference / fast:.2f}" if min(reference, fast) > 0.005 else ""  # not of nothing
+        print_comparison(console, found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
 
 
 @app.command()
@@ -195,13 +173,36 @@ def attack(
 
 
 @app.command()
-def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
-    """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
-    from benchmark import files
-    from benchmark.records import to_json
+def study(
+    submission: Annotated[str, typer.Argument(help="<submission>")],
+    name: Annotated[str, typer.Argument(help="One of its studies.")],
+) -> None:
+    """Do a paper's table or figure again: train and measure what is not done yet, then print it."""
+    from benchmark.printed import print_study
+    from benchmark.repro import repro_study
+    from benchmark.stages.published import collect_study
 
-    path = Path("leaderboard/results") / track / f"{row}.json"
-    files.write(path, to_json(exchange_commands.record(track, row)))
+    print_study(console, collect_study(repro_study(submission, name, console.print)))
+
+
+@app.command()
+def publish(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> with --study")],
+    track: TrackOption = "digits",
+    study: Annotated[str, typer.Option(help="Publish this study of the submission; its track is its own.")] = "",
+) -> None:
+    """Copy a row's Record, or a study, to leaderboard/results/, where git and reviewers see it."""
+    from benchmark import files, studies
+    from benchmark.records import to_json
+    from benchmark.stages.context import PUBLISHED
+    from benchmark.stages.published import collect_study
+
+    if study:
+        grid = studies.load(row, study)
+        path, text = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json", to_json(collect_study(grid))
+    else:
+        path, text = PUBLISHED / track / f"{row}.json", to_json(exchange_commands.record(track, row))
+    files.write(path, text)
     console.print(f"wrote {path}; commit it")
 
 

@@ -20,6 +20,7 @@ ALLOWED = {
     "signals": {"threats"},
     "recipes": {"threats"},
     "records": {"threats", "certified", "claimed", "corrupted", "pictured", "signals", "recipes"},
+    "studied": {"threats", "certified", "recipes"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -31,11 +32,13 @@ ALLOWED = {
     "attacks": BASE | {"data", "layers", "attacks", "verdicts"},
     "certificates": BASE | {"data", "layers", "certificates"},
     "submissions": BASE | {"tracks"},
+    "studies": BASE | {"code", "studied", "submissions", "tracks"},
     "scratch": {"files"},
     "interchange": BASE,
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
+    "measures": BASE | {"evaluate", "studied"},
     "auto_attack": BASE | {"evaluate", "inspection"},
     "analysis": BASE | {"analysis", "attacks", "verdicts"},
     "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
@@ -43,6 +46,7 @@ ALLOWED = {
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}
+ALLOWED["printed"] = {"studied", "stages"}
 ALLOWED["pipeline"] = {*ALLOWED}
 ALLOWED["repro"] = {*ALLOWED}
 ALLOWED["exchange_commands"] = {*ALLOWED}
@@ -84,9 +88,9 @@ def test_no_submission_is_imported_by_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sources("leaderboard"), ids=str)
-def test_leaderboard_imports_only_records_and_headline(path: Path) -> None:
+def test_leaderboard_imports_only_records_studied_and_headline(path: Path) -> None:
     local = {name for name in imported(path) if name.split(".")[0] == "benchmark"}
-    assert local <= {"benchmark.records", "benchmark.headline"}
+    assert local <= {"benchmark.records", "benchmark.studied", "benchmark.headline"}
 
 
 @pytest.mark.parametrize("path", sources("submissions"), ids=str)

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -17,8 +17,12 @@ from benchmark.errors import BenchmarkError, explain, near_miss
 from benchmark.recipes import misfit, too_far
 from benchmark.records import ADAPTIVE, AttackSpec, Engine, Frozen, Submission, Track, VariantOnTrack
 
+if TYPE_CHECKING:
+    from benchmark.studies import Grid
+
 WORK = Path("work")
 PARAMS = Path("params.yaml")
+PUBLISHED = Path("leaderboard/results")  # records and studies that git keeps
 
 
 class TrainRun(Frozen):
@@ -114,6 +118,19 @@ class Entry:
         if kind == "certify" and self.settings.certificate:
             entries.append(package / "certificates" / f"{self.settings.certificate.name}.py")
         return code.closure(*entries)
+
+
+def study_folder(track: str, study: str) -> Path:
+    """Where the results of `<submission>-<study>` stand."""
+    return WORK / track / "studies" / study
+
+
+def starts(grid: Grid) -> list[Path]:
+    """The `train` folders of the rows whose weights a study's cells start from."""
+    rows = [Entry(grid.track, grid.submission, grid.study.variant, settings) for settings in grid.cells.values()]
+    for row in rows:
+        origin(row.settings, grid.track.name, str(grid.file))
+    return sorted({row.source / "train" for row in rows if row.source})
 
 
 def entry(track: str, submission: str, variant: str) -> Entry:

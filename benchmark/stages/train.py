@@ -46,22 +46,41 @@ def train_row(track: str, submission: str, variant: str) -> None:
 
 
 def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, rules = Clock(folder), row.track.data
+    clock, epochs = Clock(folder), spec.epochs
+
+    def on_epoch(done: Progressed) -> None:
+        clock.lap()
+        if done.epoch % max(1, epochs // 4) == 0:
+            print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
+
+    best, done, result = fit(row, spec, run, folder / "checkpoint.safetensors", on_epoch)
+    out = folder / "out"
+    files.write(out / "model.safetensors", save(best))
+    files.write(out / "training.json", to_json(result))
+    files.write_json(out / "history.json", _history(done))
+    finish(row, "train", out, code_digest, clock)
+    if done.epoch < epochs:
+        patience = spec.selection.patience
+        print(f"{row.row}: stopped after epoch {done.epoch} of {epochs}, nothing better in {patience}")
+    print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
+    if result.overfitting:
+        print(f"{row.row}: {result.overfitting.words}")
+
+
+def fit(
+    row: Entry, spec: TrainingSpec, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
+) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
+    """Trains a network of the row by `spec`: its best weights, its history and what is said of it; resumes."""
+    rules = row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
         spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
     )
     watch = _watch(spec.attack, attack) if spec.attack and attack else None
-
-    def on_epoch(done: Progressed) -> None:
-        clock.lap()
-        if done.epoch % max(1, spec.epochs // 4) == 0:
-            print(f"{row.row}: epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}", flush=True)
-
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
-    model, start = submissions.build(row.submission, row.variant, row.track), _start(row)
+    model, start = submissions.build_model(row.submission, row.settings, row.track), _start(row)
     started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
     best, done = train(
         model,
@@ -71,7 +90,7 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
         validation,
         fabric=_fabric(run),
         seed=run.seed,
-        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint=checkpoint,
         scored=scored,
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
         watch=watch,
@@ -87,18 +106,13 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
         overfitting=seen,
         **run.model_dump(),
     )
-    out = folder / "out"
-    files.write(out / "model.safetensors", save(best))
-    files.write(out / "training.json", to_json(result))
-    files.write_json(out / "history.json", _history(done))
-    finish(row, "train", out, code_digest, clock)
-    if done.epoch < spec.epochs:
-        print(
-            f"{row.row}: stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {spec.selection.patience}"
-        )
-    print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
-    if seen:
-        print(f"{row.row}: {seen.words}")
+    return best, done, result
+
+
+def check_recipe(spec: TrainingSpec) -> None:
+    """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
+    attacks = [_attack(attack) for attack in spec.attacks]
+    _objective(spec, attacks[0] if spec.attack else None)
 
 
 def _start(row: Entry) -> Path | None:
