@@ -167,7 +167,7 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         "link": record.paper.url,
         "name": record.paper.title,
         "authors": record.paper.authors,
-        "additional_data": False if record.training else None,  # unknown of weights trained elsewhere
+        "additional_data": _additional_data(record),
         "number_forward_passes": 1,
         "dataset": track.robustbench or track.name,
         "venue": "N/A",
@@ -198,6 +198,14 @@ def _claims(record: Record, threat: ThreatModel) -> Iterator[Claim]:
     for claim in record.claims:
         if claim.track == record.track and claim.metric == f"robust {threat.label}":
             yield claim
+
+
+def _additional_data(record: Record) -> bool | None:
+    """Whether training saw more than the track's data; None, that is unknown, of weights trained elsewhere."""
+    start = record.settings.training.init_from if record.settings.training else None
+    if record.trust != "rebuilt":
+        return None
+    return start is not None and start.track not in (None, record.track)
 
 
 def _footnote(record: Record, found: RobustResult) -> str:

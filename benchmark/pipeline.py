@@ -15,7 +15,7 @@ from typing import Any
 from benchmark import code, files, studies, submissions, tracks
 from benchmark.headline import headline_names
 from benchmark.records import ADAPTIVE, Track
-from benchmark.stages.context import PARAMS, PUBLISHED, WORK, Entry, entry, study_folder
+from benchmark.stages.context import PARAMS, PUBLISHED, WORK, Entry, entry, starts, study_folder
 from benchmark.studied import RUN_KEYS
 from benchmark.studies import Grid
 from benchmark.tracks import read_yaml
@@ -126,45 +126,47 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     place = f"variants.{row.variant}.tracks.{row.track.name}"
     track_file, submission_file = _track_file(row.track.name), f"submissions/{row.submission.name}/submission.yaml"
     weights, data = str(row.folder / "train"), str(row.data)
+    model = [f"{place}.model"] if row.settings.model else []  # DVC refuses a key that the file lacks
     # only attacks have engines
     evaluation: list[Any] = [{str(PARAMS): ["evaluate" if kind == "attack" else "evaluate.device"]}]
     if kind == "train":
-        inputs = [data]
-        params: list[Any] = [{str(PARAMS): ["train"]}, {submission_file: [f"{place}.model", f"{place}.training"]}]
+        inputs = [data, *([str(row.source / "train")] if row.source else [])]
+        params: list[Any] = [{str(PARAMS): ["train"]}, {submission_file: [*model, f"{place}.training"]}]
     elif kind == "pretrained":
         given = row.settings.weights
         inputs = [given.path] if given and given.path else []
-        params = [{track_file: ["data"]}, {submission_file: [f"{place}.model", f"{place}.weights"]}]
+        params = [{track_file: ["data"]}, {submission_file: [*model, f"{place}.weights"]}]
     elif kind == "attack":
         command += f" {suite}"
         inputs = [data, weights]
         rules = ["evaluation"] if suite == ADAPTIVE else ["evaluation", f"suites.{suite}"]
         declared = ["division"] if row.submission.division == "open" else []
         brought = [f"{place}.{ADAPTIVE}"] if suite == ADAPTIVE else []
-        params = [*evaluation, {track_file: rules}, {submission_file: [*declared, f"{place}.model", *brought]}]
+        params = [*evaluation, {track_file: rules}, {submission_file: [*declared, *model, *brought]}]
     elif kind == "certify":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation"]}]
-        params.append({submission_file: [f"{place}.model", f"{place}.certificate"]})
+        params.append({submission_file: [*model, f"{place}.certificate"]})
     elif kind == "reliability":
         inputs = [data, weights, *(str(row.folder / s) for s in row.stages() if s.startswith("attack-"))]
         params = [*evaluation, {track_file: ["evaluation", "suites"]}]
-        params.append({submission_file: [f"{place}.model"]})
+        params.append({submission_file: model})
     elif kind == "smooth":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "smoothing", "certified_radii"]}]
-        params.append({submission_file: [f"{place}.model"]})
+        params.append({submission_file: model})
     elif kind == "corrupt":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "corruptions"]}]
-        params.append({submission_file: [f"{place}.model"]})
+        params.append({submission_file: model})
     elif kind == "pictures":
         inputs = [data, weights]
         params = [*evaluation, {track_file: ["evaluation", "pictures"]}]
-        params.append({submission_file: [f"{place}.model"]})
+        params.append({submission_file: model})
     else:
         inputs = [data, *(str(row.folder / s) for s in row.stages()[:-1]), track_file, submission_file]
         params = []
+    params = [file for file in params if all(file.values())]
     out = "record" if kind == "collect" else stage
     described = {"cmd": command, "deps": _paths(row.code(stage)) + inputs, "outs": [str(row.folder / out)]}
     return described | ({"params": params} if params else {})
@@ -179,7 +181,7 @@ def _study_stage(grid: Grid) -> dict[str, Any]:
     certificate = [f"{place}.certificate"] if base.certificate else []
     return {
         "cmd": f"{PYTHON}.study {grid.track.name} {grid.submission.name} {grid.name}",
-        "deps": [*_paths(grid.code()), str(WORK / grid.track.name / "data")],
+        "deps": [*_paths(grid.code()), str(WORK / grid.track.name / "data"), *_paths(starts(grid))],
         "params": [
             {str(PARAMS): ["train", "evaluate"]},
             {_track_file(grid.track.name): ["evaluation"]},

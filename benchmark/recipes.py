@@ -52,11 +52,24 @@ class Selection(Frozen):
         return self
 
 
+class InitSpec(Frozen):
+    """Fine-tuning: training starts from the weights of another row, of this track unless `track` names one.
+
+    `new` names the parts that start afresh, such as a head for other classes: parameters by the first parts of their
+    names. All else must fit, by name and shape.
+    """
+
+    row: str = Field(pattern=r"^[^-]+-[^-]+$")  # <submission>-<variant>
+    track: str | None = None
+    new: tuple[str, ...] = ()
+
+
 class TrainingSpec(Frozen):
     """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
 
     objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     parameters: dict[str, float] = Field(default={})
+    init_from: InitSpec | None = None
     attack: AttackSpec | None = None
     warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these, from 0
     epochs: int = Field(gt=0)
@@ -170,6 +183,7 @@ class TrainingResult(Frozen):
     selected_epoch: int
     selected_by: str
     validation_score: float
+    init_sha256: str | None = None  # of the weights that training started from, where it was from another row's
     overfitting: Overfitting | None = None  # where training was against an attack
     seed: int
     device: str

@@ -143,13 +143,6 @@ class VariantOnTrack(Frozen):
     certificate: CertificateSpec | None = None
     adaptive: tuple[AttackSpec, ...] = ()
 
-    @property
-    def recipe(self) -> TrainingSpec:
-        """The training; a ValueError where the weights come from elsewhere."""
-        if self.training is None:
-            raise ValueError("weights that were trained elsewhere have no recipe")
-        return self.training
-
     @model_validator(mode="after")
     def _distinct(self) -> VariantOnTrack:
         check_distinct(self.adaptive, f"in {ADAPTIVE}")

@@ -22,7 +22,7 @@ import yaml
 
 from benchmark import pipeline, studies, submissions, tracks
 from benchmark.errors import BenchmarkError
-from benchmark.stages.context import WORK
+from benchmark.stages.context import WORK, entry_of_row
 from benchmark.studies import Grid
 
 LOGS = WORK / "logs"
@@ -51,7 +51,11 @@ def repro(track: str, jobs: int, report: Report) -> None:
         _dvc(["repro", "-s", str(pipeline.data_file(track))], f"{track}-data", report)
     rows = [f"{submission.name}-{variant}" for submission, variant in submissions.rows(track)]
     todo = [row for row in rows if str(pipeline.row_file(track, row)) in changed]
-    _run_rows(track, sorted(todo, key=lambda row: -_seconds(track, row)), jobs, report)
+    fine_tuned = [row for row in todo if entry_of_row(track, row).source]
+    others = [row for row in todo if row not in fine_tuned]
+    _run_rows(track, sorted(others, key=lambda row: -_seconds(track, row)), jobs, report)
+    for row in fine_tuned:  # their files depend on other rows', so DVC brings those up to date too, one after another
+        _dvc(["repro", str(pipeline.row_file(track, row))], f"{track}-{row}", report)
     _dvc(["repro", str(board)], f"{track}-board", report)
     # DVC keeps no times, so a board that it brought back from its cache lacks them
     subprocess.run([sys.executable, "-m", "leaderboard.build", track, "times"], check=True)

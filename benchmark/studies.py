@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from benchmark import code, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, fields_at, near_miss
-from benchmark.recipes import misfit, too_far
+from benchmark.recipes import TrainingSpec, misfit, too_far
 from benchmark.records import Submission, Track, VariantOnTrack
 from benchmark.studied import BUILTIN, Cell, MeasureSpec, Study
 from benchmark.tracks import read_yaml
@@ -44,9 +44,10 @@ class Grid:
         package, folder = Path("benchmark"), submissions.FOLDER / self.submission.name
         entries = {package / "stages" / "study.py", folder / "method.py"}
         for settings in self.cells.values():
-            entries.add(package / "training" / f"{settings.recipe.objective}.py")
-            attacks = {spec.attack for spec in settings.recipe.attacks}
-            attacks |= {"pgd"} if settings.recipe.attack else set()  # the probe for catastrophic overfitting
+            training = recipe(settings)
+            entries.add(package / "training" / f"{training.objective}.py")
+            attacks = {spec.attack for spec in training.attacks}
+            attacks |= {"pgd"} if training.attack else set()  # the probe for catastrophic overfitting
             entries |= {package / "attacks" / f"{attack}.py" for attack in attacks}
         for measure in self.study.measures:
             if measure.attack:
@@ -66,6 +67,12 @@ class Grid:
         if measure.certificate or declared is None:
             return measure.certificate or "", dict(measure.parameters)
         return declared.name, {**declared.parameters, **measure.parameters}
+
+
+def recipe(settings: VariantOnTrack) -> TrainingSpec:
+    """How a cell is trained: every cell is, which was checked when it was loaded."""
+    assert settings.training is not None
+    return settings.training
 
 
 def path(submission: str, study: str) -> Path:
@@ -99,8 +106,6 @@ def load(submission: str, study: str) -> Grid:
         raise explain(error, Study, str(file)) from None
     rules = tracks.load(spec.track)
     base = submissions.settings(owner, spec.variant, spec.track)
-    if base.training is None:
-        raise BenchmarkError(f"{file}: variant {spec.variant} was trained elsewhere; a study trains its own")
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
     _check_claims(grid)
@@ -123,7 +128,9 @@ def _settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track,
     except ValidationError as error:
         raise explain(error, VariantOnTrack, place) from None
     submissions.check_settings(settings, place)
-    if wrong := misfit(settings.recipe, track.data.shape):
+    if settings.training is None:
+        raise BenchmarkError(f"{place}: has weights that were trained elsewhere; a study trains its networks")
+    if wrong := misfit(settings.training, track.data.shape):
         raise BenchmarkError(f"{place}: {wrong}")
     return settings
 

@@ -212,9 +212,8 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
 
 
 def _made(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
-    options = entry.model
     try:
-        model = getattr(method(submission.name), maker)(*given, **options)
+        model = getattr(method(submission.name), maker)(*given, **entry.model)
     except BenchmarkError:
         raise
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words

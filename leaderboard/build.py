@@ -115,7 +115,9 @@ def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:
         }
         if "train" in seconds:
             training = seconds.pop("train")
-            found[row.record.row] = {"training": round(training, 1), "evaluation": round(sum(seconds.values()), 1)}
+            found[row.record.row] = {"evaluation": round(sum(seconds.values()), 1)}
+            if row.record.training:  # where weights were only taken over, nothing was trained
+                found[row.record.row]["training"] = round(training, 1)
     return found
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny_linear_row
 from hypothesis import given
 from hypothesis import strategies as st
 from test_site import record
@@ -16,6 +17,7 @@ from benchmark.claimed import ClaimedBoard
 from benchmark.errors import BenchmarkError
 from benchmark.interchange import exported, percent, radius, read_board, read_row
 from benchmark.records import Record, ThreatModel, Track
+from benchmark.stages.collect import collect_row
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -192,6 +194,27 @@ def test_the_commands(tmp_path, monkeypatch) -> None:
     assert "did you mean 'L2 0.5'" in str(result.exception)
     with pytest.raises(BenchmarkError, match="ships no model_info; give that folder of a clone"):
         interchange.installed_folder()
+
+
+def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path) -> None:
+    from benchmark import pipeline
+    from benchmark.cli import app
+
+    (linear_row.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + "robustbench: cifar10\n")
+    put(tmp_path / "clone", "Engstrom2019Robustness", "L2", eps="0.5")
+    put(tmp_path / "clone", "Ding2020MMA", "L2", eps="128/255")
+    board = json.loads(pipeline.generate()[pipeline.board_file("tiny")])["stages"]["leaderboard"]
+    assert "leaderboard/claimed/tiny" not in board["deps"]
+    result = CliRunner().invoke(app, ["import-robustbench", str(tmp_path / "clone"), "--track", "tiny"])
+    assert result.exit_code == 0, result.exception
+    assert "Ding2020MMA.json: L2 0.501961 is none of the track's radii" in result.output.replace("\n", "")
+    board = json.loads(pipeline.generate()[pipeline.board_file("tiny")])["stages"]["leaderboard"]
+    assert "leaderboard/claimed/tiny" in board["deps"]
+    (read,) = build.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
+    assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]
+    collect_row(*tiny_linear_row.NAMES)
+    result = CliRunner().invoke(app, ["export-robustbench", "Tiny2026Linear-small", "--track", "tiny"])
+    assert "not judged by AutoAttack at L2 0.5, but at nothing" in str(result.exception)
 
 
 @pytest.mark.slow  # robustbench takes seconds to import

@@ -62,6 +62,8 @@ def test_semantic_content_counts_what_classifiers_read_in_the_perturbation() -> 
     }
     first = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=1, batch_size=4)
     assert first == {"dark": 1.0, "light": 0.0, "constant": 0.0, "second": 0.0}
+    turned = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=1, negative=True)
+    assert (turned["dark"], turned["light"]) == (0.0, 1.0)
     top = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=2)
     assert top == {"dark": 1.0, "light": 0.0, "constant": 0.0, "second": 1.0}
     with pytest.raises(ValueError, match="every answer would be right"):

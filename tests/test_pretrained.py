@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from tiny_linear_row import NAMES, ROW
 
-from benchmark import pipeline
+from benchmark import pipeline, tracks
 from benchmark.errors import BenchmarkError
 from benchmark.recipes import WeightsSpec
 from benchmark.records import VariantOnTrack
@@ -20,6 +20,8 @@ from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
 from benchmark.stages.pretrained import pretrained_row
 from benchmark.stages.train import train_row
+from leaderboard import build
+from leaderboard.rank import rank
 
 LOADS = """
 
@@ -60,6 +62,8 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
     given = tiny_linear_row.record()
     assert (given.trust, trained.trust) == ("re-evaluated", "rebuilt")
     assert given.training is None
+    assert build.times(Path("work/tiny"), rank([given], tracks.load("tiny"))).keys() == {given.row}
+    assert "training" not in build.times(Path("work/tiny"), rank([given], tracks.load("tiny")))[given.row]
     assert given.sha256["weights as given"] == checkpoint
     assert (given.clean, given.robust) == (trained.clean, trained.robust)
     with pytest.raises(BenchmarkError, match="trained elsewhere"):

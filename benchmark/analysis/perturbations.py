@@ -83,6 +83,7 @@ def semantic_content(
     eps: float,
     steps: int = 100,
     top: int = 5,
+    negative: bool = False,
     batch_size: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
@@ -93,6 +94,7 @@ def semantic_content(
         images: (n, c, h, w) in [0, 1]; `labels` (n,).
         classifiers: by name; each sees the rescaled perturbation.
         top: a class counts when it is among so many best (the thesis: 5 of 1,000). A tie counts against it.
+        negative: show classifiers the negative: on a black background PGD takes the thing away, which leaves its negative.
 
     Returns:
         The share of images, in [0, 1], by classifier.
@@ -106,6 +108,7 @@ def semantic_content(
     for start in range(0, len(labels), batch_size):
         x, y = images[start : start + batch_size], labels[start : start + batch_size]
         pictures = rescaled(perturbed(model, x, y, threat, steps=steps, seed=seed + start) - x, eps)
+        pictures = 1 - pictures if negative else pictures
         for name, classifier in classifiers.items():
             with torch.no_grad():
                 hits[name] += int(_among_best(classifier(pictures), y, top, name).sum())

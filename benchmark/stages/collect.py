@@ -18,7 +18,7 @@ from benchmark.errors import BenchmarkError
 from benchmark.pictured import Picture
 from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
 from benchmark.signals import Reliability
-from benchmark.stages.context import Entry, entry
+from benchmark.stages.context import Entry, entry, origin
 
 
 def collect_row(track: str, submission: str, variant: str) -> None:
@@ -110,7 +110,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         summary=row.submission.summary,
         paper=row.submission.paper,
         claims=tuple(c for c in row.submission.claims if c.variant in (None, row.variant)),
-        trust="rebuilt" if row.settings.training else "re-evaluated",
+        trust="re-evaluated" if origin(row.settings, row.track.name, row.row).weights else "rebuilt",
         division=facts[0].division,
         division_reasons=facts[0].division_reasons,
         n=merged.num_rows,

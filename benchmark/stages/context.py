@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -16,6 +16,9 @@ from benchmark import code, files, submissions, tracks
 from benchmark.errors import BenchmarkError, explain, near_miss
 from benchmark.recipes import misfit, too_far
 from benchmark.records import ADAPTIVE, AttackSpec, Engine, Frozen, Submission, Track, VariantOnTrack
+
+if TYPE_CHECKING:
+    from benchmark.studies import Grid
 
 WORK = Path("work")
 PARAMS = Path("params.yaml")
@@ -74,6 +77,13 @@ class Entry:
         """The suites that count for this row, in order: the track's, then the attacks brought against it."""
         return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
 
+    @property
+    def source(self) -> Path | None:
+        """The folder of the row whose weights training starts from."""
+        training = self.settings.training
+        start = training.init_from if training else None
+        return WORK / (start.track or self.track.name) / start.row if start else None
+
     def stages(self) -> list[str]:
         """The stages that this row goes through, in order."""
         attacks = [f"attack-{suite}" for suite in self.suites]
@@ -115,6 +125,14 @@ def study_folder(track: str, study: str) -> Path:
     return WORK / track / "studies" / study
 
 
+def starts(grid: Grid) -> list[Path]:
+    """The `train` folders of the rows whose weights a study's cells start from."""
+    rows = [Entry(grid.track, grid.submission, grid.study.variant, settings) for settings in grid.cells.values()]
+    for row in rows:
+        origin(row.settings, grid.track.name, str(grid.file))
+    return sorted({row.source / "train" for row in rows if row.source})
+
+
 def entry(track: str, submission: str, variant: str) -> Entry:
     """The row of this name; a BenchmarkError with the near miss for an unknown track, submission or variant."""
     loaded = submissions.load(submission)
@@ -128,11 +146,33 @@ def entry(track: str, submission: str, variant: str) -> Entry:
                 f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
                 "give it a `name`"
             )
+    origin(settings, track, place)
     wrong = misfit(settings.training, rules.data.shape) if settings.training else None
     wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
     if wrong:
         raise BenchmarkError(f"{place}: {wrong}")
     return Entry(rules, loaded, variant, settings)
+
+
+def origin(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
+    """The settings of the row at which a chain of fine-tuning starts: `settings` itself where there is none.
+
+    Raises:
+        BenchmarkError: a row of the chain does not exist, or the chain comes back to a row.
+    """
+    seen = []
+    while settings.training and (start := settings.training.init_from):
+        track = start.track or track
+        if (track, start.row) in seen:
+            raise BenchmarkError(f"{place}: init_from: {start.row} on {track} starts from itself in the end")
+        seen.append((track, start.row))
+        submission, _, variant = start.row.partition("-")
+        try:
+            tracks.load(track)
+            settings = submissions.settings(submissions.load(submission), variant, track)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{place}: init_from: {error}") from None
+    return settings
 
 
 def entry_of_row(track: str, row: str) -> Entry:

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from benchmark import submissions
+from benchmark import files, submissions
 from benchmark.data.images import Images, evaluation_split
-from benchmark.errors import BenchmarkError
+from benchmark.errors import BenchmarkError, near_miss
 from benchmark.stages.context import Entry
 
 Split = tuple[torch.Tensor, torch.Tensor]
@@ -54,6 +54,35 @@ def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:
     load_weights(model, path)
     submissions.check_output(model, row.submission.name, row.track)
     return model.to(device).eval().requires_grad_(False)
+
+
+def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:
+    """Puts the weights of another row, at `path`, into `model`, but for the parts named in `new`; the file's sha256.
+
+    Raises:
+        BenchmarkError: the file is missing, `new` names nothing of the model, or what is left differs by name or shape.
+    """
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` on its track to train that row")
+    stored, own = load_file(path), model.state_dict()
+    for part in new:
+        if not any(_within(name, (part,)) for name in own):
+            raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*own})}")
+    for name in sorted(own.keys() | stored.keys()):
+        if _within(name, new):
+            continue
+        shapes = [tuple(side[name].shape) if name in side else None for side in (stored, own)]
+        if shapes[0] != shapes[1]:
+            kinds = ["nothing" if shape is None else f"shape {shape}" for shape in shapes]
+            raise BenchmarkError(
+                f"init_from: {name} is {kinds[0]} in {path} and {kinds[1]} in this model; name it in `new` or mend it"
+            )
+    model.load_state_dict(own | {name: tensor for name, tensor in stored.items() if not _within(name, new)})
+    return files.sha256_file(path)
+
+
+def _within(name: str, parts: tuple[str, ...]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
 
 
 def load_weights(model: torch.nn.Module, path: Path) -> None:

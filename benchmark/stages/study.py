@@ -21,11 +21,11 @@ from benchmark.errors import BenchmarkError
 from benchmark.measures import Measured
 from benchmark.records import CertificateSpec, VariantOnTrack, to_json
 from benchmark.stages.certify import certified_radii
-from benchmark.stages.context import WORK, Entry, RunSettings, environment, run_settings, study_folder
+from benchmark.stages.context import WORK, Entry, RunSettings, environment, run_settings, starts, study_folder
 from benchmark.stages.model import evaluation_images, set_up
 from benchmark.stages.train import check_recipe, fit
 from benchmark.studied import BUILTIN, CellResult, MeasureSpec, Run, StudyResult
-from benchmark.studies import Grid
+from benchmark.studies import Grid, recipe
 
 
 def run_study(track: str, submission: str, name: str) -> None:
@@ -52,6 +52,7 @@ def run_study(track: str, submission: str, name: str) -> None:
         "evaluation": grid.track.evaluation.model_dump(),
         "run": settings.model_dump(),
         "data": files.read_json(WORK / track / "data" / "data.json"),
+        "starts": [_weights(start) for start in starts(grid)],
         "code": files.sha256_files(grid.code()),
         "torch": torch.__version__,
     }
@@ -61,6 +62,14 @@ def run_study(track: str, submission: str, name: str) -> None:
             seconds = _run(measuring, folder, inputs)
             files.put_folder(folder / "out", target)
             files.write_json(target.parent / "times" / f"{grid.id}.json", seconds)
+
+
+def _weights(start: Path) -> str:
+    """sha256 of the weights that cells start from."""
+    path = start / "model.safetensors"
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` on its track to train that row")
+    return files.sha256_file(path)
 
 
 def _own_measures(grid: Grid) -> ModuleType | None:
@@ -73,7 +82,7 @@ def _check(grid: Grid, own: ModuleType | None) -> None:
     for cell, settings in grid.cells.items():
         try:
             submissions.build_model(grid.submission, settings, grid.track)
-            check_recipe(settings.recipe)
+            check_recipe(recipe(settings))
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure in grid.study.measures:
@@ -193,7 +202,8 @@ def _train(row: Entry, settings: RunSettings, seed: int, folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "checkpoint.safetensors"
-    best, _, result = fit(row, settings.train.model_copy(update={"seed": seed}), checkpoint, lambda _: None)
+    run = settings.train.model_copy(update={"seed": seed})
+    best, _, result = fit(row, recipe(row.settings), run, checkpoint, lambda _: None)
     files.write(folder / "model.safetensors", save(best))
     files.write(folder / "training.json", to_json(result))
     checkpoint.unlink()

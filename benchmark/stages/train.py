@@ -17,7 +17,7 @@ from benchmark.data.images import load_split
 from benchmark.errors import BenchmarkError, near_miss
 from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
 from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
-from benchmark.stages.model import set_up, tensors
+from benchmark.stages.model import set_up, start_from, tensors
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
@@ -36,30 +36,31 @@ def train_row(track: str, submission: str, variant: str) -> None:
         "settings": row.settings.model_dump(mode="json", include={"model", "training"}),
         "run": run.model_dump(),
         "data": files.read_json(row.data / "data.json"),
+        "start": files.sha256_file(start) if (start := _start(row)) and start.exists() else "",
         "code": files.sha256_files(row.code("train")),
         "torch": torch.__version__,
     }
     with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
         if folder is not None:
-            _train(row, run, folder, inputs["code"])
+            _train(row, row.settings.training, run, folder, inputs["code"])
 
 
-def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, epochs = Clock(folder), row.settings.recipe.epochs
+def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_digest: str) -> None:
+    clock, epochs = Clock(folder), spec.epochs
 
     def on_epoch(done: Progressed) -> None:
         clock.lap()
         if done.epoch % max(1, epochs // 4) == 0:
             print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
 
-    best, done, result = fit(row, run, folder / "checkpoint.safetensors", on_epoch)
+    best, done, result = fit(row, spec, run, folder / "checkpoint.safetensors", on_epoch)
     out = folder / "out"
     files.write(out / "model.safetensors", save(best))
     files.write(out / "training.json", to_json(result))
     files.write_json(out / "history.json", _history(done))
     finish(row, "train", out, code_digest, clock)
     if done.epoch < epochs:
-        patience = row.settings.recipe.selection.patience
+        patience = spec.selection.patience
         print(f"{row.row}: stopped after epoch {done.epoch} of {epochs}, nothing better in {patience}")
     print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
     if result.overfitting:
@@ -67,10 +68,10 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
 
 
 def fit(
-    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
+    row: Entry, spec: TrainingSpec, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
 ) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
-    """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
-    spec, rules = row.settings.recipe, row.track.data
+    """Trains a network of the row by `spec`: its best weights, its history and what is said of it; resumes."""
+    rules = row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
@@ -79,8 +80,10 @@ def fit(
     watch = _watch(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
+    model, start = submissions.build_model(row.submission, row.settings, row.track), _start(row)
+    started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
     best, done = train(
-        submissions.build_model(row.submission, row.settings, row.track),
+        model,
         objective,
         spec,
         tensors(load_split(row.data, "train")),
@@ -99,6 +102,7 @@ def fit(
         selected_epoch=done.best_epoch,
         selected_by=scored.selected_by,
         validation_score=done.best_score,
+        init_sha256=started,
         overfitting=seen,
         **run.model_dump(),
     )
@@ -109,6 +113,10 @@ def check_recipe(spec: TrainingSpec) -> None:
     """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
     attacks = [_attack(attack) for attack in spec.attacks]
     _objective(spec, attacks[0] if spec.attack else None)
+
+
+def _start(row: Entry) -> Path | None:
+    return row.source / "train" / "model.safetensors" if row.source else None
 
 
 def _history(done: Progressed) -> dict[str, list[float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -21,8 +23,9 @@ def semantic_content(
     eps: float,
     steps: int = 100,
     top: int = 5,
+    negative: bool = False,
     track: str = "",
-    classifiers: dict[str, str] | None = None,
+    classifiers: Sequence[str] = (),
 ) -> dict[str, float]:
     """Table 9: the share of images whose class independent classifiers read off the perturbation that PGD finds.
 
@@ -30,14 +33,16 @@ def semantic_content(
         images: (n, c, h, w) in [0, 1]; `labels` (n,).
         eps: Linf radius in pixels of [0, 1].
         top: so many best answers count (the paper: 5 of 1,000 classes).
-        track: whose training images scikit-learn's classifiers are fitted to, where `classifiers` is not given.
-        classifiers: timm's names, each with its weights file; the paper's three on ImageNet.
+        negative: classifiers see the negative, for light things on black, such as digits; the paper does not.
+        track: whose training images scikit-learn's classifiers are fitted to, where no `classifiers` are given.
+        classifiers: timm's, each `<name>=<weights file>`; the paper's three on ImageNet.
 
     Returns:
         By classifier the share, and as `<classifier>, clean images` its accuracy on the images themselves.
     """
-    known = {n: timm_classifier(n, path) for n, path in classifiers.items()} if classifiers else _of(track, seed)
-    found = shares(model, images, labels, known, eps=eps, steps=steps, top=top, seed=seed)
+    pairs = [one.partition("=") for one in classifiers]
+    known = {name: timm_classifier(name, path) for name, _, path in pairs} or _of(track, seed)
+    found = shares(model, images, labels, known, eps=eps, steps=steps, top=top, negative=negative, seed=seed)
     with torch.no_grad():
         clean = {n: float((margins(c(images), labels) > 0).float().mean()) for n, c in known.items()}
     return found | {f"{name}, clean images": share for name, share in clean.items()}
