@@ -88,7 +88,8 @@ def full(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: f
     network = checked_copy(model)
     verdict = torch.zeros(len(images), dtype=torch.bool)
     for part, traced in dear_traces(network, images, labels, right(network, images, labels)):
-        verdict[part] = by_both(traced, torch.full((len(part),), radius, dtype=torch.float64))
+        traced.around = torch.full((len(part),), radius, dtype=torch.float64)
+        verdict[part] = by_both(traced, traced.around)
     return verdict
 
 
