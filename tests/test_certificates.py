@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -17,7 +18,14 @@ from benchmark.certificates.steps import exact_step
 from benchmark.certificates.trace import checked_copy, trace
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, almost_orthogonal
+from benchmark.layers.lipschitz import (
+    BoundedLinear,
+    NormalisedHead,
+    OrthogonalLinear,
+    SLLBlock,
+    almost_orthogonal,
+    hold,
+)
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 
@@ -323,3 +331,35 @@ def test_a_rival_with_the_label_s_own_row_is_a_tie() -> None:
     assert (certify(model, images, labels) > 0).all()
     model[-1].raw.data[2], model[-1].bias.data[2] = model[-1].raw.data[0], 5.0
     assert (certify(model, images, labels) == 0).all()
+
+
+def test_held_weights_follow_their_parameters() -> None:
+    model = network(0)
+    with pytest.raises(ValueError, match="learns"):
+        hold(network(0).requires_grad_(True))
+    fresh, images = [layer.weight for layer in (model[2], model[-1])], torch.rand(3, 1, 4, 4)
+    hold(model)
+    assert model[2].weight is model[2].weight
+    assert torch.equal(model[2].weight, fresh[0])
+    assert torch.equal(model[-1].weight, fresh[1])
+    assert torch.equal(copy.deepcopy(model).double()[6].scale, network(0).double()[6].scale)
+    model.load_state_dict(network(1).state_dict())
+    assert torch.equal(model(images), network(1)(images))
+
+
+def test_an_orthonormal_embedding_keeps_lengths_and_rounds_once() -> None:
+    torch.manual_seed(0)
+    for inputs, outputs in ((9, 4), (4, 9), (4, 4)):
+        layer = OrthogonalLinear(inputs, outputs).requires_grad_(False).eval()
+        layer.raw.normal_()
+        layer.bias.normal_()
+        weight = layer.weight if outputs <= inputs else layer.weight.mT
+        assert (weight @ weight.mT - torch.eye(len(weight))).abs().max() < 1e-7
+        assert torch.linalg.matrix_norm(weight, ord=2) <= 1 + 1e-12
+        x = 100 * torch.randn(50, 3, inputs)
+        gap = (layer(x).double() - copy.deepcopy(layer).double()(x.double())).flatten(1).norm(dim=1)
+        allowed = exact_step(copy.deepcopy(layer).double(), x.double()).rounding(torch.zeros(50).double())
+        assert (gap <= allowed).all()
+        assert allowed.max() < 1e-6 * x.norm()
+        trained = layer.train()(x)
+        assert torch.allclose(trained, layer.eval()(x), atol=1e-3)

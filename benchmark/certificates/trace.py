@@ -31,7 +31,7 @@ from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
-from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.lipschitz import NormalisedHead, hold
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,7 @@ class Trace:
 
     @cached_property
     def columns(self) -> list[torch.Tensor | None]:
-        """L_k at each step's input: (directions, n, *shape); None before the last of the leading linear layers.
-
-        The layers settle on what they push for the radius `around`; the bounds hold at any other.
-        """
+        """L_k at each step's input, settled for `around`: (directions, n, *shape); None before the last linear one."""
         n, now = len(self.margins), self.prefix.columns
         now = now.expand(-1, n, *now.shape[2:])
         columns: list[torch.Tensor | None] = [None] * self.prefix.layers
@@ -155,7 +152,8 @@ class Trace:
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
-            effort: "all"; "each" bounds remainders element by element, at the nominal slopes.
+            effort: "all"; "each" bounds remainders element by element, at the nominal slopes; "none" leaves those out, which
+                is no bound but shows the nominal gradient's part.
 
         Returns:
             (n, classes), or (n, r), upper bounds.
@@ -171,9 +169,11 @@ class Trace:
             leaning = step.lean(a, reach) if effort == "all" else None
             if leaning is not None:
                 part, a = leaning
+            elif effort == "all":
+                part, a = step.along(a, reach), self._pull(index, a)
             else:
-                part = (step.along if effort == "all" else step.along_each)(a, reach)
-                a = _of(self.gradients[index], rivals) if effort == "each" else self._pull(index, a)
+                part = step.along_each(a, reach) if effort == "each" else torch.zeros_like(later)
+                a = _of(self.gradients[index], rivals)
             later = later + part + sizes * roundings[index][:, None] * UP
             least = torch.minimum(least, (self._first_order(a, reach) + later) * UP)
         return least
@@ -237,7 +237,9 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
     refuse_hooks(model)
-    return copy.deepcopy(model).double().eval().requires_grad_(False)
+    network = copy.deepcopy(model).double().eval().requires_grad_(False)
+    hold(network)
+    return network
 
 
 def refuse_hooks(model: nn.Module) -> None:
