@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
+from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.records import DataSpec
 
@@ -36,6 +37,7 @@ def build(
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
 
     Args:
+        patch_size: side of the patches; 0 for text, an array (1, tokens, size) of one word's code a row around 1/2.
         qk_norm: bound of ||W_Q|| and ||W_K||.
         vo_norm: bound c < 1 of ||W_V|| and ||W_O||.
         radius: R of the projection before each attention block.
@@ -48,9 +50,7 @@ def build(
     Raises:
         ValueError: patches do not tile the image, heads do not divide the width, or an option is none of those named.
     """
-    channels, height, side = data.shape
-    if height % patch_size or side % patch_size:
-        raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    layers, tokens, size = _cut(data.shape, patch_size)
     _one_of(embedding, "embedding", "linear", "sll")
     _one_of(pooling, "pooling", "mean", "class_token")
 
@@ -58,8 +58,7 @@ def build(
         neurons = hidden or 2 * width
         return SmoothSLLBlock(width, neurons, bend=bend) if bend else SLLBlock(width, neurons)
 
-    tokens = (height // patch_size) * (side // patch_size)
-    layers: list[nn.Module] = [Patchify(patch_size), BoundedLinear(channels * patch_size**2, width)]
+    layers.append(BoundedLinear(size, width))
     layers += [sll()] if embedding == "sll" else []
     if pooling == "class_token":
         layers, tokens = [*layers, ClassToken(width)], tokens + 1
@@ -69,6 +68,18 @@ def build(
         layers += [LayerProject(math.sqrt(width)), sll()] if between else [sll()]
     pool = TakeToken() if pooling == "class_token" else MeanPool()
     return nn.Sequential(*layers, pool, NormalisedHead(width, data.classes))
+
+
+def _cut(shape: tuple[int, int, int], patch_size: int) -> tuple[list[nn.Module], int, int]:
+    """The layers that make tokens of an input, how many, and their size."""
+    channels, height, side = shape
+    if not patch_size:
+        if channels != 1:
+            raise ValueError(f"patch_size 0 is for text of shape (1, tokens, size), not {shape}")
+        return [Normalise(0.5, 1.0), nn.Flatten(1, 2)], height, side
+    if height % patch_size or side % patch_size:
+        raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    return [Patchify(patch_size)], (height // patch_size) * (side // patch_size), channels * patch_size**2
 
 
 def _one_of(value: str, name: str, *known: str) -> None:
