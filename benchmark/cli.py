@@ -78,9 +78,10 @@ def pipeline(
 
 @app.command(name="list")
 def list_rows() -> None:
-    """List tracks and the rows that enter them."""
-    from benchmark import submissions, tracks
+    """List tracks, the rows that enter them, and the studies on them."""
+    from benchmark import studies, submissions, tracks
 
+    grids = studies.load_all()
     for name in tracks.names():
         rows = submissions.rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
@@ -88,6 +89,8 @@ def list_rows() -> None:
             console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
         if not rows:
             console.print("  no submission yet")
+        for grid in [grid for grid in grids if grid.track.name == name]:
+            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source})")
 
 
 @app.command()
@@ -195,13 +198,48 @@ def attack(
 
 
 @app.command()
-def publish(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
-    """Copy a row's Record to leaderboard/results/, where git and reviewers see it."""
-    from benchmark import files
-    from benchmark.records import to_json
+def study(
+    submission: Annotated[str, typer.Argument(help="<submission>")],
+    name: Annotated[str, typer.Argument(help="One of its studies.")],
+) -> None:
+    """Do a paper's table or figure again: train and measure what is not done yet, then print it."""
+    from benchmark.repro import repro_study
+    from benchmark.stages.published import collect_study
+    from leaderboard.studies import table as tabulate
 
-    path = Path("leaderboard/results") / track / f"{row}.json"
-    files.write(path, to_json(_record(track, row)))
+    grid = repro_study(submission, name, console.print)
+    found = tabulate(collect_study(grid))
+    shown = Table(
+        "setting", *(column.title for column in found.columns), title=f"{grid.study.title} ({grid.study.source})"
+    )
+    for line in found.lines:
+        texts = [
+            f"{c.text(e.mean)} ({c.text(min(e.values))} to {c.text(max(e.values))})"
+            for c, e in zip(found.columns, line.entries, strict=True)
+        ]
+        shown.add_row(line.cell, *texts)
+    console.print(shown)
+    console.print("\n".join(found.words))
+
+
+@app.command()
+def publish(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> with --study")],
+    track: TrackOption = "digits",
+    study: Annotated[str, typer.Option(help="Publish this study of the submission; its track is its own.")] = "",
+) -> None:
+    """Copy a row's Record, or a study, to leaderboard/results/, where git and reviewers see it."""
+    from benchmark import files, studies
+    from benchmark.records import to_json
+    from benchmark.stages.context import PUBLISHED
+    from benchmark.stages.published import collect_study
+
+    if study:
+        grid = studies.load(row, study)
+        path, text = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json", to_json(collect_study(grid))
+    else:
+        path, text = PUBLISHED / track / f"{row}.json", to_json(_record(track, row))
+    files.write(path, text)
     console.print(f"wrote {path}; commit it")
 
 

@@ -30,12 +30,12 @@ def explain(error: ValidationError, model: type[BaseModel], source: str) -> Benc
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])  # a typo also leaves a key missing
     where = ".".join(str(part) for part in first["loc"]) or "the file"
     if first["type"] == "extra_forbidden":
-        known = _fields_at(model, first["loc"][:-1])
+        known = fields_at(model, first["loc"][:-1])
         return BenchmarkError(f"{source}: unknown key {where!r}{near_miss(str(first['loc'][-1]), known)}")
     return BenchmarkError(f"{source}: {where}: {first['msg'].removeprefix('Value error, ')}")
 
 
-def _fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
+def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
     """Names of the fields that the model at `path` inside `model` has; empty when it is no model."""
     current: Any = model
     for part in path:

@@ -12,10 +12,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from benchmark import code, files, submissions, tracks
+from benchmark import code, files, studies, submissions, tracks
 from benchmark.headline import headline_names
 from benchmark.records import ADAPTIVE, Track
-from benchmark.stages.context import PARAMS, WORK, Entry, entry
+from benchmark.stages.context import PARAMS, PUBLISHED, WORK, Entry, entry, study_folder
+from benchmark.studied import RUN_KEYS
+from benchmark.studies import Grid
+from benchmark.tracks import read_yaml
 
 FOLDER = Path("pipelines")
 DEFAULT_TRACK = "digits"
@@ -35,6 +38,11 @@ def row_file(track: str, row: str) -> Path:
     return FOLDER / track / row / "dvc.yaml"
 
 
+def study_file(track: str, study: str) -> Path:
+    """The dvc.yaml of a study, named `<submission>-<study>`; no other stage depends on it."""
+    return FOLDER / track / "_studies" / study / "dvc.yaml"
+
+
 def generate() -> dict[Path, str]:
     """Every generated file and what it should hold. Tracks without a submission have none."""
     generated: dict[Path, str] = {}
@@ -49,6 +57,9 @@ def generate() -> dict[Path, str]:
         for row in rows:
             stages = {stage: _row_stage(row, stage) for stage in row.stages()}
             generated[row_file(name, row.row)] = _text(row_file(name, row.row), stages)
+    for grid in studies.load_all():
+        file = study_file(grid.track.name, grid.id)
+        generated[file] = _text(file, {"study": _study_stage(grid)})
     return generated
 
 
@@ -73,7 +84,8 @@ def write() -> list[str]:
 
 
 def _orphans(wanted: dict[Path, str]) -> list[Path]:
-    return sorted(path for path in FOLDER.glob("*/*/dvc.yaml") if path not in wanted)
+    found = [*FOLDER.glob("*/*/dvc.yaml"), *FOLDER.glob("*/_studies/*/dvc.yaml")]
+    return sorted(path for path in found if path not in wanted)
 
 
 def _text(path: Path, stages: dict[str, Any], *, board_of: Track | None = None) -> str:
@@ -150,10 +162,32 @@ def _row_stage(row: Entry, stage: str) -> dict[str, Any]:
     return described | ({"params": params} if params else {})
 
 
+def _study_stage(grid: Grid) -> dict[str, Any]:
+    """Its outs follow from what is run alone: a title, claim or figure that changes costs no training."""
+    asked = [key for key in read_yaml(grid.file) if key in RUN_KEYS]
+    submission_file = f"submissions/{grid.submission.name}/submission.yaml"
+    place = f"variants.{grid.study.variant}.tracks.{grid.track.name}"
+    base = submissions.settings(grid.submission, grid.study.variant, grid.track.name)
+    certificate = [f"{place}.certificate"] if base.certificate else []
+    return {
+        "cmd": f"{PYTHON}.study {grid.track.name} {grid.submission.name} {grid.name}",
+        "deps": [*_paths(grid.code()), str(WORK / grid.track.name / "data")],
+        "params": [
+            {str(PARAMS): ["train", "evaluate"]},
+            {_track_file(grid.track.name): ["evaluation"]},
+            {submission_file: [f"{place}.{key}" for key in ("model", "training")] + certificate},
+            {grid.file.as_posix(): asked},
+        ],
+        "outs": [str(study_folder(grid.track.name, grid.id))],
+    }
+
+
 def _board_stage(track: Track, rows: list[Entry]) -> dict[str, Any]:
     folder = WORK / track.name
+    published = sorted(PUBLISHED.glob(f"{track.name}/studies/*.json"))
     deps = [*_paths(code.closure(Path("leaderboard/build.py"))), "leaderboard/templates", "leaderboard/static"]
     deps += [str(FOLDER / track.name / "rows.json"), _track_file(track.name), *(str(r.folder / "record") for r in rows)]
+    deps += _paths(published)
     return {
         "cmd": f"python -m leaderboard.build {track.name}",
         "deps": deps,

@@ -20,9 +20,10 @@ from typing import Any
 import psutil
 import yaml
 
-from benchmark import pipeline, submissions, tracks
+from benchmark import pipeline, studies, submissions, tracks
 from benchmark.errors import BenchmarkError
 from benchmark.stages.context import WORK
+from benchmark.studies import Grid
 
 LOGS = WORK / "logs"
 Report = Callable[[str], None]
@@ -55,6 +56,20 @@ def repro(track: str, jobs: int, report: Report) -> None:
     # DVC keeps no times, so a board that it brought back from its cache lacks them
     subprocess.run([sys.executable, "-m", "leaderboard.build", track, "times"], check=True)
     report(f"done: open {WORK / track / 'site' / 'index.html'}")
+
+
+def repro_study(submission: str, name: str, report: Report) -> Grid:
+    """Brings a study up to date, with the data that it needs and nothing else.
+
+    Raises:
+        BenchmarkError: the same, or a study that does not load.
+    """
+    grid = studies.load(submission, name)
+    mend_rwlock(report)
+    for line in pipeline.write():
+        report(line)
+    _dvc(["repro", str(pipeline.study_file(grid.track.name, grid.id))], f"{grid.track.name}-{grid.id}", report)
+    return grid
 
 
 def _run_rows(track: str, rows: list[str], jobs: int, report: Report) -> None:

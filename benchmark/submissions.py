@@ -56,14 +56,8 @@ def _check_parts(submission: Submission) -> None:
     for variant_name, variant in submission.variants.items():
         for track, entry in variant.tracks.items():
             place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
-            parts = [("tracks", track), ("training", entry.training.objective)]
-            parts += [("attacks", spec.attack) for spec in entry.training.attacks]
-            if entry.certificate:
-                parts.append(("certificates", entry.certificate.name))
-            for kind, part in parts:
-                known = _parts(kind)
-                if part not in known:
-                    raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+            check_part("tracks", track, place)
+            check_settings(entry, place)
             own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
             for spec in entry.adaptive:
                 if spec.attack not in own | _parts("attacks"):
@@ -73,6 +67,22 @@ def _check_parts(submission: Submission) -> None:
                     raise BenchmarkError(
                         f"{place}: its own {spec.attack}.py would pass for AutoAttack; rename the file"
                     )
+
+
+def check_settings(entry: VariantOnTrack, place: str) -> None:
+    """A BenchmarkError, which says at what `place`, for an objective, attack or certificate of which there is no file."""
+    check_part("training", entry.training.objective, place)
+    for spec in entry.training.attacks:
+        check_part("attacks", spec.attack, place)
+    if entry.certificate:
+        check_part("certificates", entry.certificate.name, place)
+
+
+def check_part(kind: str, part: str, place: str) -> None:
+    """The same of one: `kind` is tracks, training, attacks or certificates."""
+    known = _parts(kind)
+    if part not in known:
+        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
 
 
 def _parts(kind: str) -> set[str]:
@@ -111,6 +121,11 @@ def method(name: str) -> ModuleType:
     if not callable(getattr(module, "build", None)):
         raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
     return module
+
+
+def module(name: str, file: str) -> ModuleType:
+    """Another file of the submission, such as `measures`, as a module; a BenchmarkError when it does not import."""
+    return _module(FOLDER / name / f"{file}.py")
 
 
 def _module(path: Path) -> ModuleType:
@@ -176,7 +191,12 @@ def build(submission: Submission, variant: str, track: Track):
     Raises:
         BenchmarkError: build refuses its options, or the model returns a wrong shape or something that is not finite.
     """
-    options = settings(submission, variant, track.name).model
+    return build_model(submission, settings(submission, variant, track.name), track)
+
+
+def build_model(submission: Submission, entry: VariantOnTrack, track: Track):
+    """The same by settings, which may be those of no variant."""
+    options = entry.model
     try:
         model = method(submission.name).build(track.data, **options)
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words

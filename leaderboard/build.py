@@ -28,11 +28,14 @@ from safetensors.numpy import load_file
 
 from benchmark.headline import headline
 from benchmark.records import Record, Track
+from leaderboard import studies
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
+from leaderboard.study_charts import figures
 
 HERE = Path(__file__).parent
 WORK = Path("work")
+PUBLISHED = HERE / "results"
 PICTURES = 12  # images shown on a model's page
 
 
@@ -115,6 +118,7 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
     _write(site / "index.html", pages.get_template("board.html").render(root="", **shown))
+    tables = [studies.table(published) for published in studies.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row
         evidence = pq.read_table(source / "evidence.parquet")
@@ -123,6 +127,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path) -> None:
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)
+        details["studies"] = [
+            (t, figures(t), studies.sheets(t)) for t in tables if t.study.result.submission == row.record.submission
+        ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)
 

@@ -18,6 +18,7 @@ ALLOWED = {
     "signals": {"threats"},
     "recipes": {"threats"},
     "records": {"threats", "certified", "corrupted", "signals", "recipes"},
+    "studied": {"threats", "certified", "recipes"},
     "headline": {"records"},
     "errors": set(),
     "files": {"errors"},
@@ -29,10 +30,12 @@ ALLOWED = {
     "attacks": BASE | {"data", "layers", "attacks", "verdicts"},
     "certificates": BASE | {"data", "layers", "certificates"},
     "submissions": BASE | {"tracks"},
+    "studies": BASE | {"code", "studied", "submissions", "tracks"},
     "scratch": {"files"},
     "verdicts": BASE,
     "inspection": BASE | {"training"},
     "evaluate": BASE | {"inspection", "training", "verdicts"},
+    "measures": BASE | {"evaluate", "studied"},
     "auto_attack": BASE | {"evaluate", "inspection"},
     "audit": BASE | {"attacks", "audit", "certificates", "evaluate", "layers", "training", "verdicts"},
     "reliability": BASE | {"attacks", "evaluate", "reliability", "training", "verdicts"},
@@ -79,9 +82,9 @@ def test_no_submission_is_imported_by_name(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sources("leaderboard"), ids=str)
-def test_leaderboard_imports_only_records_and_headline(path: Path) -> None:
+def test_leaderboard_imports_only_records_studied_and_headline(path: Path) -> None:
     local = {name for name in imported(path) if name.split(".")[0] == "benchmark"}
-    assert local <= {"benchmark.records", "benchmark.headline"}
+    assert local <= {"benchmark.records", "benchmark.studied", "benchmark.headline"}
 
 
 @pytest.mark.parametrize("path", sources("submissions"), ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -53,14 +54,22 @@ def attention_ascent(
     def layer(z: torch.Tensor) -> torch.Tensor:
         return attention(z, w_q, w_k, w_v, w_o, residual=residual, query_bias=query_bias)
 
-    clean, best = layer(x), torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    clean = layer(x)
+    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=steps, starts=starts)
+
+
+def sphere_ascent(
+    change: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, radius: float, *, steps: int = 60, starts: int = 3
+) -> torch.Tensor:
+    """The largest `change` (batch, tokens, d) to (batch,) found on the sphere around x by projected gradient ascent."""
+    best = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     for seed in range(starts):
         move = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
         for _ in range(steps):
             move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
-            change = (layer(x + move) - clean).flatten(1).norm(dim=1)
-            best = torch.maximum(best, change.detach())
-            (gradient,) = torch.autograd.grad(change.sum(), move)
+            found = change(x + move)
+            best = torch.maximum(best, found.detach())
+            (gradient,) = torch.autograd.grad(found.sum(), move)
             size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
             move = (move + 2 * radius * gradient / size).detach()
     return best

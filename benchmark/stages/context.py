@@ -19,6 +19,7 @@ from benchmark.records import ADAPTIVE, AttackSpec, Engine, Frozen, Submission, 
 
 WORK = Path("work")
 PARAMS = Path("params.yaml")
+PUBLISHED = Path("leaderboard/results")  # records and studies that git keeps
 
 
 class TrainRun(Frozen):
@@ -102,6 +103,11 @@ class Entry:
         if kind == "certify" and self.settings.certificate:
             entries.append(package / "certificates" / f"{self.settings.certificate.name}.py")
         return code.closure(*entries)
+
+
+def study_folder(track: str, study: str) -> Path:
+    """Where the results of `<submission>-<study>` stand."""
+    return WORK / track / "studies" / study
 
 
 def entry(track: str, submission: str, variant: str) -> Entry:

@@ -43,30 +43,49 @@ def train_row(track: str, submission: str, variant: str) -> None:
 
 
 def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, spec, rules = Clock(folder), row.settings.training, row.track.data
+    clock, epochs = Clock(folder), row.settings.training.epochs
+
+    def on_epoch(done: Progressed) -> None:
+        clock.lap()
+        if done.epoch % max(1, epochs // 4) == 0:
+            print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
+
+    best, done, result = fit(row, run, folder / "checkpoint.safetensors", on_epoch)
+    out = folder / "out"
+    files.write(out / "model.safetensors", save(best))
+    files.write(out / "training.json", to_json(result))
+    files.write_json(out / "history.json", _history(done))
+    finish(row, "train", out, code_digest, clock)
+    if done.epoch < epochs:
+        patience = row.settings.training.selection.patience
+        print(f"{row.row}: stopped after epoch {done.epoch} of {epochs}, nothing better in {patience}")
+    print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
+    if result.overfitting:
+        print(f"{row.row}: {result.overfitting.words}")
+
+
+def fit(
+    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
+) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
+    """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
+    spec, rules = row.settings.training, row.track.data
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
         spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
     )
     watch = _watch(spec.attack, attack) if spec.attack and attack else None
-
-    def on_epoch(done: Progressed) -> None:
-        clock.lap()
-        if done.epoch % max(1, spec.epochs // 4) == 0:
-            print(f"{row.row}: epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}", flush=True)
-
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     best, done = train(
-        submissions.build(row.submission, row.variant, row.track),
+        submissions.build_model(row.submission, row.settings, row.track),
         objective,
         spec,
         tensors(load_split(row.data, "train")),
         validation,
         fabric=_fabric(run),
         seed=run.seed,
-        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint=checkpoint,
         scored=scored,
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
         watch=watch,
@@ -81,18 +100,13 @@ def _train(row: Entry, run: TrainRun, folder: Path, code_digest: str) -> None:
         overfitting=seen,
         **run.model_dump(),
     )
-    out = folder / "out"
-    files.write(out / "model.safetensors", save(best))
-    files.write(out / "training.json", to_json(result))
-    files.write_json(out / "history.json", _history(done))
-    finish(row, "train", out, code_digest, clock)
-    if done.epoch < spec.epochs:
-        print(
-            f"{row.row}: stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {spec.selection.patience}"
-        )
-    print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
-    if seen:
-        print(f"{row.row}: {seen.words}")
+    return best, done, result
+
+
+def check_recipe(spec: TrainingSpec) -> None:
+    """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
+    attacks = [_attack(attack) for attack in spec.attacks]
+    _objective(spec, attacks[0] if spec.attack else None)
 
 
 def _history(done: Progressed) -> dict[str, list[float]]:

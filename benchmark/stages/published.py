@@ -1,0 +1,41 @@
+"""What `rvb publish` copies of a study: its results with what its file says of them now. No DVC stage."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from benchmark import files
+from benchmark.errors import BenchmarkError
+from benchmark.stages.context import study_folder
+from benchmark.studied import PublishedStudy, StudyResult
+from benchmark.studies import Grid
+
+
+def collect_study(grid: Grid) -> PublishedStudy:
+    """The results in work/ under the study's present title, claims and figure.
+
+    Raises:
+        BenchmarkError: no results yet, or results of other cells, seeds, images or settings than the study asks for now.
+    """
+    path, again = (
+        study_folder(grid.track.name, grid.id) / "study.json",
+        f"run `rvb study {grid.submission.name} {grid.name}`",
+    )
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; {again}")
+    try:
+        result = StudyResult.model_validate(files.read_json(path))
+    except ValidationError as error:
+        raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
+    settings = {cell.name: cell.settings for cell in result.cells}
+    wanted = {name: s.model_dump(mode="json", exclude={"adaptive"}) for name, s in grid.cells.items()}
+    seeds = {run.seed for run in result.runs}
+    labels = {label.partition(": ")[0] for label in result.runs[0].values}
+    if (
+        settings != wanted
+        or seeds != {*grid.study.seeds}
+        or labels != {measure.label for measure in grid.study.measures}
+        or (result.n, result.track_version) != (grid.images, grid.track.version)
+    ):
+        raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
+    return PublishedStudy(study=grid.study, result=result)

@@ -1,0 +1,188 @@
+"""A study's figure as inline SVG: bars with the spread of seeds, lines over an axis, curves. Pure, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from benchmark.studied import last_word
+from leaderboard.charts import ticks
+from leaderboard.studies import Column, Entry, Table
+
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
+BAR = 24
+COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line: a mean and a spread at some of the places."""
+
+    label: str
+    points: tuple[tuple[float, Entry], ...]  # place on the axis, values of the seeds there
+
+
+def figures(table: Table) -> list[tuple[str, Markup]]:
+    """(caption, chart) of a study; none where it asks for none or nothing fits."""
+    figure = table.study.study.figure
+    if figure is None:
+        return []
+    chosen = [
+        (i, column) for i, column in enumerate(table.columns) if not figure.measures or column.label in figure.measures
+    ]
+    spread = "Points are seeds, their mean is the {}."
+    if figure.draw == "bars":
+        return [(f"{column.title}. {spread.format('bar')}", _bars(table, i, column)) for i, column in chosen]
+    if figure.draw == "lines":
+        flat = [(i, column) for i, column in chosen if column.x is None]
+        return [(f"{c.title}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
+    labels = dict.fromkeys(column.label for _, column in chosen if column.x is not None)
+    if figure.draw == "together":
+        where = {column.x for _, column in chosen if column.x is not None}
+        fits = [label for label in labels if {c.x for _, c in chosen if c.label == label} == where]
+        return [
+            (f"{line.cell}. {spread.format('line')}", _together(table, place, fits))
+            for place, line in enumerate(table.lines)
+        ]
+    return [(f"{label}. {spread.format('line')}", _curves(table, label)) for label in labels]
+
+
+def _bars(table: Table, index: int, column: Column) -> Markup:
+    """One bar a cell, from 0 to the mean, with its seeds on it; the claimed number as a small cross."""
+    scale, values = 100 if column.share else 1, [v for line in table.lines for v in line.entries[index].values]
+    axis = [0.0, 20, 40, 60, 80, 100] if column.share else ticks(min(0.0, *values), max(0.0, *values))
+    longest = max(len(line.cell) for line in table.lines)
+    left = min(230, 14 + 6.4 * longest)
+    height = TOP + BAR * len(table.lines) + BOTTOM
+
+    def x(value: float) -> float:
+        return round(left + (WIDTH - left - RIGHT) * (scale * value - axis[0]) / (axis[-1] - axis[0]), 1)
+
+    parts = [
+        Markup(
+            '<line class="grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
+            '<text x="{0}" y="{3}" text-anchor="middle">{4:g}</text>'
+        ).format(x(tick / scale), TOP, height - BOTTOM, height - BOTTOM + 16, tick)
+        for tick in axis
+    ]  # fmt: skip
+    for place, line in enumerate(table.lines):
+        entry, y = line.entries[index], TOP + BAR * (place + 0.5)
+        start, end = sorted((x(0), x(entry.mean)))
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="end">{}</text><rect class="bar" x="{}" y="{}" width="{}" height="{}"/>')
+            .format(left - 8, y + 4, _short(line.cell), start, y - 8, max(end - start, 0.5), 16)
+        )  # fmt: skip
+        parts += [_dot(x(v), y, f"{line.cell}: {column.text(v)}") for v in entry.values]
+        if entry.claimed is not None:
+            parts.append(
+                Markup('<path class="claim" d="M{0} {1}l6 6m0 -6l-6 6"><title>claimed: {2}</title></path>')
+                .format(x(entry.claimed) - 3, y - 3, column.text(entry.claimed))
+            )  # fmt: skip
+    return _svg(
+        column.title, table.lines, index, column, parts, height, column.title + (", percent" if column.share else "")
+    )
+
+
+def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
+    """Lines over the levels of `axis`, evenly spaced, one for each combination of the other axes."""
+    cells = table.study.result.cells
+    levels = list(dict.fromkeys(cell.levels[axis] for cell in cells))
+    groups: dict[str, list[tuple[float, Entry]]] = {}
+    for cell, line in zip(cells, table.lines, strict=True):
+        others = [f"{last_word(k)} {v}" if k != "cell" else v for k, v in cell.levels.items() if k != axis]
+        place = (levels.index(cell.levels[axis]) + 0.5) / len(levels)
+        groups.setdefault(", ".join(others), []).append((place, line.entries[index]))
+    series = [Series(label, tuple(points)) for label, points in groups.items()]
+    places = [((i + 0.5) / len(levels), level) for i, level in enumerate(levels)]
+    return _plot(table, index, column, series, places, last_word(axis))
+
+
+def _curves(table: Table, label: str) -> Markup:
+    """One line a cell over the places of a curve, to scale."""
+    chosen, at, places = _places(table, label)
+    series = [
+        Series(line.cell, tuple((place, line.entries[i]) for place, (i, _) in zip(at, chosen, strict=True)))
+        for line in table.lines
+    ]
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+
+
+def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
+    """Of one cell, one line a curve, all over the same places."""
+    entries, series = table.lines[cell].entries, []
+    for label in labels:
+        chosen, at, places = _places(table, label)
+        series.append(Series(label, tuple((p, entries[i]) for p, (i, _) in zip(at, chosen, strict=True))))
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+
+
+def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[float], list[tuple[float, str]]]:
+    """The columns of a curve, where they stand on the axis, and the marks of the axis."""
+    chosen = [(i, column) for i, column in enumerate(table.columns) if column.label == label]
+    where = [column.x or 0.0 for _, column in chosen]
+    low, span = min(where), (max(where) - min(where)) or 1.0
+    at = [0.03 + 0.94 * (x - low) / span for x in where]
+    return chosen, at, [(at[i], f"{where[i]:.3g}") for i in range(0, len(where), max(1, len(where) // 6))]
+
+
+def _plot(
+    table: Table, index: int, column: Column, series: Sequence[Series], places: list[tuple[float, str]], x_label: str
+) -> Markup:
+    scale = 100 if column.share else 1
+    values = [v for line in series for _, entry in line.points for v in entry.values]
+    axis = [0.0, 20, 40, 60, 80, 100] if column.share else ticks(min(0.0, *values), max(values))
+    legend = 16 * len(series) if len(series) > 1 else 0
+    bottom, height = 250, 250 + BOTTOM + legend
+
+    def y(value: float) -> float:
+        return round(bottom - (bottom - TOP) * (scale * value - axis[0]) / (axis[-1] - axis[0]), 1)
+
+    def x(place: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * place, 1)
+
+    parts = [
+        Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{:g}</text>')
+        .format(LEFT, WIDTH - RIGHT, y(tick / scale), y(tick / scale), LEFT - 6, y(tick / scale) + 4, tick)
+        for tick in axis
+    ]  # fmt: skip
+    parts += [
+        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(x(p), bottom + 16, word)
+        for p, word in places
+    ]
+    for number, line in enumerate(series):
+        spots = " ".join(f"{x(p)},{y(entry.mean)}" for p, entry in line.points)
+        dots = Markup("").join(
+            _dot(x(p), y(v), f"{line.label}: {column.text(v)}") for p, entry in line.points for v in entry.values
+        )
+        kind, foot = f"s{number % COLOURS}", height - legend + 16 * number - 6
+        parts.append(Markup('<g class="{}"><polyline points="{}"/>{}').format(kind, spots, dots))
+        if legend:
+            parts.append(
+                Markup('<polyline points="{0},{1} {2},{1}"/><text x="{3}" y="{4}">{5}</text>')
+                .format(LEFT, foot, LEFT + 28, LEFT + 34, foot + 4, _short(line.label, 64))
+            )  # fmt: skip
+        parts.append(Markup("</g>"))
+    return _svg(column.label, table.lines, index, column, parts, height, x_label, bottom + 33)
+
+
+def _dot(x: float, y: float, title: str) -> Markup:
+    return Markup('<circle cx="{}" cy="{}" r="2.5"><title>{}</title></circle>').format(x, y, title)
+
+
+def _short(text: str, most: int = 34) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _svg(
+    title: str, lines, index: int, column: Column, parts: list[Markup], height: float, label: str, at: float = 0
+) -> Markup:
+    means = "; ".join(f"{line.cell}: {column.text(line.entries[index].mean)}" for line in lines)
+    return Markup(
+        '<svg class="chart study" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{title}. {means}">'
+        '{parts}<text x="{x}" y="{y}" text-anchor="middle">{label}</text></svg>'
+    ).format(
+        w=WIDTH, h=height, title=title, means=means, parts=Markup("").join(parts), x=WIDTH / 2, y=at or height - 8,
+        label=label,
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""Studies: grids from their files, refused with one line when something is wrong, run, resumed and published."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tiny_linear_row
+import tiny_study
+from tiny_project import Project
+
+from benchmark import pipeline, studies, submissions, tracks
+from benchmark.errors import BenchmarkError
+from benchmark.measures import own
+from benchmark.records import to_json
+from benchmark.stages import study as stage
+from benchmark.stages.data import prepare_data
+from benchmark.stages.published import collect_study
+from benchmark.studied import MeasureSpec, PublishedStudy, Study
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project whose linear model has a study, its data prepared, as working directory."""
+    made = tiny_linear_row.new(tmp_path / "project")
+    tiny_study.add(made)
+    monkeypatch.chdir(made.root)
+    return made
+
+
+@pytest.fixture
+def loading(tmp_path, monkeypatch):
+    """The same study alone, in place of all submissions: quicker, for what runs nothing."""
+    made = Project(tmp_path)
+    for folder, file, text in (
+        ("submissions/Tiny2026Linear", "submission.yaml", tiny_linear_row.SUBMISSION),
+        ("tracks", "tiny.yaml", tiny_linear_row.TRACK),
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / file).write_text(text)
+    monkeypatch.setattr(submissions, "FOLDER", tmp_path / "submissions")
+    monkeypatch.setattr(tracks, "FOLDER", tmp_path / "tracks")
+    tiny_study.add(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("seeds:", "seed:"), "unknown key 'seed'; did you mean 'seeds'?"),
+        (("  - {measure: clean}", "  - {measur: clean}"), "unknown key 'measures.0.measur'; did you mean 'measure'?"),
+        (
+            ("training.learning_rate:", "training.learning_rat:"),
+            "cell 'slower, bias on': 'training.learning_rat' names no setting; did you mean 'training.learning_rate'?",
+        ),
+        (("training.learning_rate:", "trainin.learning_rate:"), "did you mean 'training.learning_rate'?"),
+        (
+            ("training.learning_rate: 0.001", "training.learning_rate: -1"),
+            "cell 'slower, bias on': training.learning_rate",
+        ),
+        (
+            ("training.learning_rate: 0.001", "training.objective: tradez"),
+            "no training file named 'tradez'; did you mean 'trades'?",
+        ),
+        (
+            ("training.learning_rate: 0.001", "training.attack.eps: 0.1"),
+            "changes a part of 'attack', which the variant does not have",
+        ),
+        (("training.learning_rate: 0.001", "adaptive: []"), "'adaptive' names no setting"),
+        (("model.bias", "model.bia"), "build of Tiny2026Linear has no option 'bia'; did you mean 'bias'?"),
+        (("measure: confidence", "measure: confidense"), "measure 'confidense': no measure of that name"),
+        (("measure: clean}", "measure: seconds}"), "times are no results"),
+        (("measure: clean}", "measure: clean, radii: [0.1]}"), "needs `radii`"),
+        (
+            ("measure: clean}", "measure: certified, name: clean, radii: [0.1]}"),
+            "declares no certificate; name one in the measure",
+        ),
+        (("attack: pgd,", "attack: pdg,"), "measure 'PGD': no attacks file named 'pdg'; did you mean 'pgd'?"),
+        (("norm: L2, eps: 0.5", "norm: Linf, eps: 8"), "pixels in [0, 1]"),
+        (("norm: L2, eps: 0.5", "norm: L2, eps: 9"), "the diameter of 1x8x8 images"),
+        (
+            ("slower, bias off: {", "slower, bias of: {"),
+            "claims: no cell 'slower, bias of'; did you mean 'slower, bias off'?",
+        ),
+        (("{clean: 0.25}", "{clear: 0.25}"), "no measure 'clear'; did you mean 'clean'?"),
+        (("images: 10", "images: 21"), "images 21 are more than the 20 of tiny"),
+        (("seeds: [0, 1]", "seeds: [0, 0]"), "the seed 0 stands twice"),
+        (("name: slower", "name: as it is"), "the cell as it is, bias on stands twice"),
+        (("draw: bars", "draw: lines, x: model.width"), "figure.x 'model.width' is no axis"),
+        (("variant: small", "variant: smal"), "has no variant 'smal'; did you mean 'small'?"),
+        (("track: tiny", "track: tinny"), "unknown track 'tinny'; did you mean 'tiny'?"),
+    ],
+)
+def test_a_bad_study_gets_one_clear_line(loading, change, message) -> None:
+    tiny_study.add(loading, change)
+    with pytest.raises(BenchmarkError) as raised:
+        studies.load("Tiny2026Linear", "grid")
+    assert message in str(raised.value)
+    assert "grid.yaml" in str(raised.value) or "smal" in message or "tinny" in message
+    assert "\n" not in str(raised.value)
+
+
+def test_unknown_studies_suggest_the_near_miss(loading) -> None:
+    with pytest.raises(BenchmarkError, match="has no study 'gridd'; did you mean 'grid'"):
+        studies.load("Tiny2026Linear", "gridd")
+
+
+def test_every_study_in_the_repository_loads_and_the_pipeline_has_it() -> None:
+    found = studies.load_all()
+    assert {"Debenedetti2022XCiT-recipe", "Debenedetti2022XCiT-cumulative"} <= {grid.id for grid in found}
+    generated = pipeline.generate()
+    for grid in found:
+        (described,) = json.loads(generated[pipeline.study_file(grid.track.name, grid.id)])["stages"].values()
+        assert set(map(str, grid.code())) <= set(described["deps"])
+        assert not any(
+            "studies" in dep
+            for dep in json.loads(generated[pipeline.board_file("digits")])["stages"]["leaderboard"]["deps"]
+            if dep.startswith("work")
+        )
+
+
+def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_settings(loading) -> None:
+    grid = studies.load("Tiny2026Linear", "grid")
+    assert list(grid.cells) == ["as it is, bias on", "as it is, bias off", "slower, bias on", "slower, bias off"]
+    last = grid.cells["slower, bias off"]
+    assert (last.model, last.training.learning_rate, last.training.epochs) == ({"bias": False}, 0.001, 2)
+    assert grid.cells["as it is, bias on"].training.learning_rate == 0.01
+    assert grid.study.grid()[3].levels == {"cell": "slower", "model.bias": "off"}
+    assert {"pgd.py", "measures.py", "method.py", "standard.py", "study.py"} <= {path.name for path in grid.code()}
+
+
+def test_without_axes_or_cells_there_is_one_cell() -> None:
+    study = Study.model_validate(
+        {"title": "T", "source": "S", "track": "tiny", "variant": "v", "measures": [{"measure": "clean"}]}
+    )
+    assert [cell.name for cell in study.grid()] == ["all"]
+
+
+def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(project, monkeypatch, capsys) -> None:
+    prepare_data("tiny")
+    trained = []
+    fit = stage.fit
+
+    def counting(row, run, *rest):
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        trained.append((row.settings.model["bias"], row.settings.training.learning_rate, run.seed))
+        return fit(row, run, *rest)
+
+    monkeypatch.setattr(stage, "fit", counting)
+    with pytest.raises(KeyboardInterrupt):
+        stage.run_study(*tiny_study.NAMES)
+    assert trained == [(True, 0.01, 0), (True, 0.01, 1), (False, 0.01, 0)]
+    again = []
+    monkeypatch.setattr(stage, "fit", lambda row, run, *rest: (again.append(run.seed), fit(row, run, *rest))[1])
+    stage.run_study(*tiny_study.NAMES)
+    assert len(again) == 5, "what was finished was trained again"
+    resumed = tiny_study.results(project)
+    stage.run_study(*tiny_study.NAMES)
+    assert len(again) == 5 + 8
+    assert tiny_study.results(project) == resumed
+    assert "8 of 8: slower, bias off, seed 1" in capsys.readouterr().out
+
+    grid = studies.load("Tiny2026Linear", "grid")
+    published = collect_study(grid)
+    assert PublishedStudy.model_validate_json(to_json(published)) == published
+    assert len({run.weights for run in published.result.runs}) == 8
+    assert published.result.x == {"confidence: curve": (1.0, 0.5, 0.25)}
+    evidence = pq.read_table(tiny_study.RESULT / "verdicts.parquet").to_pandas()
+    for run in published.result.runs:
+        seen = evidence[(evidence.cell == run.cell) & (evidence.seed == run.seed)]
+        assert len(seen) == published.result.n == 10
+        assert run.values["clean"] == np.mean(seen["clean: right"])
+        assert run.values["PGD"] == np.mean(seen["PGD: right"])
+        assert run.values["confidence: largest"] == run.values["confidence: curve"][0]
+    assert json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid.json").read_text())[7]["training"] > 0
+
+    tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
+    assert collect_study(studies.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
+    tiny_study.add(project, ("learning_rate: 0.001", "learning_rate: 0.002"))
+    with pytest.raises(BenchmarkError, match=r"of other settings than .*; run `rvb study Tiny2026Linear grid`"):
+        collect_study(studies.load("Tiny2026Linear", "grid"))
+
+
+def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, monkeypatch) -> None:
+    prepare_data("tiny")
+    monkeypatch.setattr(stage, "fit", lambda *_: pytest.fail("trained"))
+    for change, message in (
+        (("model.bias: [true, false]", "model.bias: [true, [1]]"), r"model\.bias"),
+        (("{shrink: 2}", "{shrin: 2}"), "measure 'confidence': unknown parameter 'shrin'; did you mean 'shrink'"),
+        (
+            ("{training.learning_rate: 0.001}", "{training.objective: adversarial}"),
+            "cell 'slower, bias on': the adversarial",
+        ),
+    ):
+        tiny_study.add(project, change)
+        with pytest.raises(BenchmarkError, match=message):
+            stage.run_study(*tiny_study.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([1.0], "returned list, not a dict"),
+        ({"a": float("nan")}, "returned nan where a finite number is due"),
+        ({"a": "x"}, "returned 'x' where a finite number is due"),
+        ({"a": [1.0, 2.0], "x": [0.0]}, "the curve 'a' has 2 values for 1 places in 'x'"),
+        ({"a": [1.0]}, "the curve 'a' has 1 values for 0 places in 'x'"),
+    ],
+)
+def test_a_measure_that_returns_no_numbers_is_refused(returned, message) -> None:
+    import torch
+
+    with pytest.raises(BenchmarkError, match=re.escape(message)):
+        own(lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(1), torch.zeros(1), MeasureSpec(measure="m"), 0)
+
+
+def test_a_removed_study_leaves_the_pipeline(project) -> None:
+    pipeline.write()
+    file = pipeline.study_file("tiny", "Tiny2026Linear-grid")
+    assert file.exists()
+    studies.path("Tiny2026Linear", "grid").unlink()
+    assert f"removed {file.parent}, which belongs to no submission" in pipeline.write()
+    assert not file.exists()
