@@ -78,11 +78,11 @@ class MeasureSpec(Frozen):
 
 class FigureSpec(Frozen):
     """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
-    combination of the other axes; `curves`, one for each cell, of a measure that is a curve. `measures` by label: all
-    that fit unless given.
+    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; or all curves of a cell
+    `together`. `measures` by label: all that fit unless given.
     """
 
-    draw: Literal["bars", "lines", "curves"]
+    draw: Literal["bars", "lines", "curves", "together"]
     x: str = ""
     measures: tuple[str, ...] = ()
 

@@ -146,7 +146,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Seq
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)
-        details["studies"] = [(t, figures(t)) for t in tables if t.study.result.submission == row.record.submission]
+        details["studies"] = [
+            (t, figures(t), studies.sheets(t)) for t in tables if t.study.result.submission == row.record.submission
+        ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)
 

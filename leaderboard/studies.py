@@ -108,13 +108,64 @@ class Table:
     words: tuple[str, ...]
 
     @property
-    def claims(self) -> tuple[bool, ...]:
-        """By column, whether any cell has a claim."""
-        return tuple(any(line.entries[i].claimed is not None for line in self.lines) for i in range(len(self.columns)))
+    def claims(self) -> bool:
+        return any(entry.claimed is not None for line in self.lines for entry in line.entries)
 
     @property
     def compared(self) -> bool:
         return any(line.entries[0].difference is not None for line in self.lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a sheet: the cell it is of, and with curves which curve."""
+
+    name: str
+    line: Line
+    entries: tuple[tuple[Column, Entry], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A part of a table with the same heads: the numbers of each cell, or one measure's curves, places side by side."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def claims(self) -> tuple[bool, ...]:
+        """By place, whether the paper claims any of its numbers."""
+        return tuple(any(row.entries[i][1].claimed is not None for row in self.rows) for i in range(len(self.heads)))
+
+
+def sheets(table: Table) -> tuple[Sheet, ...]:
+    """The table for readers: single numbers in one sheet, the curves of each measure in one of their own."""
+    numbered = list(enumerate(table.columns))
+    flat = [(i, column) for i, column in numbered if column.x is None]
+    found = []
+    if flat:
+        heads = tuple(column.title + column.unit for _, column in flat)
+        rows = tuple(Row(line.cell, line, tuple((c, line.entries[i]) for i, c in flat)) for line in table.lines)
+        found.append(Sheet("", heads, rows))
+    for measure in dict.fromkeys(column.label.partition(": ")[0] for _, column in numbered if column.x is not None):
+        curves: dict[str, list[tuple[int, Column]]] = {}
+        for i, column in numbered:
+            if column.x is not None and column.label.partition(": ")[0] == measure:
+                curves.setdefault(column.label, []).append((i, column))
+        rows = tuple(
+            Row(_of_curve(line.cell, label, len(table.lines)), line, tuple((c, line.entries[i]) for i, c in places))
+            for line in table.lines
+            for label, places in curves.items()
+        )
+        places = next(iter(curves.values()))
+        found.append(Sheet(measure + places[0][1].unit, tuple(f"{c.x:g}" for _, c in places), rows))
+    return tuple(found)
+
+
+def _of_curve(cell: str, label: str, cells: int) -> str:
+    curve = label.partition(": ")[2]
+    return ": ".join(part for part in (cell if cells > 1 or not curve else "", curve) if part)
 
 
 def read(folder: Path) -> list[PublishedStudy]:
@@ -136,7 +187,7 @@ def table(study: PublishedStudy) -> Table:
         fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
         lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
     effects = _effects(study, found, by_cell)
-    return Table(study, found, tuple(lines), effects, tuple(_words(column, i, lines) for i, column in enumerate(found)))
+    return Table(study, found, tuple(lines), effects, _sentences(found, lines))
 
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
@@ -225,6 +276,38 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
             differences.append(difference)
         effects.append(Effect(axis if axis == "cell" else last_word(axis), low, high, tuple(differences)))
     return tuple(effects)
+
+
+def _sentences(found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
+    """One of each number, one of each curve; a single one where there is nothing to compare."""
+    if len(lines) == 1:
+        return ("One setting, nothing to compare.",)
+    by_label: dict[str, list[tuple[int, Column]]] = {}
+    for index, column in enumerate(found):
+        by_label.setdefault(column.label, []).append((index, column))
+    said = []
+    for label, parts in by_label.items():
+        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines[1:]):
+            said.append(_words(parts[0][1], parts[0][0], lines))
+            continue
+        shown = [
+            f"{line.cell} at {', '.join(_beyond(line, parts))}"
+            for line in lines
+            if line.against and _beyond(line, parts)
+        ]
+        rest = "the spread of the seeds covers " + ("all other differences" if shown else "all differences")
+        said.append(
+            f"{label}: beyond the spread of the seeds: {'; '.join(shown)}; {rest}."
+            if shown
+            else f"{label}: no effect is shown, {rest}."
+        )
+    return tuple(said)
+
+
+def _beyond(line: Line, parts: list[tuple[int, Column]]) -> list[str]:
+    """The places of a curve where a cell differs beyond the seeds' spread, with the difference."""
+    found = [(column, line.entries[index].difference) for index, column in parts]
+    return [f"{c.x:g} ({c.text(d.estimate, sign=True)})" for c, d in found if d is not None and d.shown]
 
 
 def _words(column: Column, index: int, lines: list[Line]) -> str:

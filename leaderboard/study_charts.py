@@ -39,6 +39,13 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
         flat = [(i, column) for i, column in chosen if column.x is None]
         return [(f"{c.title}. {spread.format('line')}", _lines(table, i, c, figure.x)) for i, c in flat]
     labels = dict.fromkeys(column.label for _, column in chosen if column.x is not None)
+    if figure.draw == "together":
+        where = {column.x for _, column in chosen if column.x is not None}
+        fits = [label for label in labels if {c.x for _, c in chosen if c.label == label} == where]
+        return [
+            (f"{line.cell}. {spread.format('line')}", _together(table, place, fits))
+            for place, line in enumerate(table.lines)
+        ]
     return [(f"{label}. {spread.format('line')}", _curves(table, label)) for label in labels]
 
 
@@ -94,17 +101,30 @@ def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
 
 def _curves(table: Table, label: str) -> Markup:
     """One line a cell over the places of a curve, to scale."""
-    chosen = [(i, column) for i, column in enumerate(table.columns) if column.label == label]
-    where = [column.x or 0.0 for _, column in chosen]
-    low, span = min(where), (max(where) - min(where)) or 1.0
-    at = [0.03 + 0.94 * (x - low) / span for x in where]
+    chosen, at, places = _places(table, label)
     series = [
         Series(line.cell, tuple((place, line.entries[i]) for place, (i, _) in zip(at, chosen, strict=True)))
         for line in table.lines
     ]
-    marks = list(range(0, len(where), max(1, len(where) // 6)))
-    places = [(at[i], f"{where[i]:.3g}") for i in marks]
     return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+
+
+def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
+    """Of one cell, one line a curve, all over the same places."""
+    entries, series = table.lines[cell].entries, []
+    for label in labels:
+        chosen, at, places = _places(table, label)
+        series.append(Series(label, tuple((p, entries[i]) for p, (i, _) in zip(at, chosen, strict=True))))
+    return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
+
+
+def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[float], list[tuple[float, str]]]:
+    """The columns of a curve, where they stand on the axis, and the marks of the axis."""
+    chosen = [(i, column) for i, column in enumerate(table.columns) if column.label == label]
+    where = [column.x or 0.0 for _, column in chosen]
+    low, span = min(where), (max(where) - min(where)) or 1.0
+    at = [0.03 + 0.94 * (x - low) / span for x in where]
+    return chosen, at, [(at[i], f"{where[i]:.3g}") for i in range(0, len(where), max(1, len(where) // 6))]
 
 
 def _plot(

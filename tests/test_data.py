@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import struct
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,24 @@ def test_real_cifar10_parquet_where_it_is_at_hand() -> None:
     images = parquet._read(path, ("test",), spec(source="parquet", path=str(path)))
     assert images.pixels.shape == (10000, 3, 32, 32)
     assert np.bincount(images.labels).tolist() == [1000] * 10
+
+
+def test_the_jpeg_track_says_what_its_images_are() -> None:
+    track = tracks.load("cifar10_jpeg")
+    assert "Real CIFAR-10 images re-encoded as JPEG" in track.description
+    assert "re-encoded as JPEG" in track.title
+    assert track.evaluation.images == 1000
+    assert {threat.eps for threat in track.threats} <= {*track.certified_radii}
+    listed = subprocess.run(["git", "ls-files", track.data.path], capture_output=True, text=True)
+    assert not listed.stdout, "the repository holds no image of this track"
+
+
+@pytest.mark.slow
+def test_the_jpeg_track_where_its_images_are_at_hand(tmp_path) -> None:
+    track = tracks.load("cifar10_jpeg")
+    if not (Path(track.data.path) / "train.parquet").exists():
+        pytest.skip(f"no {track.data.path} in this checkout")
+    assert prepare(track.data, tmp_path) == track.data.sha256
 
 
 def test_a_wrong_pin_shows_both_hashes(tmp_path) -> None:

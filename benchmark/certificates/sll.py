@@ -25,13 +25,14 @@ class SLLStep(Step):
     """
 
     SHARE = 0.35
-    LEAN = 0.7
+    LEAN = 1.0
 
     def __init__(self, layer: SLLBlock, x: torch.Tensor) -> None:
         self.weight, self.scale = layer.weight, layer.scale
         self.z = x @ layer.weight + layer.bias
         self.slopes = self._slopes(layer)
-        lam = spectral_norm_upper(layer.weight / layer.scale.sqrt()) ** 2
+        self.chords = self.slopes  # those that `push` applies
+        self.lam = lam = spectral_norm_upper(layer.weight / layer.scale.sqrt()) ** 2
         self.gain = (1 + 4 * lam * (lam - 1).clamp(min=0)).sqrt() * UP  # 1 when T >= W^T W, as it should be
         self.back = spectral_norm_upper(2 * layer.weight / layer.scale)
         self.lengths = torch.linalg.vector_norm(layer.weight, dim=0)
@@ -51,7 +52,7 @@ class SLLStep(Step):
 
     def push(self, columns: torch.Tensor) -> torch.Tensor:
         n, tokens, width, p = (columns.shape[k] for k in (1, 2, 3, 0))
-        back = -2 * self.weight * (self.slopes / self.scale)[:, :, None]  # (n, tokens, width, hidden)
+        back = -2 * self.weight * (self.chords / self.scale)[:, :, None]  # (n, tokens, width, hidden)
         moved = torch.baddbmm(
             columns.permute(1, 2, 3, 0).reshape(n * tokens, width, p),
             back.flatten(0, 1),
@@ -87,8 +88,32 @@ class SLLStep(Step):
         return torch.where(near, (most - bend) / most.clamp(min=1e-300) ** 2, 1 / (4 * t)), t - bend
 
     def remainder(self, reach: Reach) -> torch.Tensor:
-        missed = self._missed(self._largest(reach))
-        return torch.minimum((1 + self.gain) * reach.delta, self.back * missed.flatten(1).norm(dim=1) * UP)
+        """Of what `push` leaves out, element by element, or all neurons sharing one budget: a neuron misses at most k |D|
+        (`_ratio`), and ||2 W T^-1 R|| <= 2 ||W T^-1/2|| (sum k^2 D^2 / T)^1/2.
+        """
+        most = self._largest(reach)
+        ratio = self._ratio(most)
+        apart = self.back * (ratio * most).flatten(1).norm(dim=1)
+        weight = ratio**2 / self.scale
+        together = 2 * (self.lam * self._squares(weight.flatten(1)[:, None], reach)[:, 0]).sqrt()
+        return torch.minimum((1 + self.gain) * reach.delta, torch.minimum(apart, together) * (1 + 1e-9))
+
+    def settle(self, reach: Reach) -> None:
+        """Slopes between 0 and 1 for `push`, so that within this reach a neuron misses half of what it does at the nominal
+        ones: s = 1/2 + z / (2 m) where m > |z|.
+        """
+        most = torch.maximum(self._largest(reach), self.z.abs()).clamp(min=1e-300)
+        self.chords = (0.5 + self.z / (2 * most)).clamp(0, 1)
+
+    def _ratio(self, most: torch.Tensor) -> torch.Tensor:
+        """k with |relu(z + D) - relu(z) - s D| <= k |D| for |D| <= m, s the chords: (n, tokens, hidden).
+
+        On the side where z lies it is (1 - s) |D| for z > 0, s |D| else; beyond the kink its share of |D| moves on from
+        there by |z| / |z| - |z| / |D|, at most 1 - |z| / m.
+        """
+        own = torch.where(self.z > 0, 1 - self.chords, self.chords)
+        beyond = 1 - own - self.z.abs() / most.clamp(min=1e-300)
+        return torch.maximum(own, beyond)
 
     def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
         missed = self._missed(self._largest(reach)).flatten(1)[:, None]
@@ -112,7 +137,11 @@ class SLLStep(Step):
         kept = counted.to(torch.int8).topk(max(1, int(counted.sum(1).max())), dim=1).indices
         rows = self._rows(reach.columns)[0].flatten(1, 2)
         rows = rows.gather(1, kept[..., None].expand(-1, -1, rows.shape[2]))
-        own = (weight.unflatten(2, self.z.shape[1:]) * self.lengths**2).sum(-1).amax(-1).sqrt()  # >= ||diag(...) W^T||
+        each = weight.unflatten(2, self.z.shape[1:])  # ||diag(...) W^T||^2 is at most its trace, and lam max(weight T)
+        own = (
+            torch.minimum((each * self.lengths**2).sum(-1), (each * self.scale).amax(-1) * self.lam).amax(-1).sqrt()
+            * UP
+        )
         root = weight.gather(2, kept[:, None].expand(-1, weight.shape[1], -1)).sqrt()
         if rows.shape[1] > rows.shape[2]:
             scaled = root[..., None] * rows[:, None]
@@ -173,6 +202,13 @@ class SmoothSLLStep(SLLStep):
         t = torch.maximum(bend, self.SHARE * most)
         kinked = curved > 1 / (4 * t)
         return torch.where(kinked, 1 / (4 * t), curved) * UP, torch.where(kinked, t - bend, 0.0)
+
+    def settle(self, reach: Reach) -> None:
+        """The nominal slopes stay."""
+
+    def _ratio(self, most: torch.Tensor) -> torch.Tensor:
+        """phi is convex and phi(0) = 0, so what a neuron misses, over |D|, grows with |D|."""
+        return self._missed(most) / most.clamp(min=1e-300)
 
     def lean(self, a: torch.Tensor, reach: Reach) -> None:
         """At the nominal slopes."""

@@ -68,6 +68,11 @@ class Step:
         """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
         return self.along(a, reach)
 
+    def settle(self, reach: Reach) -> None:
+        """Lets a layer choose what `push` applies in place of its Jacobian, of norm at most `gain`, to miss less within
+        `reach`; `remainder` then speaks of that, at any reach.
+        """
+
     def lean(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Another linearisation where a layer has a better one for a margin with gradient a at its output, (taken, b):
 

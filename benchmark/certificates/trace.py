@@ -10,8 +10,10 @@ Margin gradient: with a_k the gradient of the nominal margin at layer k's input 
 by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>
 and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k). Every i is tried and
 the least fall counts, per rival; i = K is composing. Nothing in this needs the nominal Jacobian: a layer may put another
-linearisation in its place, chosen for the rival (`Step.lean`: <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k),
-as CROWN chooses slopes (Zhang et al. 2018), while L_k below stays nominal. Here D_k = L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
+linearisation in its place, chosen for the rival, with <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k
+(`Step.lean`), as CROWN chooses slopes (Zhang et al. 2018). On the way to D_k too (`Step.settle`): L_k is made of what the
+layers chose, and the remainders that make up rho_k are those of that choice. Here D_k =
+L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
 rho_(k+1) = ||J_k|| rho_k + remainder_k + t_k. (||D_k|| <= ||L_k|| e + rho_k
 would gain under 1% and cost as much as all the rest.)
 """
@@ -29,7 +31,7 @@ from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
-from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.lipschitz import NormalisedHead, hold
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Trace:
     float32: bool = True  # whether the network that runs is the float32 one, or the real-number one
 
     @cached_property
+    def around(self) -> torch.Tensor:
+        """The radius that layers settle on: (n,). To be set before `columns` is asked for, by whoever knows it."""
+        return torch.zeros_like(self.margins[:, 0])
+
+    @cached_property
     def lead(self) -> torch.Tensor:
         """The margins, infinite for the label itself: what must exceed the fall."""
         return self.margins.scatter(1, self.labels[:, None], torch.inf)
@@ -113,13 +120,20 @@ class Trace:
 
     @cached_property
     def columns(self) -> list[torch.Tensor | None]:
-        """L_k at each step's input: (directions, n, *shape); None before the last of the leading linear layers."""
+        """L_k at each step's input, settled for `around`: (directions, n, *shape); None before the last linear one."""
         n, now = len(self.margins), self.prefix.columns
         now = now.expand(-1, n, *now.shape[2:])
         columns: list[torch.Tensor | None] = [None] * self.prefix.layers
-        for step in self.steps[self.prefix.layers :]:
-            columns.append(now)
-            now = _narrow(step.push(now))
+        delta, rho = self.around, torch.zeros_like(self.around)
+        for index, step in enumerate(self.steps):
+            rounding = self.rounding(index, delta)
+            rho, before = step.gain * rho + rounding, rho
+            if index >= self.prefix.layers:
+                reach = Reach(now, self.around, before, delta)
+                step.settle(reach)
+                columns.append(now)
+                rho, now = rho + step.remainder(reach), _narrow(step.push(now))
+            rho, delta = rho * UP, step.bound(delta) + rounding
         return columns
 
     def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
@@ -138,7 +152,8 @@ class Trace:
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
-            effort: "all"; "each" bounds remainders element by element, at the nominal slopes.
+            effort: "all"; "each" bounds remainders element by element, at the nominal slopes; "none" leaves those out, which
+                is no bound but shows the nominal gradient's part.
 
         Returns:
             (n, classes), or (n, r), upper bounds.
@@ -154,9 +169,11 @@ class Trace:
             leaning = step.lean(a, reach) if effort == "all" else None
             if leaning is not None:
                 part, a = leaning
+            elif effort == "all":
+                part, a = step.along(a, reach), self._pull(index, a)
             else:
-                part = (step.along if effort == "all" else step.along_each)(a, reach)
-                a = _of(self.gradients[index], rivals) if effort == "each" else self._pull(index, a)
+                part = step.along_each(a, reach) if effort == "each" else torch.zeros_like(later)
+                a = _of(self.gradients[index], rivals)
             later = later + part + sizes * roundings[index][:, None] * UP
             least = torch.minimum(least, (self._first_order(a, reach) + later) * UP)
         return least
@@ -220,7 +237,9 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
     refuse_hooks(model)
-    return copy.deepcopy(model).double().eval().requires_grad_(False)
+    network = copy.deepcopy(model).double().eval().requires_grad_(False)
+    hold(network)
+    return network
 
 
 def refuse_hooks(model: nn.Module) -> None:

@@ -20,7 +20,44 @@ def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
     return weight * torch.where(gram > 0, gram.clamp(min=1e-30).rsqrt(), 0.0)
 
 
-class BoundedLinear(nn.Module):
+class Derived(nn.Module):
+    """A layer with a weight derived from its parameters: anew at each use, or once for all, held by `hold`.
+
+    What is held counts only while the parameters are the frozen ones that it was made of, by storage, version and type.
+    """
+
+    _held: tuple[tuple, torch.Tensor] | None = None
+
+    def derive(self) -> torch.Tensor:
+        raise NotImplementedError
+
+    @property
+    def derived(self) -> torch.Tensor:
+        if self._held is not None and self._held[0] == self._made_of():
+            return self._held[1]
+        return self.derive()
+
+    def hold(self) -> None:
+        self._held = (self._made_of(), self.derive().detach())
+
+    def _made_of(self) -> tuple:
+        return tuple((p.data_ptr(), p._version, p.dtype, p.requires_grad) for p in self.parameters(recurse=False))
+
+
+def hold(model: nn.Module) -> None:
+    """Derives the weights of all layers once, for a model that will only be evaluated.
+
+    Raises:
+        ValueError: a parameter of such a layer still learns.
+    """
+    for module in model.modules():
+        if isinstance(module, Derived):
+            if any(p.requires_grad for p in module.parameters(recurse=False)):
+                raise ValueError("a model that learns cannot hold its weights; freeze it first")
+            module.hold()
+
+
+class BoundedLinear(Derived):
     """x W^T + b with the spectral norm of W at most `norm`: (..., in) to (..., out)."""
 
     def __init__(self, inputs: int, outputs: int, *, norm: float = 1.0, bias: bool = True) -> None:
@@ -35,6 +72,9 @@ class BoundedLinear(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The weight that acts: (out, in)."""
+        return self.derived
+
+    def derive(self) -> torch.Tensor:
         return (self.norm * almost_orthogonal(self.raw.double())).to(self.raw.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,7 +92,7 @@ def orthonormal(weight: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 
-class OrthogonalLinear(nn.Module):
+class OrthogonalLinear(Derived):
     """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
 
     Every direction that W sees keeps its length, so that a margin costs no more of the certificate than it must:
@@ -69,6 +109,9 @@ class OrthogonalLinear(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The weight that acts: (out, in), float64."""
+        return self.derived
+
+    def derive(self) -> torch.Tensor:
         raw = self.raw.double()
         return orthonormal(raw) if raw.shape[0] <= raw.shape[1] else orthonormal(raw.mT).mT
 
@@ -79,7 +122,7 @@ class OrthogonalLinear(nn.Module):
         return nn.functional.linear(x.double(), weight, bias.double()).to(x.dtype)
 
 
-class SLLBlock(nn.Module):
+class SLLBlock(Derived):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
     T = diag(sum_j |W^T W|_ij q_j / q_i) with q > 0 satisfies T >= W^T W by diagonal dominance. With u = W^T (x - y) and
@@ -96,6 +139,9 @@ class SLLBlock(nn.Module):
     @property
     def scale(self) -> torch.Tensor:
         """The diagonal of T: (hidden,), positive."""
+        return self.derived
+
+    def derive(self) -> torch.Tensor:
         weight, log_q = self.weight.double(), self.log_q.double()
         gram = (weight.mT @ weight).abs()
         return (gram * torch.exp(log_q[None, :] - log_q[:, None])).sum(-1).clamp(min=1e-30).to(self.weight.dtype)
@@ -134,7 +180,7 @@ class SmoothSLLBlock(SLLBlock):
         return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))
 
 
-class NormalisedHead(nn.Module):
+class NormalisedHead(Derived):
     """A linear classifier with rows of norm 1: (n, width) to (n, classes)."""
 
     def __init__(self, width: int, classes: int) -> None:
@@ -146,6 +192,9 @@ class NormalisedHead(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """(classes, width), each row of norm 1."""
+        return self.derived
+
+    def derive(self) -> torch.Tensor:
         return nn.functional.normalize(self.raw.double(), dim=-1).to(self.raw.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

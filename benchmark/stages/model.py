@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from benchmark import files, submissions
 from benchmark.data.images import Images, evaluation_split
 from benchmark.errors import BenchmarkError, near_miss
+from benchmark.layers.lipschitz import hold
 from benchmark.stages.context import Entry
 
 Split = tuple[torch.Tensor, torch.Tensor]
@@ -53,7 +54,9 @@ def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:
     model = submissions.build(row.submission, row.variant, row.track)
     load_weights(model, path)
     submissions.check_output(model, row.submission.name, row.track)
-    return model.to(device).eval().requires_grad_(False)
+    model = model.to(device).eval().requires_grad_(False)
+    hold(model)
+    return model
 
 
 def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:

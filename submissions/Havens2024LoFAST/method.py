@@ -39,6 +39,7 @@ def build(
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
 
     Args:
+        patch_size: side of the patches; 0 for text, an array (1, tokens, size) of one word's code a row around 1/2.
         qk_norm: bound of ||W_Q|| and ||W_K||.
         vo_norm: bound c < 1 of ||W_V|| and ||W_O||.
         radius: R of the projection before each attention block.
@@ -54,9 +55,7 @@ def build(
     Raises:
         ValueError: patches do not tile the image, heads do not divide the width, or an option is none of those named.
     """
-    channels, height, side = data.shape
-    if height % patch_size or side % patch_size:
-        raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    layers, tokens, size = _cut(data.shape, patch_size)
     _one_of(embedding, "embedding", "linear", "sll")
     _one_of(pooling, "pooling", "mean", "class_token")
 
@@ -64,10 +63,10 @@ def build(
         neurons = hidden or 2 * width
         return SmoothSLLBlock(width, neurons, bend=bend) if bend else SLLBlock(width, neurons)
 
-    tokens = (height // patch_size) * (side // patch_size)
+    if centred and patch_size:  # text is centred anyway
+        layers.insert(0, Normalise(mean=0.5, std=1.0))
     linear = OrthogonalLinear if orthogonal else BoundedLinear
-    layers: list[nn.Module] = [Normalise(mean=0.5, std=1.0)] if centred else []
-    layers += [Patchify(patch_size), linear(channels * patch_size**2, width)]
+    layers.append(linear(size, width))
     layers += [sll()] if embedding == "sll" else []
     if pooling == "class_token":
         layers, tokens = [*layers, ClassToken(width)], tokens + 1
@@ -77,6 +76,18 @@ def build(
         layers += [LayerProject(math.sqrt(width)), sll()] if between else [sll()]
     pool = TakeToken() if pooling == "class_token" else MeanPool()
     return nn.Sequential(*layers, pool, NormalisedHead(width, data.classes))
+
+
+def _cut(shape: tuple[int, int, int], patch_size: int) -> tuple[list[nn.Module], int, int]:
+    """The layers that make tokens of an input, how many, and their size."""
+    channels, height, side = shape
+    if not patch_size:
+        if channels != 1:
+            raise ValueError(f"patch_size 0 is for text of shape (1, tokens, size), not {shape}")
+        return [Normalise(0.5, 1.0), nn.Flatten(1, 2)], height, side
+    if height % patch_size or side % patch_size:
+        raise ValueError(f"patch_size {patch_size} does not tile {height}x{side} images")
+    return [Patchify(patch_size)], (height // patch_size) * (side // patch_size), channels * patch_size**2
 
 
 def _one_of(value: str, name: str, *known: str) -> None:

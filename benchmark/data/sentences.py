@@ -1,0 +1,82 @@
+"""Labelled sentences in the file format of SST-2 (GLUE): <path>/train.tsv and <path>/dev.tsv, a header, sentence<TAB>label.
+
+A sentence becomes an array (1, tokens, width): one row a word, lower case, cut or padded to `tokens`. A word's code is its
+own and fixed: signs drawn by SHAKE-256 of the word, each entry +-1/sqrt(width), so that a code has norm 1 and two words'
+codes are nearly orthogonal; no word is a row of zeros. The array holds code + 1/2, exactly, so that l2 radii are
+those of the code itself. GLUE's test.tsv has no labels; dev.tsv is what is tested on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+
+import numpy as np
+
+from benchmark.data.images import Images
+from benchmark.errors import BenchmarkError
+from benchmark.records import DataSpec
+
+
+def read(spec: DataSpec) -> dict[str, Images]:
+    """
+    Raises:
+        BenchmarkError: a missing file, a line that is no `sentence<TAB>label`, or a shape other than (1, tokens, width)
+            with width a square.
+    """
+    root = Path(spec.path or "data")
+    return {"train": _read(root / "train.tsv", spec.shape), "test": _read(root / "dev.tsv", spec.shape)}
+
+
+def _read(path: Path, shape: tuple[int, int, int]) -> Images:
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; put train.tsv and dev.tsv of SST-2 (GLUE) into {path.parent}")
+    try:
+        header, *lines = path.read_text(encoding="utf-8").splitlines()
+    except (UnicodeDecodeError, ValueError):
+        raise BenchmarkError(f"{path} is empty or no UTF-8 text; it should hold sentence<TAB>label lines") from None
+    if header.split("\t") != ["sentence", "label"]:
+        raise BenchmarkError(f"{path}: the first line should be sentence<TAB>label, it is {header[:60]!r}")
+    sentences, labels = [], []
+    for number, line in enumerate(lines, start=2):
+        sentence, tab, label = line.rpartition("\t")
+        if not tab or not label.isdigit() or not sentence.split():
+            raise BenchmarkError(
+                f"{path}, line {number}: should be a sentence, a tab and a whole number: {line[:60]!r}"
+            )
+        sentences.append(sentence)
+        labels.append(int(label))
+    if not sentences:
+        raise BenchmarkError(f"{path} holds no sentence below its first line")
+    return Images(encode(sentences, shape), np.array(labels, dtype=np.int64), levels=levels(shape))
+
+
+def levels(shape: tuple[int, int, int]) -> int:
+    """2 sqrt(width), so that 1/2 and 1/2 +- 1/sqrt(width) are whole numbers of levels.
+
+    Raises:
+        BenchmarkError: the shape is not (1, tokens, width) with width a square of at most 127^2.
+    """
+    root = math.isqrt(shape[2])
+    if shape[0] != 1 or root**2 != shape[2] or not 2 <= root <= 127:
+        size = "x".join(map(str, shape))
+        raise BenchmarkError(f"sentences need the shape 1 x tokens x width, width a square such as 64; it is {size}")
+    return 2 * root
+
+
+def encode(sentences: list[str], shape: tuple[int, int, int]) -> np.ndarray:
+    """(n, 1, tokens, width) uint8, in `levels(shape)` levels."""
+    _, tokens, width = shape
+    middle = levels(shape) // 2
+    pixels = np.full((len(sentences), *shape), middle, dtype=np.uint8)
+    for row, sentence in enumerate(sentences):
+        for place, word in enumerate(sentence.lower().split()[:tokens]):
+            pixels[row, 0, place] = middle + 2 * signs(word, width)
+    return pixels
+
+
+def signs(word: str, width: int) -> np.ndarray:
+    """(width,) int8 of -1 and 1, the same everywhere."""
+    bits = hashlib.shake_256(word.encode()).digest((width + 7) // 8)
+    return 2 * np.unpackbits(np.frombuffer(bits, dtype=np.uint8))[:width].astype(np.int8) - 1
