@@ -188,6 +188,7 @@ class StudyResult(Frozen):
     variant: str
     n: int
     cells: tuple[CellResult, ...]
+    measures: tuple[MeasureSpec, ...]
     runs: tuple[Run, ...]
     x: dict[str, tuple[float, ...]]
     sha256: dict[str, str]

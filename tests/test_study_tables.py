@@ -45,7 +45,7 @@ def published(values: dict[str, list[float]], figure: dict | None = None, **stud
     result = {
         "submission": "Sub", "name": "grid", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
         "cells": [{**cell, "levels": {"cell": cell["name"]}, "settings": {}} for cell in cells],
-        "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
+        "measures": asked["measures"], "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
     }  # fmt: skip
     return PublishedStudy.model_validate({"study": {**asked, **study}, "result": result})
 
