@@ -48,8 +48,6 @@ def print_study(console: Console, published: PublishedStudy) -> None:
     shown = Table("setting", *(column.title for column in found.columns), title=f"{study.title} ({study.source})")
     for line in found.lines:
         numbers = zip(found.columns, line.entries, strict=True)
-        shown.add_row(
-            line.cell, *(f"{c.text(e.mean)} ({c.text(min(e.values))} to {c.text(max(e.values))})" for c, e in numbers)
-        )
+        shown.add_row(line.cell, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in numbers))
     console.print(shown)
     console.print("\n".join(found.words))

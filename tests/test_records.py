@@ -274,5 +274,5 @@ def test_unknown_keys_in_params_are_refused(tmp_path, monkeypatch) -> None:
 def test_every_layer_of_a_submission_is_torch(monkeypatch) -> None:
     for name in submissions.names():
         submission = submissions.load(name)
-        for variant in [v for v, entry in submission.variants.items() if "digits" in entry.tracks]:
+        for variant in (v for v, found in submission.variants.items() if "digits" in found.tracks):
             assert isinstance(submissions.build(submission, variant, tracks.load("digits")), nn.Module)

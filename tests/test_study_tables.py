@@ -45,7 +45,7 @@ def published(values: dict[str, list[float]], figure: dict | None = None, **stud
     result = {
         "submission": "Sub", "name": "grid", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
         "cells": [{**cell, "levels": {"cell": cell["name"]}, "settings": {}} for cell in cells],
-        "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
+        "measures": asked["measures"], "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
     }  # fmt: skip
     return PublishedStudy.model_validate({"study": {**asked, **study}, "result": result})
 
@@ -95,6 +95,14 @@ def test_cells_that_build_on_each_other_are_held_against_the_one_before() -> Non
     assert [round(line.entries[0].difference.estimate, 9) for line in table.lines[1:]] == [0.4, 0]  # type: ignore[union-attr]
 
 
+def test_cells_that_axes_vary_are_held_against_the_first_of_their_own() -> None:
+    content = published({name: [0.5, 0.6] for name in ("a1", "a2", "b1", "b2")}).model_dump()
+    for cell in content["result"]["cells"]:
+        cell["levels"] = {"cell": cell["name"][0], "model.width": cell["name"][1]}
+    lines = studies.table(PublishedStudy.model_validate(content)).lines
+    assert {line.cell: line.against for line in lines} == {"a1": None, "a2": "a1", "b1": None, "b2": "b1"}
+
+
 def test_what_an_axis_does_is_its_mean_over_the_others() -> None:
     values = {f"{a}{b}": [0.2 * a + 0.1 * b, 0.2 * a + 0.1 * b + 0.01] for a in (0, 1) for b in (0, 1)}
     content = published(values).model_dump()
@@ -128,9 +136,9 @@ def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monk
     build.render(tmp_path / "site", tracks.load("digits"), rank(rows, tracks.load("digits")), tmp_path)
     page = (tmp_path / "site/models/Sub-v/index.html").read_text()
     assert "A &lt;study&gt;" in page
-    assert "<b>55.0</b><small>50.0–60.0</small>" in page
-    assert "+2.5 (noise)" in page
-    assert page.count("claimed ") == 3
+    assert '<b>55.0</b></td>\n<td class="number">50.0–60.0</td>' in page
+    assert "+2.5 (not shown)" in page
+    assert [text for text in re.findall(r'<td class="number claim">(.*?)</td>', page) if text] == ["43.2", "9.5", "9.7"]
     assert "no effect is shown, the spread of the seeds covers the difference" in page
     assert "rvb study Sub grid" in page
     assert page.count("<svg") == 1

@@ -16,7 +16,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
     """The results in work/ under the study's present title, claims and figure.
 
     Raises:
-        BenchmarkError: no results yet, or results of other cells, seeds, images or settings than the study asks for now.
+        BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
     """
     path, again = (
         study_folder(grid.track.name, grid.id) / "study.json",
@@ -32,11 +32,10 @@ def collect_study(grid: Grid) -> PublishedStudy:
     settings = {cell.name: VariantOnTrack.model_validate(cell.settings) for cell in result.cells}
     wanted = {name: s.model_copy(update={"adaptive": ()}) for name, s in grid.cells.items()}
     seeds = {run.seed for run in result.runs}
-    labels = {label.partition(": ")[0] for label in result.runs[0].values}
     if (
         settings != wanted
         or seeds != {*grid.study.seeds}
-        or labels != {measure.label for measure in grid.study.measures}
+        or result.measures != grid.study.measures
         or (result.n, result.track_version) != (grid.images, grid.track.version)
     ):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
