@@ -19,6 +19,7 @@ def half(n: int = 12) -> tuple[np.ndarray, np.ndarray]:
     return images, labels
 
 
+@pytest.mark.slow
 def test_fitted_classifiers_learn_and_refuse() -> None:
     images, labels = half(40)
     for name, classify in fitted(images, labels, 0).items():

@@ -67,6 +67,7 @@ def test_what_does_not_fit_is_refused_not_skipped(tmp_path, model, new, words) -
         start_from(model, tmp_path / "w.safetensors", new)
 
 
+@pytest.mark.slow
 def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) -> None:
     tune("{row: Tiny2026Linear-small}", rate="1.0e-12")
     names = ("tiny", "Tiny2026Linear", "tuned")

@@ -96,17 +96,9 @@ def test_leaderboard_imports_only_records_studied_and_headline(path: Path) -> No
 @pytest.mark.parametrize("path", sources("submissions"), ids=str)
 def test_submissions_import_only_public_parts(path: Path) -> None:
     local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.")}
-    assert local <= {
-        "records",
-        "layers",
-        "training",
-        "analysis",
-        "attacks",
-        "certificates",
-        "submissions",
-        "tracks",
-        "data",
-    }
+    local -= {"errors"} if path.name.startswith("test_") else set()
+    public = {"records", "layers", "training", "analysis", "attacks", "certificates", "submissions", "tracks", "data"}
+    assert local <= public
     names = {name.split(".")[0] for name in imported(path)}
     assert "submissions" not in names, "a stage's code is followed through benchmark/ only"
 

@@ -98,7 +98,7 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
     for sizes in ({"batch_size": 96}, {"batch_size": 32, "accumulation": 3}, {"batch_size": 32}):
         network = Linear()
         rules = spec(epochs=3, optimizer="sgd", learning_rate=0.3, **sizes, **options)
-        _best, done = run(
+        _, done = run(
             network,
             adversarial.objective(attack),
             rules,

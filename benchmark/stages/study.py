@@ -204,7 +204,7 @@ def _train(row: Entry, settings: RunSettings, seed: int, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "checkpoint.safetensors"
     run = settings.train.model_copy(update={"seed": seed})
-    best, _, result = fit(row, recipe(row.settings), run, checkpoint, lambda _: None)
+    best, _, result = fit(row, run, checkpoint, lambda _: None)
     files.write(folder / "model.safetensors", save(best))
     files.write(folder / "training.json", to_json(result))
     checkpoint.unlink()

@@ -53,7 +53,7 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
         if done.epoch % max(1, epochs // 4) == 0:
             print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
 
-    best, done, result = fit(row, spec, run, folder / "checkpoint.safetensors", on_epoch)
+    best, done, result = fit(row, run, folder / "checkpoint.safetensors", on_epoch)
     out = folder / "out"
     files.write(out / "model.safetensors", save(best))
     files.write(out / "training.json", to_json(result))
@@ -68,10 +68,11 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
 
 
 def fit(
-    row: Entry, spec: TrainingSpec, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
+    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
 ) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
-    """Trains a network of the row by `spec`: its best weights, its history and what is said of it; resumes."""
-    rules = row.track.data
+    """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
+    spec, rules = row.settings.training, row.track.data
+    assert spec is not None  # both callers have looked
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
     scored = selection.scored(
