@@ -31,7 +31,8 @@ from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
-from benchmark.layers.lipschitz import NormalisedHead, hold
+from benchmark.layers.derived import hold
+from benchmark.layers.lipschitz import NormalisedHead
 
 
 @dataclass(frozen=True)
