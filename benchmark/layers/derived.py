@@ -1,4 +1,4 @@
-"""Weights that a layer derives from its parameters, kept while the model is frozen: deriving one costs up to a millisecond."""
+"""Weights derived from parameters, kept while a model is frozen: deriving one costs up to a millisecond."""
 
 from __future__ import annotations
 
