@@ -18,13 +18,13 @@ from benchmark.certificates.steps import exact_step
 from benchmark.certificates.trace import checked_copy, trace
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.derived import hold
 from benchmark.layers.lipschitz import (
     BoundedLinear,
     NormalisedHead,
     OrthogonalLinear,
     SLLBlock,
     almost_orthogonal,
-    hold,
 )
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions

@@ -31,7 +31,8 @@ from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
-from benchmark.layers.lipschitz import NormalisedHead, hold
+from benchmark.layers.derived import hold
+from benchmark.layers.lipschitz import NormalisedHead
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,7 @@ class Trace:
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
-            effort: "all"; "each" bounds remainders element by element, at the nominal slopes; "none" leaves those out, which
-                is no bound but shows the nominal gradient's part.
+            effort: "all"; "each" bounds remainders element by element, at nominal slopes; "none", no bound, leaves them out.
 
         Returns:
             (n, classes), or (n, r), upper bounds.

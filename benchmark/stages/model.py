@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from benchmark import files, submissions
 from benchmark.data.images import Images, evaluation_split
 from benchmark.errors import BenchmarkError, near_miss
-from benchmark.layers.lipschitz import hold
+from benchmark.layers.derived import hold
 from benchmark.stages.context import Entry
 
 Split = tuple[torch.Tensor, torch.Tensor]
