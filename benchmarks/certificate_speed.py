@@ -79,14 +79,16 @@ def measured(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, r
         share = 100 * float(found.double().mean())
         print(f"| {depth} | {radius} | {name} | {share:.1f} | {ms / len(found):.2f} |", flush=True)
     network = checked_copy(model)
-    left = (~quickly(trace(network, images, labels), torch.full((len(labels),), radius).double())).nonzero()[:, 0]
+    left = (
+        ~quickly(trace(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
+    ).nonzero()[:, 0]
     standing = left[~disproved(network, images[left], labels[left], radius)]
     upper = 100 * (len(labels) - len(left) + len(standing)) / len(labels)
     print(f"| {depth} | {radius} | not disproved by descent | {upper:.1f} | |", flush=True)
 
 
 def timed(call: Callable[[], torch.Tensor], runs: int) -> tuple[torch.Tensor, float]:
-    """The call's result and its median time in milliseconds: of the processor, which other work on the machine leaves alone."""
+    """The call's result and its median time in milliseconds of the processor, which other work leaves alone."""
     times = []
     for _ in range(runs):
         started = time.process_time()

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmark.certificates.local import certified_at, certify
+from benchmark.certificates import published
+from benchmark.certificates.local import by_both, certified_at, certify
 from benchmark.certificates.projection import projection_bound
 from benchmark.certificates.step import Reach
 from benchmark.certificates.steps import exact_step
@@ -314,7 +315,7 @@ def test_the_cascade_gives_the_verdicts_of_its_last_step(seed) -> None:
     radii = certify(model, images, labels)
     for radius in (0.0, 1e-3, float(radii.median()), 0.1, 0.5):
         traced = trace(checked_copy(model), images, labels)
-        traced.around = torch.full((60,), radius).double()  # as the cascade settles
+        traced.around = torch.full((60,), radius, dtype=torch.float64)  # as the cascade settles
         full = (traced.lead > traced.falls(traced.around)).all(1)
         cascade = certified_at(model, images, labels, radius)
         assert torch.equal(cascade, full)
@@ -345,6 +346,38 @@ def test_held_weights_follow_their_parameters() -> None:
     assert torch.equal(copy.deepcopy(model).double()[6].scale, network(0).double()[6].scale)
     model.load_state_dict(network(1).state_dict())
     assert torch.equal(model(images), network(1)(images))
+    hold(model)
+    model[2].raw.data[0, 0] += 1  # behind torch's back
+    edited = network(1)
+    edited[2].raw.data[0, 0] += 1
+    assert torch.equal(model(images), edited(images))
+    before = model[2].weight
+    model[2].norm = edited[2].norm = 0.5
+    assert not torch.equal(model[2].weight, before)
+    assert torch.equal(model(images), edited(images))
+    with torch.inference_mode():
+        assert torch.equal(copy.deepcopy(model)(images), edited(images))
+
+
+def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other() -> None:
+    model, images = network(0), torch.rand(4, 1, 4, 4)
+    model[6].weight.data[:, 0] = 0.0
+    labels = model(images).argmax(1)
+    assert (certify(model, images, labels) > 0).all()
+    assert not certified_at(model, images, labels, 1e200).any()
+    steep = network(0, qk_norm=1e9)
+    assert (published.certify(steep, images, steep(images).argmax(1)) >= 0).all()
+    traced = trace(checked_copy(model), images, labels)
+    assert not by_both(traced, torch.full((4,), 1e100, dtype=torch.float64)).any()
+
+
+def test_an_embedding_that_sums_in_float64_is_certified_in_evaluation_mode_only() -> None:
+    model, images = network(0), torch.rand(2, 1, 4, 4)
+    model[2] = OrthogonalLinear(model[2].raw.shape[1], model[2].raw.shape[0]).requires_grad_(False)
+    labels = model.eval()(images).argmax(1)
+    assert (certify(model, images, labels) > 0).all()
+    with pytest.raises(BenchmarkError, match="training mode"):
+        certify(model.train(), images, labels)
 
 
 def test_an_orthonormal_embedding_keeps_lengths_and_rounds_once() -> None:

@@ -48,10 +48,10 @@ class AttentionStep(Step):
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         quick = self._quick.bound(delta)
-        return torch.minimum(_where_finite(self.sensitivity.bound, delta), quick) if self.pushes else quick
+        return torch.minimum(where_finite(self.sensitivity.bound, delta), quick) if self.pushes else quick
 
     def remainder(self, reach: Reach) -> torch.Tensor:
-        return _where_finite(self.sensitivity.remainder, reach.delta)
+        return where_finite(self.sensitivity.remainder, reach.delta)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return self._float32(delta)
@@ -69,6 +69,6 @@ class AttentionStep(Step):
         return (derivative @ flat).permute(2, 0, 1).reshape(columns.shape)
 
 
-def _where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
+def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
     finite = torch.isfinite(delta)
     return torch.where(finite, bound(torch.where(finite, delta, 0.0)), torch.inf)

@@ -35,6 +35,7 @@ FEW = 8  # at most, at a time for the dear ones; more do not fit a cache
 DEAR_NUMBERS = 2**23  # of the Jacobians of that many images, (tokens width)^2 each
 DESCENT_STEPS = 8
 HOPED = 1.2  # by how much the margin gradient may raise a radius that composing gives
+FARTHEST = 1e4  # pixels; the margin gradient is not asked about larger radii, whose powers overflow
 
 
 def guarantee() -> str:
@@ -112,8 +113,8 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         rest = (~verdict[part]).nonzero()[:, 0]
         if len(rest):
             left_open = traced.take(rest)
-            left_open.around = _all(radius, rest)
-            verdict[part[rest]] = by_both(left_open, left_open.around)
+            left_open.around = _all(min(radius, FARTHEST), rest)
+            verdict[part[rest]] = by_both(left_open, _all(radius, rest))
     return verdict
 
 
@@ -165,7 +166,9 @@ def composing(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
 
 def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
     """The same with the better of composing and the margin gradient, for the rivals that composing leaves open."""
-    open_rivals = ~(traced.lead > traced.composed(radius))
+    composed = traced.composed(radius)
+    open_rivals, known = ~(traced.lead > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
+    radius = torch.where(known, radius, 0.0)  # nothing is known where a bound is infinite, or its powers may be
     if not all(step.pushes for step in traced.steps):  # a layer too large for the margin gradient
         return ~open_rivals.any(1)
     for effort in ("each", "all"):  # from the cheap to the dear
@@ -174,6 +177,7 @@ def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
             break
         rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
         shut = traced.lead.gather(1, rivals) > traced.falls(radius, rivals, effort=effort)
+        shut &= known[:, None]
         open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
     return ~open_rivals.any(1)
 

@@ -19,7 +19,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.attention_step import AttentionStep
+from benchmark.certificates.attention_step import AttentionStep, where_finite
 from benchmark.certificates.local import _largest, _parts, right
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.certificates.lofast import AttentionSensitivity, attention_sensitivity
@@ -48,7 +48,7 @@ def certify(
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`, which certifies no less.
+    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`.
     """
     full_precision(model)
     network, radius = checked_copy(model), torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -91,7 +91,8 @@ class Published:
         for index, step in enumerate(traced.steps):
             rounding = traced.rounding(index, delta)
             if index in self.attention:
-                delta = self.attention[index].bound(delta, "tight" if attention else "paper")
+                way = "tight" if attention else "paper"
+                delta = where_finite(partial(self.attention[index].bound, method=way), delta)
             elif not isinstance(step, ProjectStep) or projection:
                 delta = step.bound(delta)
             delta = (delta + rounding) * UP

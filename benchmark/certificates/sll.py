@@ -85,7 +85,7 @@ class SLLStep(Step):
         bend = self.z.abs()
         t = torch.maximum(bend, self.SHARE * most).clamp(min=1e-300)
         near = most < 2 * bend
-        return torch.where(near, (most - bend) / most.clamp(min=1e-300) ** 2, 1 / (4 * t)), t - bend
+        return torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-150) ** 2, 1 / (4 * t)), t - bend
 
     def remainder(self, reach: Reach) -> torch.Tensor:
         """Of what `push` leaves out, element by element, or all neurons sharing one budget: a neuron misses at most k |D|
@@ -160,7 +160,7 @@ class SLLStep(Step):
         alpha = 2 * (a @ self.weight) / self.scale  # (n, rivals, tokens, hidden)
         t, near = torch.maximum(bend, self.LEAN * most).clamp(min=1e-300), most < 2 * bend
         slopes = torch.where(near, self.slopes, (0.5 + self.z / (2 * t)).clamp(0, 1))
-        square = torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-300) ** 2, 1 / (4 * t)) * UP
+        square = torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-150) ** 2, 1 / (4 * t)) * UP
         offset = torch.where(near, 0.0, (t - bend) ** 2 / (4 * t)) * UP
         back = a - (alpha * torch.where(alpha > 0, slopes[:, None], self.slopes[:, None])) @ self.weight.mT
         alpha = alpha.clamp(min=0).flatten(2)

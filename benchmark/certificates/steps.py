@@ -86,12 +86,12 @@ def _(layer: BoundedLinear, x: torch.Tensor) -> Step:
 
 @step.register
 def _(layer: OrthogonalLinear, x: torch.Tensor) -> Step:
-    """In float32 it sums in float64, whose unit is 2^-29 of float32's, and rounds once."""
+    """In float32 it sums in float64, whose unit is 2^-29 of float32's, as the nominal pass does, and rounds once."""
     weight = layer.weight
     gain, sums, nominal = spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias), size(layer(x))
 
     def rounding(delta: torch.Tensor) -> torch.Tensor:
-        inside = 2.0**-29 * sums(delta)
+        inside = 2 * 2.0**-29 * sums(delta)
         return (inside + UNIT32 * (nominal + delta * gain + inside)) * FLOAT64 + TINY
 
     return Step(lambda y: y @ weight.mT, gain, rounding)

@@ -32,7 +32,7 @@ from benchmark.certificates.step import UP, Reach, Step
 from benchmark.certificates.steps import exact_step
 from benchmark.errors import BenchmarkError
 from benchmark.layers.derived import hold
-from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,8 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
     if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
         raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
     refuse_hooks(model)
+    if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
+        raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
     network = copy.deepcopy(model).double().eval().requires_grad_(False)
     hold(network)
     return network

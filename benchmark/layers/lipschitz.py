@@ -1,7 +1,7 @@
 """Layers whose Lipschitz constant holds by construction, in real arithmetic, and differentiably.
 
-Weights derived from parameters are computed in float64 and rounded once: then every machine runs the same weights, and a
-certificate need not cover the rounding of long sums inside them.
+Weights derived from parameters are computed in float64 and rounded once: then a certificate need not cover the rounding of
+long sums inside them. `OrthogonalLinear` alone keeps its weight in float64, which differs between machines by some 1e-13.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def certified_by(
     for part in local.right(network, images, labels).split(AT_ONCE):
         around = Published(network, trace(network, images[part], labels[part]))
         for (place, radius), (name, options) in itertools.product(enumerate(radii), IN_TURN.items()):
-            held = around.traced.lead > around.falls(torch.full((len(part),), radius).double(), **options)
+            held = around.traced.lead > around.falls(torch.full((len(part),), radius, dtype=torch.float64), **options)
             curves[name][place] += int(held.all(1).sum()) / len(labels)
     found = [local.certified_at(model, images, labels, radius) for radius in radii]
     left = [_left_by_pgd(model, images, labels, radius, seed) for radius in radii]
@@ -71,7 +71,7 @@ def margin_lost(
     model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, *, seed: int, radii: Sequence[float]
 ) -> Curves:
     """By how much the nearest rival's margin can fall at most, mean over the images that are right, in logits: by
-    composing norms; by the better of that and the margin gradient; and by its linear part, which no remainder can mend.
+    composing norms; by the better of that and the margin gradient; and by the gradient's linear part at the nominal slopes.
     """
     network = checked_copy(model)
     lost: dict[str, list[list[torch.Tensor]]] = {
