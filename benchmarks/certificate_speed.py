@@ -6,7 +6,7 @@ Havens2024LoFAST's mean_pool on the track cifar10_jpeg (real CIFAR-10 images re-
 run) with 3, 4 and 5 blocks, as in tables 1 and 2 of Havens et al. 2024: the row's own weights where its train stage has run
 and the depth is its own, else trained by its recipe for `epochs` epochs (6 unless given; kept in work/benchmarks). The
 published formula is Theorem 1 with the appendix's score map, composed with 1-Lipschitz steps elsewhere and sqrt(2) at the
-head. One thread, medians of 3 runs (the full method: one run over all images).
+head. One thread, processor time, medians of 3 runs (the full method: one run over 200 images).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measured(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, r
 
 
 def timed(call: Callable[[], torch.Tensor], runs: int) -> tuple[torch.Tensor, float]:
-    """The call's result and its median time in milliseconds: of the processor, which other work on the machine leaves alone."""
+    """The call's result and its median time in milliseconds of the processor."""
     times = []
     for _ in range(runs):
         started = time.process_time()
