@@ -173,8 +173,16 @@ def columns(study: PublishedStudy) -> tuple[Column, ...]:
             found.append(Column(label, label in shares))
         else:
             found += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
-    order = [measure.label for measure in study.study.measures]
-    return tuple(sorted(found, key=lambda column: order.index(column.label.partition(": ")[0])))
+    order, figure = [measure.label for measure in study.study.measures], study.study.figure
+    drawn = figure.measures if figure else ()  # the order of a measure's curves, where the figure names them
+
+    def place(column: Column) -> tuple[int, int]:
+        return (
+            order.index(column.label.partition(": ")[0]),
+            drawn.index(column.label) if column.label in drawn else len(drawn),
+        )
+
+    return tuple(sorted(found, key=place))
 
 
 def contrast(
