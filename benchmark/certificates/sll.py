@@ -86,8 +86,18 @@ class SLLStep(Step):
         return torch.where(near, (most - bend) / most.clamp(min=1e-300) ** 2, 1 / (4 * t)), t - bend
 
     def remainder(self, reach: Reach) -> torch.Tensor:
-        missed = self._missed(self._largest(reach))
-        return torch.minimum((1 + self.gain) * reach.delta, self.back * missed.flatten(1).norm(dim=1) * UP)
+        """The neurons' remainders element by element; or together: `_missed` is convex in |D| and 0 at 0, so that each is
+        at most k |D|, k = missed(m) / m, and all of them at most radius ||diag(k) Z|| + rho ||diag(k) W^T||.
+        """
+        most = self._largest(reach)
+        missed = self._missed(most)
+        apart = missed.flatten(1).norm(dim=1) * UP
+        k = missed / most.clamp(min=1e-300)
+        rows = (k[..., None] * self._rows(reach.columns)[0]).flatten(1, 2)  # (n, tokens * hidden, directions)
+        through = spectral_norm_upper(rows) * reach.radius
+        own = spectral_norm_upper(k[..., None] * self.weight.mT).amax(1)
+        together = torch.minimum(through + own * reach.rho, own * reach.delta) * (1 + 1e-9)
+        return torch.minimum((1 + self.gain) * reach.delta, self.back * torch.minimum(apart, together) * UP)
 
     def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
         missed = self._missed(self._largest(reach)).flatten(1)[:, None]
@@ -153,10 +163,3 @@ class SmoothSLLStep(SLLStep):
         t = torch.maximum(bend, self.SHARE * most)
         kinked = curved > 1 / (4 * t)
         return torch.where(kinked, 1 / (4 * t), curved) * UP, torch.where(kinked, t - bend, 0.0)
-
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        """Also R <= c m |D| with the curved c, so that all neurons together move by at most max(c m) ||W|| delta."""
-        most = self._largest(reach)
-        curved = (most - self.idle).clamp(min=0) ** 2 / most.clamp(min=1e-300) / (4 * self.bend)
-        together = self.back * self.forth * curved.flatten(1).amax(1) * reach.delta * UP
-        return torch.minimum(super().remainder(reach), together)
