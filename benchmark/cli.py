@@ -142,36 +142,11 @@ def compare_engines(
     seed: Annotated[int | None, typer.Option(min=0, help="Of both engines (default: the track's).")] = None,
 ) -> None:
     """Run both AutoAttack engines on a row: verdicts, disagreements and times."""
+    from benchmark.printed import print_comparison
     from benchmark.stages.compare import compare_row
 
     for found in compare_row(track, row, images or None, seed):
-        _print_comparison(found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
-
-
-def _print_comparison(found, title: str) -> None:
-    reference, fast = found.runs["reference"], found.runs["fast"]
-    table = Table("after", "robust: reference", "fast", "seconds: reference", "fast", "ratio", title=title)
-    for name in fast.seconds:
-        times = reference.seconds[name], fast.seconds[name]
-        counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
-        table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
-    total = sum(reference.seconds.values()), sum(fast.seconds.values())
-    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
-    table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
-    console.print(table)
-    n, differing = len(found.clean), found.disagreements
-    console.print(
-        f"the same verdict on {n - len(differing)} of {n} images ({int((found.clean > 0).sum())} right when clean)"
-    )
-    for d in differing:
-        console.print(
-            f"image {d.image}: only the {d.engine} engine breaks it, with {d.component}: "
-            f"margin {d.margin:.3g} there, {d.clean_margin:.3g} clean"
-        )
-
-
-def _ratio(reference: float, fast: float) -> str:
-    return f"{reference / fast:.2f}" if min(reference, fast) > 0.005 else ""  # not of nothing
+        print_comparison(console, found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
 
 
 @app.command()
@@ -203,23 +178,11 @@ def study(
     name: Annotated[str, typer.Argument(help="One of its studies.")],
 ) -> None:
     """Do a paper's table or figure again: train and measure what is not done yet, then print it."""
+    from benchmark.printed import print_study
     from benchmark.repro import repro_study
     from benchmark.stages.published import collect_study
-    from leaderboard.studies import table as tabulate
 
-    grid = repro_study(submission, name, console.print)
-    found = tabulate(collect_study(grid))
-    shown = Table(
-        "setting", *(column.title for column in found.columns), title=f"{grid.study.title} ({grid.study.source})"
-    )
-    for line in found.lines:
-        texts = [
-            f"{c.text(e.mean)} ({c.text(min(e.values))} to {c.text(max(e.values))})"
-            for c, e in zip(found.columns, line.entries, strict=True)
-        ]
-        shown.add_row(line.cell, *texts)
-    console.print(shown)
-    console.print("\n".join(found.words))
+    print_study(console, collect_study(repro_study(submission, name, console.print)))
 
 
 @app.command()

@@ -61,6 +61,9 @@ class TrainingSpec(Frozen):
     warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these, from 0
     epochs: int = Field(gt=0)
     batch_size: int = Field(gt=0)
+    accumulation: int = Field(
+        default=1, gt=0
+    )  # batches whose gradients make one step, as of one batch of all their images
     optimizer: Literal["adamw", "sgd"] = "adamw"
     sam: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # rho of sharpness-aware minimisation; 0 is without
     learning_rate: float = Field(gt=0, allow_inf_nan=False)

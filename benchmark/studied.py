@@ -97,9 +97,9 @@ class Study(Frozen):
     """`submissions/<name>/studies/<study>.yaml`: what varies, from `variant` on `track`, and what is measured.
 
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
-    held against: the `first`, or the `previous` where the cells build on each other. `images` counts those of the
-    track's evaluation images that are used, all unless given. `claims` are a paper's numbers by cell and measure, shown
-    and never ranked.
+    held against: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
+    `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
+    by cell and measure, shown and never ranked.
     """
 
     title: str
@@ -188,6 +188,7 @@ class StudyResult(Frozen):
     variant: str
     n: int
     cells: tuple[CellResult, ...]
+    measures: tuple[MeasureSpec, ...]
     runs: tuple[Run, ...]
     x: dict[str, tuple[float, ...]]
     sha256: dict[str, str]

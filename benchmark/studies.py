@@ -164,11 +164,20 @@ def _dotted(above: tuple[str, ...] = ()) -> list[str]:
 def options(submission: str) -> set[str] | None:
     """The options of a method's build, read from its source; None when it takes any."""
     file = submissions.FOLDER / submission / "method.py"
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "build":
-            given = node.args
-            return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
-    raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
+    build = _functions(file).get("build")
+    if build is None:
+        raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
+    given = build.args
+    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
+
+
+def _functions(file: Path) -> dict[str, ast.FunctionDef]:
+    """The public functions of a file, by name; none where there is no file."""
+    try:
+        body = ast.parse(file.read_text()).body if file.exists() else []
+    except SyntaxError as error:
+        raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
 
 
 def _check_claims(grid: Grid) -> None:
@@ -199,8 +208,7 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
             submissions.check_part("certificates", certificate, place)
     elif measure.measure not in BUILTIN:
         file = submissions.FOLDER / grid.submission.name / "measures.py"
-        tree = ast.parse(file.read_text()) if file.exists() else ast.Module([], [])
-        known = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+        known = _functions(file)
         if measure.measure not in known:
             where = f"{file} has none" if file.exists() else f"there is no {file}"
             raise BenchmarkError(

@@ -17,6 +17,7 @@ from scipy.special import stdtrit
 from benchmark.studied import BUILTIN, PublishedStudy, Run, Value, last_word
 
 ERROR = 0.05
+MOST = 4  # differences that a sentence names
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class Column:
 
     def of(self, value: Value) -> float | None:
         return value if isinstance(value, float | int) else value[self.index or 0]
+
+    @property
+    def unit(self) -> str:
+        return ", %" if self.share else ""
 
     def text(self, value: float, sign: bool = False) -> str:
         return f"{100 * value:{'+' * sign}.1f}" if self.share else f"{value:{'+' * sign}.3g}"
@@ -59,6 +64,14 @@ class Entry:
     values: tuple[float, ...]
     claimed: float | None
     difference: Difference | None
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
 
     @property
     def mean(self) -> float:
@@ -94,53 +107,19 @@ class Table:
     effects: tuple[Effect, ...]
     words: tuple[str, ...]
 
+    @property
+    def claims(self) -> tuple[bool, ...]:
+        """By column, whether any cell has a claim."""
+        return tuple(any(line.entries[i].claimed is not None for line in self.lines) for i in range(len(self.columns)))
 
-@dataclass(frozen=True)
-class Row:
-    """A line of a sheet: the cell it is of, and with curves which curve."""
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The columns that are single numbers."""
+        return tuple(i for i, column in enumerate(self.columns) if column.x is None)
 
-    name: str
-    line: Line
-    entries: tuple[tuple[Column, Entry], ...]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A part of a table with the same heads: the numbers of each cell, or one measure's curves, places side by side."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-def sheets(table: Table) -> tuple[Sheet, ...]:
-    """The table for readers: single numbers in one sheet, the curves of each measure in one of their own."""
-    numbered = list(enumerate(table.columns))
-    flat = [(i, column) for i, column in numbered if column.x is None]
-    found = []
-    if flat:
-        heads = tuple(column.title + (", %" if column.share else "") for _, column in flat)
-        rows = tuple(Row(line.cell, line, tuple((c, line.entries[i]) for i, c in flat)) for line in table.lines)
-        found.append(Sheet("", heads, rows))
-    for measure in dict.fromkeys(column.label.partition(": ")[0] for _, column in numbered if column.x is not None):
-        curves: dict[str, list[tuple[int, Column]]] = {}
-        for i, column in numbered:
-            if column.x is not None and column.label.partition(": ")[0] == measure:
-                curves.setdefault(column.label, []).append((i, column))
-        rows = tuple(
-            Row(_of_curve(line.cell, label, len(table.lines)), line, tuple((c, line.entries[i]) for i, c in places))
-            for line in table.lines
-            for label, places in curves.items()
-        )
-        share = next(iter(curves.values()))[0][1].share
-        places = next(iter(curves.values()))
-        found.append(Sheet(measure + (", %" if share else ""), tuple(f"{c.x:g}" for _, c in places), rows))
-    return tuple(found)
-
-
-def _of_curve(cell: str, label: str, cells: int) -> str:
-    curve = label.partition(": ")[2]
-    return ": ".join(part for part in (cell if cells > 1 or not curve else "", curve) if part)
+    @property
+    def compared(self) -> bool:
+        return any(line.entries[0].difference is not None for line in self.lines)
 
 
 def read(folder: Path) -> list[PublishedStudy]:
@@ -151,15 +130,16 @@ def read(folder: Path) -> list[PublishedStudy]:
 def table(study: PublishedStudy) -> Table:
     found = columns(study)
     by_cell = {cell.name: [run for run in study.result.runs if run.cell == cell.name] for cell in study.result.cells}
-    names = list(by_cell)
+    against = _against(study)
+    compared = sum(other is not None for other in against.values())
     lines = []
-    for place, name in enumerate(names):
-        against = names[0 if study.study.against == "first" else place - 1] if place else None
+    for name, runs in by_cell.items():
+        claims = study.study.claims.get(name, {})
         entries = tuple(
-            _entry(column, by_cell, name, against, study.study.claims.get(name, {}), study.result.n) for column in found
+            _entry(c, runs, by_cell.get(against[name] or ""), compared, claims, study.result.n) for c in found
         )
-        fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in by_cell[name])
-        lines.append(Line(name, against, entries, fooled, by_cell[name][0].parameters))
+        fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
+        lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
     effects = _effects(study, found, by_cell)
     return Table(study, found, tuple(lines), effects, _sentences(found, lines))
 
@@ -217,15 +197,26 @@ def _floor(column: Column, n: int) -> float:
     return 1 / n if column.share else 0.0
 
 
+def _against(study: PublishedStudy) -> dict[str, str | None]:
+    """By cell the one that it is held against: the first with the same named cell, where axes vary it, or the previous."""
+    found: dict[str, str | None] = {}
+    first: dict[str, str] = {}
+    previous = None
+    for cell in study.result.cells:
+        group = cell.levels.get("cell", "") if len(cell.levels) > 1 else ""
+        found[cell.name] = first.get(group) if study.study.against == "first" else previous
+        first.setdefault(group, cell.name)
+        previous = cell.name
+    return found
+
+
 def _entry(
-    column: Column, by_cell: dict[str, list[Run]], name: str, against: str | None, claims: dict[str, Value], n: int
+    column: Column, runs: list[Run], others: list[Run] | None, compared: int, claims: dict[str, Value], n: int
 ) -> Entry:
-    values = _sample(column, by_cell[name])
-    claimed = claims.get(column.label)
+    values, claimed = _sample(column, runs), claims.get(column.label)
     difference = None
-    if against is not None:
-        other = _sample(column, by_cell[against])
-        difference = contrast((1, -1), (values, other), ERROR / (len(by_cell) - 1), _floor(column, n))
+    if others is not None:
+        difference = contrast((1, -1), (values, _sample(column, others)), ERROR / compared, _floor(column, n))
     return Entry(values, None if claimed is None else column.of(claimed), difference)
 
 
@@ -258,7 +249,7 @@ def _sentences(found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
         by_label.setdefault(column.label, []).append((index, column))
     said = []
     for label, parts in by_label.items():
-        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines[1:]):
+        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines if line.against):
             said.append(_words(parts[0][1], parts[0][0], lines))
             continue
         shown = [
@@ -288,15 +279,14 @@ def _words(column: Column, index: int, lines: list[Line]) -> str:
         return f"{column.title}: one setting, nothing to compare."
     if any(line.entries[index].difference is None for line in compared):
         return f"{column.title}: one seed, so no difference can be told from noise."
-    shown = [line for line in compared if line.entries[index].difference.shown]  # type: ignore[union-attr]
+    differences = {line.cell: line.entries[index].difference for line in compared}
+    shown = {cell: d.estimate for cell, d in differences.items() if d is not None and d.shown}
     rest = len(compared) - len(shown)
-    said = "; ".join(
-        f"{line.cell} ({column.text(line.entries[index].difference.estimate, sign=True)})"  # type: ignore[union-attr]
-        for line in shown
-    )
-    covered = "the spread of the seeds covers " + (
-        "the difference" if len(compared) == 1 else f"{'all' if not shown else 'the other'} {rest} differences"
-    )
+    largest = sorted(shown, key=lambda cell: -abs(shown[cell]))[:MOST]
+    said = "; ".join(f"{cell} ({column.text(shown[cell], sign=True)})" for cell in largest)
+    said += f"; and {len(shown) - MOST} more" if len(shown) > MOST else ""
+    which = ("all" if not shown else "the other") + (f" {rest} differences" if rest > 1 else " difference")
+    covered = f"the spread of the seeds covers {which if len(compared) > 1 else 'the difference'}"
     if not shown:
         return f"{column.title}: no effect is shown, {covered}."
     return f"{column.title}: beyond the spread of the seeds: {said}" + (f"; {covered}." if rest else ".")

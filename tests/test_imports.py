@@ -42,6 +42,7 @@ ALLOWED = {
     "evidence": BASE,
 }
 ALLOWED["stages"] = {*ALLOWED, "stages"}
+ALLOWED["printed"] = {"studied", "stages"}
 ALLOWED["pipeline"] = {*ALLOWED}
 ALLOWED["repro"] = {*ALLOWED}
 ALLOWED["cli"] = {*ALLOWED}

@@ -180,9 +180,14 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
 
     tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
     assert collect_study(studies.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
-    tiny_study.add(project, ("learning_rate: 0.001", "learning_rate: 0.002"))
-    with pytest.raises(BenchmarkError, match=r"of other settings than .*; run `rvb study Tiny2026Linear grid`"):
-        collect_study(studies.load("Tiny2026Linear", "grid"))
+    for change in (
+        ("learning_rate: 0.001", "learning_rate: 0.002"),
+        ("step_size: 0.25", "step_size: 0.2"),
+        ("[0, 1]", "[0]"),
+    ):
+        tiny_study.add(project, change)
+        with pytest.raises(BenchmarkError, match=r"of other settings than .*; run `rvb study Tiny2026Linear grid`"):
+            collect_study(studies.load("Tiny2026Linear", "grid"))
 
 
 def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, monkeypatch) -> None:

@@ -87,6 +87,31 @@ def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> 
     assert network[2].track_running_stats
 
 
+@pytest.mark.parametrize("options", [{}, {"sam": 0.3, "clip_norm": 0.2, "ema": 0.9}])
+def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> None:
+    """k batches of b give the weights of batches of k b, also where the last are fewer: 120 = 3 x 32 + 16 + 8."""
+
+    def attack(network, images, labels, share_of_radius, loss=None, /):
+        return (images + 0.1 * share_of_radius * (labels[:, None, None, None] - 1.5).sign()).clamp(0, 1)
+
+    trained = []
+    for sizes in ({"batch_size": 96}, {"batch_size": 32, "accumulation": 3}, {"batch_size": 32}):
+        network = Linear()
+        rules = spec(epochs=3, optimizer="sgd", learning_rate=0.3, **sizes, **options)
+        _, done = run(
+            network,
+            adversarial.objective(attack),
+            rules,
+            tmp_path / f"{len(trained)}",
+            scored=Scored("clean", accuracy),
+        )
+        trained.append(([p.detach() for p in network.parameters()], done.losses))
+    (whole, losses), (gathered, gathered_losses), (small, _) = trained
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, gathered, strict=True))
+    assert losses == pytest.approx(gathered_losses, rel=1e-6)
+    assert not all(torch.allclose(a, b, atol=1e-3) for a, b in zip(whole, small, strict=True))
+
+
 def test_clipping_bounds_the_step(tmp_path) -> None:
     for limit in (0.01, 100.0):
         network, by_hand = Linear(), Linear()

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from benchmark import files
 from benchmark.errors import BenchmarkError
+from benchmark.records import VariantOnTrack
 from benchmark.stages.context import study_folder
 from benchmark.studied import PublishedStudy, StudyResult
 from benchmark.studies import Grid
@@ -15,7 +16,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
     """The results in work/ under the study's present title, claims and figure.
 
     Raises:
-        BenchmarkError: no results yet, or results of other cells, seeds, images or settings than the study asks for now.
+        BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
     """
     path, again = (
         study_folder(grid.track.name, grid.id) / "study.json",
@@ -27,14 +28,14 @@ def collect_study(grid: Grid) -> PublishedStudy:
         result = StudyResult.model_validate(files.read_json(path))
     except ValidationError as error:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
-    settings = {cell.name: cell.settings for cell in result.cells}
-    wanted = {name: s.model_dump(mode="json", exclude={"adaptive"}) for name, s in grid.cells.items()}
+    # validated, since a setting that was not there yet when it was run has its default now
+    settings = {cell.name: VariantOnTrack.model_validate(cell.settings) for cell in result.cells}
+    wanted = {name: s.model_copy(update={"adaptive": ()}) for name, s in grid.cells.items()}
     seeds = {run.seed for run in result.runs}
-    labels = {label.partition(": ")[0] for label in result.runs[0].values}
     if (
         settings != wanted
         or seeds != {*grid.study.seeds}
-        or labels != {measure.label for measure in grid.study.measures}
+        or result.measures != grid.study.measures
         or (result.n, result.track_version) != (grid.images, grid.track.version)
     ):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")

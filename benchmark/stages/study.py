@@ -117,6 +117,7 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
             CellResult(**cell.model_dump(), settings=settings)
             for cell, (_, settings) in zip(grid.study.grid(), inputs["cells"], strict=True)
         ),
+        measures=grid.study.measures,
         runs=tuple(runs),
         x=x,
         sha256={f"data {split}": digest for split, digest in inputs["data"]["sha256"].items()}

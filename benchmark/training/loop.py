@@ -139,7 +139,7 @@ class _Steps:
         """All images once, in random order; the mean loss."""
         self.wrapped.train()
         order = torch.randperm(len(labels), device="cpu")
-        batches = order.split(self.spec.batch_size)
+        batches = order.split(self.spec.batch_size * self.spec.accumulation)
         strength = schedule.strength(self.spec, epoch)
         total = 0.0
         for step, batch in enumerate(batches):
@@ -174,12 +174,16 @@ class _Steps:
         return loss
 
     def _gradient(self, images: torch.Tensor, labels: torch.Tensor, strength: float) -> float:
-        loss = self.objective.loss(self.wrapped, images, labels, strength)
-        if not torch.isfinite(loss):
-            raise _NotFinite(f"the training loss is {loss.item()}")
+        """Of the mean loss, gathered over batches of the recipe's size; the loss."""
         self.optimizer.zero_grad()
-        self.fabric.backward(loss)
-        return loss.item()
+        total = 0.0
+        for x, y in zip(images.split(self.spec.batch_size), labels.split(self.spec.batch_size), strict=True):
+            loss = self.objective.loss(self.wrapped, x, y, strength) * (len(x) / len(images))
+            if not torch.isfinite(loss):
+                raise _NotFinite(f"the training loss is {loss.item()}")
+            self.fabric.backward(loss)
+            total += loss.item()
+        return total
 
 
 def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
