@@ -41,13 +41,23 @@ def _ratio(reference: float, fast: float) -> str:
 
 
 def print_study(console: Console, published: PublishedStudy) -> None:
-    """Each setting's mean and range over seeds, then what the differences show."""
+    """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
     from leaderboard.studies import table
+    from leaderboard.study_sheets import sheets
 
     found, study = table(published), published.study
-    shown = Table("setting", *(column.title for column in found.columns), title=f"{study.title} ({study.source})")
-    for line in found.lines:
-        numbers = zip(found.columns, line.entries, strict=True)
-        shown.add_row(line.cell, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in numbers))
-    console.print(shown)
+    title = f"{study.title} ({study.source})"
+    if found.flat:
+        shown = Table("setting", *(found.columns[i].title for i in found.flat), title=title)
+        for line in found.lines:
+            numbers = [(found.columns[i], line.entries[i]) for i in found.flat]
+            shown.add_row(line.cell, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in numbers))
+        console.print(shown)
+    for sheet in sheets(found):
+        shown = Table(sheet.title, *sheet.heads, title=title)
+        for row in sheet.rows:
+            shown.add_row(
+                row.name, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in row.entries)
+            )
+        console.print(shown)
     console.print("\n".join(found.words))

@@ -99,7 +99,7 @@ def measure(measurement: Measurement) -> None:
 def page() -> str:
     """The whole page; the same for the same measurements."""
     from benchmark import tracks
-    from benchmark.certificates import lipschitz, local, smoothing
+    from benchmark.certificates import lipschitz, local, published, smoothing
 
     rules = tracks.load("digits").smoothing
     assert rules is not None
@@ -107,6 +107,7 @@ def page() -> str:
     parts = [HEAD]
     for name, sentence in (
         ("local", local.guarantee()),
+        ("published", published.guarantee()),
         ("lipschitz", lipschitz.guarantee()),
         (words, smoothing.guarantee(rules.sigma, rules.alpha)),
     ):
@@ -132,6 +133,7 @@ This page is generated: `python benchmarks/certificates_page.py`. Derivations an
 | `step.py`, `projection.py`, `sll.py`, `attention_step.py`, `steps_*.py` | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `trace.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
 | `local.py` | certified radii and verdicts, by a cascade | |
+| `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |
 | `l2_attention.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
 | `smoothing.py` | a model's smoothed version | Cohen et al. 2019 |
 | `crown.py` | linear bound propagation, where auto_LiRPA is installed | Zhang et al. 2018 |

@@ -33,6 +33,7 @@ from leaderboard import studies
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
 from leaderboard.study_charts import figures
+from leaderboard.study_sheets import sheets
 
 HERE = Path(__file__).parent
 WORK = Path("work")
@@ -147,7 +148,7 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Seq
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)
         details["studies"] = [
-            (t, figures(t), studies.sheets(t)) for t in tables if t.study.result.submission == row.record.submission
+            (t, figures(t), sheets(t)) for t in tables if t.study.result.submission == row.record.submission
         ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)

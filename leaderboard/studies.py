@@ -108,64 +108,18 @@ class Table:
     words: tuple[str, ...]
 
     @property
-    def claims(self) -> bool:
-        return any(entry.claimed is not None for line in self.lines for entry in line.entries)
+    def claims(self) -> tuple[bool, ...]:
+        """By column, whether any cell has a claim."""
+        return tuple(any(line.entries[i].claimed is not None for line in self.lines) for i in range(len(self.columns)))
+
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The columns that are single numbers."""
+        return tuple(i for i, column in enumerate(self.columns) if column.x is None)
 
     @property
     def compared(self) -> bool:
         return any(line.entries[0].difference is not None for line in self.lines)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a sheet: the cell it is of, and with curves which curve."""
-
-    name: str
-    line: Line
-    entries: tuple[tuple[Column, Entry], ...]
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A part of a table with the same heads: the numbers of each cell, or one measure's curves, places side by side."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def claims(self) -> tuple[bool, ...]:
-        """By place, whether the paper claims any of its numbers."""
-        return tuple(any(row.entries[i][1].claimed is not None for row in self.rows) for i in range(len(self.heads)))
-
-
-def sheets(table: Table) -> tuple[Sheet, ...]:
-    """The table for readers: single numbers in one sheet, the curves of each measure in one of their own."""
-    numbered = list(enumerate(table.columns))
-    flat = [(i, column) for i, column in numbered if column.x is None]
-    found = []
-    if flat:
-        heads = tuple(column.title + column.unit for _, column in flat)
-        rows = tuple(Row(line.cell, line, tuple((c, line.entries[i]) for i, c in flat)) for line in table.lines)
-        found.append(Sheet("", heads, rows))
-    for measure in dict.fromkeys(column.label.partition(": ")[0] for _, column in numbered if column.x is not None):
-        curves: dict[str, list[tuple[int, Column]]] = {}
-        for i, column in numbered:
-            if column.x is not None and column.label.partition(": ")[0] == measure:
-                curves.setdefault(column.label, []).append((i, column))
-        rows = tuple(
-            Row(_of_curve(line.cell, label, len(table.lines)), line, tuple((c, line.entries[i]) for i, c in places))
-            for line in table.lines
-            for label, places in curves.items()
-        )
-        places = next(iter(curves.values()))
-        found.append(Sheet(measure + places[0][1].unit, tuple(f"{c.x:g}" for _, c in places), rows))
-    return tuple(found)
-
-
-def _of_curve(cell: str, label: str, cells: int) -> str:
-    curve = label.partition(": ")[2]
-    return ": ".join(part for part in (cell if cells > 1 or not curve else "", curve) if part)
 
 
 def read(folder: Path) -> list[PublishedStudy]:
@@ -199,8 +153,16 @@ def columns(study: PublishedStudy) -> tuple[Column, ...]:
             found.append(Column(label, label in shares))
         else:
             found += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
-    order = [measure.label for measure in study.study.measures]
-    return tuple(sorted(found, key=lambda column: order.index(column.label.partition(": ")[0])))
+    order, figure = [measure.label for measure in study.study.measures], study.study.figure
+    drawn = figure.measures if figure else ()  # the order of a measure's curves, where the figure names them
+
+    def place(column: Column) -> tuple[int, int]:
+        return (
+            order.index(column.label.partition(": ")[0]),
+            drawn.index(column.label) if column.label in drawn else len(drawn),
+        )
+
+    return tuple(sorted(found, key=place))
 
 
 def contrast(
@@ -287,7 +249,7 @@ def _sentences(found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
         by_label.setdefault(column.label, []).append((index, column))
     said = []
     for label, parts in by_label.items():
-        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines[1:]):
+        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines if line.against):
             said.append(_words(parts[0][1], parts[0][0], lines))
             continue
         shown = [

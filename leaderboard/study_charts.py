@@ -124,7 +124,11 @@ def _places(table: Table, label: str) -> tuple[list[tuple[int, Column]], list[fl
     where = [column.x or 0.0 for _, column in chosen]
     low, span = min(where), (max(where) - min(where)) or 1.0
     at = [0.03 + 0.94 * (x - low) / span for x in where]
-    return chosen, at, [(at[i], f"{where[i]:.3g}") for i in range(0, len(where), max(1, len(where) // 6))]
+    marks: list[tuple[float, str]] = []
+    for place, x in zip(at, where, strict=True):
+        if not marks or place - marks[-1][0] > 0.08:
+            marks.append((place, f"{x:.3g}"))
+    return chosen, at, marks
 
 
 def _plot(

@@ -9,6 +9,7 @@ import pytest
 from benchmark.studied import PublishedStudy
 from leaderboard import studies
 from leaderboard.study_charts import figures
+from leaderboard.study_sheets import sheets
 
 PUBLISHED = Path("leaderboard/results/digits/studies")
 
@@ -19,7 +20,7 @@ def table() -> studies.Table:
 
 
 def test_curves_have_their_places_side_by_side(table) -> None:
-    (sheet,) = studies.sheets(table)
+    (sheet,) = sheets(table)
     assert sheet.title == "output moves"
     assert sheet.heads == ("0.01", "0.03", "0.05", "0.07", "0.09", "0.1")
     assert {row.name for row in sheet.rows} >= {"ascent", "this project", "Theorem 1", "SpecFormer"}

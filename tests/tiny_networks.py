@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 
@@ -74,13 +74,20 @@ def _block(draw: Draw, width: int, heads: int, tokens: int, extreme: str) -> lis
     parts: list[nn.Module] = [
         LayerProject(radius),
         ResidualAttention(width, heads, qk_norm=qk, vo_norm=draw.scale(-1, 0.5)),
-        SLLBlock(width, draw.integer(1, 2 * width)),
+        _feed_forward(width, draw.integer(1, 2 * width)),
         BoundedLinear(width, width, norm=draw.scale(-0.5, 0.5)),
         Positions(tokens, width),
     ]
     order = torch.randperm(len(parts), generator=draw.generator).tolist() if draw.uniform(0, 1) < 0.5 else [0, 1, 2]
     keep = {0: 0.8, 1: 0.9, 2: 0.7, 3: 0.3, 4: 0.3}
     return [parts[i] for i in order if draw.uniform(0, 1) < keep[i]]
+
+
+def _feed_forward(width: int, hidden: int) -> SLLBlock:
+    """A third of them smooth, by their size, so that other draws stay as they are."""
+    return (
+        SLLBlock(width, hidden) if hidden % 3 else SmoothSLLBlock(width, hidden, bend=(0.03, 0.3, 3.0)[hidden // 3 % 3])
+    )
 
 
 def _go_to_extreme(model: nn.Sequential, extreme: str) -> None:
