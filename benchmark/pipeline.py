@@ -178,14 +178,14 @@ def _study_stage(grid: Grid) -> dict[str, Any]:
     submission_file = f"submissions/{grid.submission.name}/submission.yaml"
     place = f"variants.{grid.study.variant}.tracks.{grid.track.name}"
     base = submissions.settings(grid.submission, grid.study.variant, grid.track.name)
-    certificate = [f"{place}.certificate"] if base.certificate else []
+    keys = [key for key in ("model", "training", "certificate") if getattr(base, key)]  # DVC refuses one that is not there
     return {
         "cmd": f"{PYTHON}.study {grid.track.name} {grid.submission.name} {grid.name}",
         "deps": [*_paths(grid.code()), str(WORK / grid.track.name / "data"), *_paths(starts(grid))],
         "params": [
             {str(PARAMS): ["train", "evaluate"]},
             {_track_file(grid.track.name): ["evaluation"]},
-            {submission_file: [f"{place}.{key}" for key in ("model", "training")] + certificate},
+            {submission_file: [f"{place}.{key}" for key in keys]},
             {grid.file.as_posix(): asked},
         ],
         "outs": [str(study_folder(grid.track.name, grid.id))],

@@ -77,6 +77,7 @@ class TinyCifarNet(nn.Module):
         return self.net(x - 0.5)
 
 
+@pytest.mark.slow
 def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypatch) -> None:
     """`robustbench.eval.benchmark` itself, on a tiny CIFAR-10 archive, against our own harness on the same images."""
     from robustbench.eval import benchmark
