@@ -178,7 +178,8 @@ def _study_stage(grid: Grid) -> dict[str, Any]:
     submission_file = f"submissions/{grid.submission.name}/submission.yaml"
     place = f"variants.{grid.study.variant}.tracks.{grid.track.name}"
     base = submissions.settings(grid.submission, grid.study.variant, grid.track.name)
-    keys = [key for key in ("model", "training", "certificate") if getattr(base, key)]  # DVC refuses one that is not there
+    # DVC refuses a key that the file lacks
+    keys = [key for key in ("model", "training", "certificate") if getattr(base, key)]
     return {
         "cmd": f"{PYTHON}.study {grid.track.name} {grid.submission.name} {grid.name}",
         "deps": [*_paths(grid.code()), str(WORK / grid.track.name / "data"), *_paths(starts(grid))],
