@@ -195,7 +195,8 @@ class Bounds:
         rivals = eye[torch.arange(classes, device=image.device) != label]
         ball = self.package.PerturbationLpNorm(norm=2, eps=radius)
         bounded = self.crown if method == "CROWN" else self._read()
-        with _package_at_work():
+        # the package's weights ask for gradients: CROWN would keep every graph, gigabytes for a network of width 128
+        with _package_at_work(), torch.set_grad_enabled(method != "CROWN"):
             try:
                 bound, _ = bounded.compute_bounds(
                     x=(self.package.BoundedTensor(image, ball),),
