@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,18 @@ def own(
         else:
             measured.values[label] = _number(value, place)
     return measured
+
+
+def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of the packages that measures need: the versions of those that import, and by label why a measure is left out."""
+    found, left_out = {}, {}
+    for measure in measures:
+        if measure.needs:
+            try:
+                found[measure.needs] = str(getattr(importlib.import_module(measure.needs), "__version__", "unknown"))
+            except ImportError as error:
+                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
+    return found, left_out
 
 
 def check_parameters(function: Callable, given: dict[str, Any], place: str) -> None:

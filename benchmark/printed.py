@@ -60,4 +60,6 @@ def print_study(console: Console, published: PublishedStudy) -> None:
                 row.name, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in row.entries)
             )
         console.print(shown)
+    for label, why in published.result.left_out.items():
+        console.print(f"left out: {label}; {why}")
     console.print("\n".join(found.words))

@@ -46,6 +46,8 @@ class MeasureSpec(Frozen):
 
     `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's certificate or
     another; or a function of the submission's own measures.py, whatever it is called. `name` is what the table calls it.
+    A measure that `needs` an optional package is left out, and the result says why, where that does not import. A measure of
+    the submission's own may take the first `images` of the study's alone; its label then says how many.
     """
 
     measure: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -54,10 +56,13 @@ class MeasureSpec(Frozen):
     radii: tuple[float, ...] = ()
     certificate: CertificateName | None = None
     parameters: dict[str, Setting | tuple[Setting, ...]] = Field(default={})
+    needs: str = Field(default="", pattern=r"^[A-Za-z_0-9]*$")
+    images: int | None = Field(default=None, gt=0)
 
     @property
     def label(self) -> str:
-        return self.name or (self.attack.id if self.attack else self.measure)
+        words = self.name or (self.attack.id if self.attack else self.measure)
+        return f"{words} (first {self.images} images)" if self.images else words
 
     @model_validator(mode="after")
     def _fits(self) -> MeasureSpec:
@@ -73,6 +78,8 @@ class MeasureSpec(Frozen):
             raise ValueError("a `certificate` is for `measure: certified`")
         if self.parameters and self.measure in ("clean", "attack"):
             raise ValueError(f"{self.measure} takes no `parameters`; those of an attack stand inside `attack`")
+        if self.images and self.measure in BUILTIN:
+            raise ValueError(f"{self.measure} is of all images of the study; `images` is for measures of your own")
         return self
 
 
@@ -177,7 +184,7 @@ class Run(Frozen):
 class StudyResult(Frozen):
     """What came of a study: its runs, cell by cell, seed by seed; no time, date or host name.
 
-    `n` images; `x` holds the places of each curve.
+    `n` images; `x` holds the places of each curve; `left_out` says by label why a measure was not taken.
     """
 
     schema_version: Literal[1] = 1
@@ -191,6 +198,7 @@ class StudyResult(Frozen):
     measures: tuple[MeasureSpec, ...]
     runs: tuple[Run, ...]
     x: dict[str, tuple[float, ...]]
+    left_out: dict[str, str] = Field(default={})
     sha256: dict[str, str]
     environment: dict[str, str]
 

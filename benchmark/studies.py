@@ -205,6 +205,8 @@ def _check_claims(grid: Grid) -> None:
 def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
     """A measure's file and function are there, and its radius within reach."""
     place = f"{grid.file}: measure {measure.label!r}"
+    if measure.images and measure.images > grid.images:
+        raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
     if measure.attack:
         submissions.check_part("attacks", measure.attack.attack, place)
         if wrong := too_far(measure.attack, grid.track.data.shape):

@@ -35,6 +35,7 @@ class BoundedModule:
 
     def compute_bounds(self, x: tuple, C: torch.Tensor, method: str, bound_upper: bool) -> tuple:
         assert not bound_upper
+        assert torch.is_grad_enabled() == (method != "CROWN"), "CROWN would keep the graphs of all its matrices"
         assert method == "CROWN" or (method == "CROWN-Optimized" and self.options["optimize_bound_args"]["iteration"])
         BoundedModule.calls += 1
         (image,) = x

@@ -16,9 +16,9 @@ from benchmark.certificates.crown import certified_at, certify, two_pass
 from benchmark.certificates.plain_layers import plain
 from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 
 IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -143,6 +143,58 @@ def test_the_network_in_plain_operations_is_the_network(seed) -> None:
     assert torch.allclose(
         plain(model)(images.double()), expected, rtol=1e-9, atol=1e-9 * (1 + float(expected.abs().max()))
     )
+
+
+def test_the_allowance_is_twice_what_float32_may_do_to_a_clean_margin(monkeypatch) -> None:
+    fake_lirpa.install(monkeypatch)
+    model = affine()
+    labels = model(IMAGES).argmax(1)
+    model[2].bias.data += 1e4  # logits so large that rounding counts
+    labels = model(IMAGES).argmax(1)
+    _, allowed = crown.float32_gap(model, IMAGES, labels)
+    assert allowed > crown.FLOAT32_ALLOWANCE
+    bounds = crown.Bounds(model, IMAGES, 0)
+    taken = [bounds.allowance(x, y) for x, y in zip(IMAGES.double().split(1), labels.split(1), strict=True)]
+    assert max(taken) == 2 * allowed
+
+
+def paper_s(pooling: str) -> nn.Sequential:
+    """Every kind of layer that Havens2024LoFAST builds, small."""
+    torch.manual_seed(0)
+    token = [ClassToken(6)] if pooling == "class_token" else []
+    model = nn.Sequential(
+        Normalise(0.5, 1.0),
+        Patchify(2),
+        OrthogonalLinear(4, 6),
+        SLLBlock(6, 8),
+        *token,
+        Positions(4 + len(token), 6),
+        LayerProject(1.0),
+        ResidualAttention(6, 2, qk_norm=1.0, vo_norm=0.5),
+        LayerProject(math.sqrt(6)),
+        SLLBlock(6, 8),
+        TakeToken() if token else MeanPool(),
+        NormalisedHead(6, 4),
+    )
+    return model.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "class_token"])
+def test_the_submission_s_layers_in_plain_operations_are_the_network(pooling) -> None:
+    model = paper_s(pooling).double()
+    with torch.no_grad():
+        assert torch.allclose(plain(model)(IMAGES.double()), model(IMAGES.double()), rtol=1e-12, atol=1e-12)
+    assert not any(type(part) in (OrthogonalLinear, ClassToken, TakeToken) for part in plain(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", ["mean", "class_token"])
+def test_the_real_package_reads_the_submission_s_layers(pooling) -> None:
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    model = paper_s(pooling)
+    labels = model(IMAGES).argmax(1)
+    held = certified_at(model, IMAGES[:3], labels[:3], torch.tensor([1e-3, 1e-2]))
+    assert held.any()
 
 
 class Half(LayerProject):

@@ -20,6 +20,7 @@ from benchmark.stages import study as stage
 from benchmark.stages.data import prepare_data
 from benchmark.stages.published import collect_study
 from benchmark.studied import MeasureSpec, PublishedStudy, Study
+from leaderboard.studies import table
 
 
 @pytest.fixture
@@ -214,6 +215,45 @@ def test_a_measure_that_returns_no_numbers_is_refused(returned, message) -> None
 
     with pytest.raises(BenchmarkError, match=re.escape(message)):
         own(lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(1), torch.zeros(1), MeasureSpec(measure="m"), 0)
+
+
+OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, parameters: {shrink: 2}}\n"
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "json"])
+def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(project, capsys, package) -> None:
+    prepare_data("tiny")
+    small = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n")
+    file = tiny_study.add(project, small)
+    text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
+    file.write_text(text)
+    stage.run_study(*tiny_study.NAMES)
+    published = collect_study(studies.load("Tiny2026Linear", "grid"))
+    result, label = published.result, "dear (first 3 images)"
+    there = f"{label}: largest" in result.runs[0].values
+    page = table(published)
+    if package == "json":
+        assert there
+        assert result.left_out == {}
+        assert "json" in result.environment
+        assert result.runs[0].values["dear (first 3 images): largest"] <= result.runs[0].values["confidence: largest"]
+    else:
+        assert not there
+        reason = result.left_out[label]
+        assert "no_such_package does not import here (No module named" in reason
+        assert f"{label} is left out: {reason}" in capsys.readouterr().out
+        assert "no_such_package" not in result.environment
+    assert any(column.label.startswith(label) for column in page.columns) == there
+
+
+def test_fewer_images_are_for_measures_of_ones_own_and_no_more_than_the_study_s(loading) -> None:
+    for change, message in (
+        (("{measure: clean}", "{measure: clean, images: 3}"), "`images` is for measures of your own"),
+        (("{measure: confidence,", "{measure: confidence, images: 11,"), "images 11 are more than the 10 of the study"),
+    ):
+        tiny_study.add(loading, change)
+        with pytest.raises(BenchmarkError, match=message):
+            studies.load("Tiny2026Linear", "grid")
 
 
 def test_a_removed_study_leaves_the_pipeline(project) -> None:

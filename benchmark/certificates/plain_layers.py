@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
-from benchmark.layers.tokens import LayerProject, Patchify
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
+from benchmark.layers.tokens import ClassToken, LayerProject, Patchify, TakeToken
 
 
 @singledispatch
@@ -30,7 +30,7 @@ def _(layer: Patchify) -> nn.Module:
 
 
 @plain.register
-def _(layer: BoundedLinear | NormalisedHead) -> nn.Module:
+def _(layer: BoundedLinear | OrthogonalLinear | NormalisedHead) -> nn.Module:
     return _linear(layer.weight, layer.bias)
 
 
@@ -55,6 +55,16 @@ def _(layer: SmoothSLLBlock) -> nn.Module:
 @plain.register
 def _(layer: LayerProject) -> nn.Module:
     return _Project(layer.radius)
+
+
+@plain.register
+def _(layer: ClassToken) -> nn.Module:
+    return _Token(layer)
+
+
+@plain.register
+def _(layer: TakeToken) -> nn.Module:
+    return _Take(layer.index)
 
 
 @plain.register
@@ -108,6 +118,26 @@ class _Project(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         over = torch.relu((x * x).sum(-1, keepdim=True) - self.radius**2)
         return x * (self.radius / torch.sqrt(over + self.radius**2))
+
+
+class _Token(nn.Module):
+    """ClassToken without `expand`: the token times zeros plus one of each image."""
+
+    def __init__(self, layer: ClassToken) -> None:
+        super().__init__()
+        self.token = layer.token.detach().clone()[None, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([0 * x[:, :1] + self.token, x], dim=1)
+
+
+class _Take(nn.Module):
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index = index
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, self.index]
 
 
 class _Attention(nn.Module):

@@ -44,6 +44,7 @@ def run_study(track: str, submission: str, name: str) -> None:
     device = set_up(settings.evaluate.device)
     measuring = _Measuring(grid, settings, _own_measures(grid), device)
     _check(grid, measuring.own)
+    packages, left_out = measures.versions(grid.study.measures)
     inputs = {
         "cells": [[name, s.model_dump(mode="json", exclude={"adaptive"})] for name, s in grid.cells.items()],
         "measures": [m.model_dump(mode="json") for m in grid.study.measures],
@@ -55,6 +56,8 @@ def run_study(track: str, submission: str, name: str) -> None:
         "starts": [_weights(start) for start in starts(grid)],
         "code": files.sha256_files(grid.code()),
         "torch": torch.__version__,
+        "packages": packages,
+        "left_out": left_out,
     }
     target = study_folder(track, grid.id)
     with scratch.locked(f"{track}/studies/{grid.id}", inputs, target) as folder:
@@ -103,7 +106,7 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
             place = folder / f"{number}-{seed}"
             if not (place / "run.json").exists():
                 print(f"{grid.id}: {cell}, seed {seed}: training", flush=True)
-                _one(measuring, cell, seed, place)
+                _one(measuring, cell, seed, place, inputs["left_out"])
             kept = files.read_json(place / "run.json")
             runs.append(Run.model_validate(kept["run"]))
             tables.append(pq.read_table(place / "verdicts.parquet"))
@@ -131,7 +134,8 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
         x=x,
         sha256={f"data {split}": digest for split, digest in inputs["data"]["sha256"].items()}
         | {"code": inputs["code"], "verdicts": files.sha256_file(out / "verdicts.parquet")},
-        environment=environment(),
+        left_out=inputs["left_out"],
+        environment=environment() | inputs["packages"],
     )
     files.write(out / "study.json", to_json(result))
     return seconds
@@ -163,10 +167,10 @@ class _Measuring:
             radii = partial(certified_radii, spec=spec, batch_size=batch_size)
             return measures.certified(model, images, labels, measure, batch_size, radii)
         function: Callable = getattr(self.own, measure.measure)
-        return measures.own(function, model, images, labels, measure, seed)
+        return measures.own(function, model, images[: measure.images], labels[: measure.images], measure, seed)
 
 
-def _one(measuring: _Measuring, cell: str, seed: int, folder: Path) -> None:
+def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str]) -> None:
     """Trains and measures one network; `folder`/run.json, written last, says that it is done."""
     grid, wanted = measuring.grid, measuring.grid.cells[cell]
     row = Entry(grid.track, grid.submission, grid.study.variant, wanted)
@@ -179,6 +183,9 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path) -> None:
     images, labels = (t[: grid.images] for t in evaluation_images(row, measuring.device))
     found = Measured(columns={"image": torch.arange(len(labels)), "label": labels})
     for measure in grid.study.measures:
+        if measure.label in left_out:
+            print(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}", flush=True)
+            continue
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)

@@ -36,6 +36,31 @@ def test_each_improvement_certifies_no_less_and_none_more_than_pgd_leaves(measur
     assert curves["margin gradient"][0] > 0
 
 
+def test_verdicts_by_radius_agree_with_the_bounds_in_turn(measured) -> None:
+    measures, given = measured
+    curves, steps = (f(*given, seed=0, radii=RADII) for f in (measures.certified_at, measures.certified_by))
+    ordered(curves, "LoFAST", "this project's")
+    assert curves["LoFAST"] == steps["Theorem 1"]
+    assert curves["this project's"] == steps["margin gradient"]
+
+
+def test_pgd_refutes_a_wrong_certificate(measured, monkeypatch) -> None:
+    measures, (network, images, labels) = measured
+    monkeypatch.setattr(measures, "_published_at", lambda *_: torch.ones(1, len(labels), dtype=torch.bool))
+    with pytest.raises(ValueError, match="PGD breaks an image that LoFAST certified at l2 2"):
+        measures.certified_at(network, images, labels, seed=0, radii=[2.0])
+
+
+@pytest.mark.slow
+def test_crown_and_lofast_in_turn_certify_what_either_does(measured) -> None:
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    measures, given = measured
+    curves = measures.certified_at(*given, seed=0, radii=[0.001, 0.01], by_crown=True)
+    ordered(curves, "LoFAST", "LoFAST, then CROWN")
+    ordered(curves, "CROWN", "LoFAST, then CROWN")
+    assert curves["CROWN"][0] > 0
+
+
 def test_the_margin_gradient_loses_no_more_than_composing_nor_less_than_its_linear_part(measured) -> None:
     measures, given = measured
     ordered(measures.margin_lost(*given, seed=0, radii=RADII), "linear part", "margin gradient", "composing")
