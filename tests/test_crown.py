@@ -148,7 +148,6 @@ def test_the_network_in_plain_operations_is_the_network(seed) -> None:
 def test_the_allowance_is_twice_what_float32_may_do_to_a_clean_margin(monkeypatch) -> None:
     fake_lirpa.install(monkeypatch)
     model = affine()
-    labels = model(IMAGES).argmax(1)
     model[2].bias.data += 1e4  # logits so large that rounding counts
     labels = model(IMAGES).argmax(1)
     _, allowed = crown.float32_gap(model, IMAGES, labels)

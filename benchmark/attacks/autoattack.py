@@ -29,8 +29,8 @@ engines = get_args(Engine)
 per_image = True
 TARGETS = 9
 # In the Linf ball chance decides about images that APGD-T nearly breaks: those that it left and another run broke had all
-# come within 0.1 (docs/attacks.md). There the fast engine takes more starts than the authors. In l2 all starts end at
-# the same loss: 3,780 more broke nothing.
+# come within 0.1. There the fast engine takes more starts than the authors. In l2 most starts end at nearly the same
+# loss, and more broke nothing (docs/attacks.md).
 RESTARTS, NEAR = {"Linf": 10, "L2": 0}, 0.1
 LOG = logging.getLogger("auto-attack")
 

@@ -5,7 +5,8 @@ every class but the label is a rival, and a tie is not certified. It is optional
 is 0.7, from its authors' repository Verified-Intelligence/auto_LiRPA. Clone that and install the clone without its pinned
 dependencies, then the extra `crown`: `pip install --no-deps <clone>` and `pip install --editable '.[crown]'`.
 
-What is trusted, not proven here: the package itself. It computes in the float64 asked of it, to nearest, without rounding
+What is trusted, not proven here: the package itself, and that float32 rounds at most twice as much within the ball as at the
+clean image. The package computes in the float64 asked of it, to nearest, without rounding
 outward; the allowance taken from every margin, FLOAT32_ALLOWANCE or more, is far above that, and twice what float32 can do to
 a margin of the clean image by the error analysis of local.py. Two checks are made of each answer: a bound above the clean
 margin, or a network written in plain operations that computes something else, is an error.
@@ -41,9 +42,10 @@ FLOAT32_ALLOWANCE = 1e-3  # at least
 def guarantee() -> str:
     return (
         "For every image with certified radius r > 0, the prediction equals the label for every image within l2 "
-        f"distance r (pixels in [0, 1]), if auto_LiRPA {_package().__version__} is right: its linear bounds are trusted, "
-        "computed in float64 without outward rounding, every margin lowered by twice what float32 can do to it on the clean "
-        f"image, and by {FLOAT32_ALLOWANCE:g} at least. Deterministic."
+        f"distance r (pixels in [0, 1]), if auto_LiRPA {_package().__version__} is right and float32 rounds at most twice as "
+        "much there as on the clean image: its linear bounds are trusted, computed in float64 without outward rounding, "
+        f"every margin lowered by twice what float32 can do to it on the clean image, and by {FLOAT32_ALLOWANCE:g} at least. "
+        "Deterministic."
     )
 
 
