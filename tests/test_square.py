@@ -113,6 +113,7 @@ def test_square_asks_the_model_far_less_than_the_authors_file(norm, monkeypatch)
     asked = sum(len(batch) for _, batch in model.asked)
     model.asked.clear()
     monkeypatch.setattr(square, "MEMORY", 0)
+    monkeypatch.setattr(square, "TOGETHER", 1)
     one, _ = end_of_chain(search_of(model, images, labels, norm, eps, 1), monkeypatch)
     assert torch.equal(many, one)
     assert asked < len(model.asked) <= 1501

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from benchmark.attacks.engine.products import ByProducts
+from benchmark.attacks.engine.quicker import Quicker
 from benchmark.errors import BenchmarkError
 from benchmark.verdicts import padded
 
@@ -47,7 +47,7 @@ class Search:
     adversarial: torch.Tensor = field(init=False)
     by: torch.Tensor = field(init=False)
     flat: int = 0
-    _quicker: ByProducts = field(default_factory=ByProducts)
+    _quicker: Quicker = field(default_factory=Quicker)
 
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()

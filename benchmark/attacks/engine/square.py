@@ -24,6 +24,7 @@ QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
 LOOK_AHEAD = 128  # queries scanned for ones worth asking in one go, at most
 CALL = 32  # what calling the model costs, in images; decides how many proposals are tried at once
+TOGETHER = 2  # calls of the model whose proposals are made at once, at most
 MEMORY = 2**15  # possible proposals above which refusals are not remembered: they hardly ever come back
 
 
@@ -69,7 +70,8 @@ class _Chains:
         Of k proposals, each taken with probability p, (1 - (1 - p)^k) / p are of use until the first that is taken.
         """
         images, p = len(self.image), self.taken
-        sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= self.search.slots]
+        most = TOGETHER * self.search.slots
+        sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= most]
         return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (CALL + k * images))
 
     def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,0 +1,155 @@
+"""Operations of vision transformers in a quicker way, while a search asks the model.
+
+On the CPU, as plain matrix products: attention over few tokens, since torch's fused kernel is made for long sequences and
+takes twice the time or more; and patch embedding, a convolution whose stride is its kernel, since torch's gradient by the
+input takes 2 to 10 times as long as that of the same product (measured: `docs/attacks.md`). On any device: timm's last
+block for the class token alone (`class_token.py`). The functions are the same but for rounding, so what is found this way
+counts only if the model itself, untouched, is wrong about it: `slots.Search.record` asks it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from benchmark.attacks.engine import class_token
+
+FEW = 32  # tokens; the fused kernel is the faster from about 64 on
+# float32 numbers in 16 bytes: the CPU's libraries round the products of matrices that begin elsewhere by their place in the
+# batch, by which a search must not go
+ALIGNED = 4
+_LOCK = threading.Lock()
+_THREAD = threading.local()
+
+
+class Quicker:
+    """While it is entered, this thread's calls that gain by it are carried out so; `used` tells whether any was.
+
+    torch's and timm's functions are replaced while any thread is inside, since interception by torch itself costs each
+    operation of the model as much as is gained; for other threads the replacements call the originals.
+    """
+
+    _inside = 0
+    _originals: ClassVar[dict[str, tuple[Any, Callable]]] = {}  # by name: where it belongs, and the function
+
+    def __init__(self) -> None:
+        self.used = False
+        self._class_token: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether it applies
+
+    def by_class_token(self, vit: nn.Module) -> bool:
+        if vit not in self._class_token:
+            self._class_token[vit] = class_token.applies(vit)
+        return self._class_token[vit]
+
+    def __enter__(self) -> None:
+        with _LOCK:
+            if not Quicker._inside:
+                for place, name, replacement in _replacements():
+                    Quicker._originals[name] = place, getattr(place, name)
+                    setattr(place, name, replacement)
+            Quicker._inside += 1
+        self._outer, _THREAD.entered = getattr(_THREAD, "entered", None), self
+
+    def __exit__(self, *_: object) -> None:
+        _THREAD.entered = self._outer
+        with _LOCK:
+            Quicker._inside -= 1
+            if not Quicker._inside:
+                for name, (place, original) in Quicker._originals.items():
+                    setattr(place, name, original)
+
+
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """softmax(Q K^T / sqrt(d)) V of (..., tokens, d) tensors, as the transpose of V^T softmax(K Q^T / sqrt(d)): torch's
+    softmax over rows, and a product whose short side is its first, are the faster ones.
+    """
+    weights = (key @ (query * query.shape[-1] ** -0.5).mT).softmax(-2)
+    return (value.mT @ weights).mT
+
+
+def patches(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The convolution of (n, c, h, w) by a kernel (d, c, p, q) of stride (p, q), which tiles them: (n, d, h/p, w/q)."""
+    n, channels, height, width = images.shape
+    p, q = weight.shape[2:]
+    tiles = images.reshape(n, channels, height // p, p, width // q, q).permute(0, 2, 4, 1, 3, 5)
+    tokens = functional.linear(tiles.reshape(n, -1, channels * p * q), weight.flatten(1), bias)
+    return tokens.transpose(1, 2).reshape(n, -1, height // p, width // q)
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    entered = getattr(_THREAD, "entered", None)
+    few = query.dim() >= 3 and max(query.shape[-2], key.shape[-2]) <= FEW
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    if entered and few and same and _aligned(query, key, value) and not any(map(_asked, (*args, *kwargs.values()))):
+        entered.used = True
+        return attention(query, key, value)
+    return _original("scaled_dot_product_attention")(query, key, value, *args, **kwargs)
+
+
+def _convolution(
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *args: Any, **kwargs: Any
+):
+    entered = getattr(_THREAD, "entered", None)
+    if entered and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
+        entered.used = True
+        return patches(input, weight, bias)
+    return _original("conv2d")(input, weight, bias, *args, **kwargs)
+
+
+def _forward(vit: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    entered = getattr(_THREAD, "entered", None)
+    if entered and entered.by_class_token(vit):
+        entered.used = True
+        return class_token.logits(vit, images)
+    return _original("forward")(vit, images)
+
+
+def _replacements() -> list[tuple[Any, str, Callable]]:
+    found: list[tuple[Any, str, Callable]] = [
+        (functional, "scaled_dot_product_attention", _attention),
+        (functional, "conv2d", _convolution),
+    ]
+    if timm := class_token.timm_vit():
+        found.append((timm.VisionTransformer, "forward", _forward))
+    return found
+
+
+def _original(name: str) -> Callable:
+    return Quicker._originals[name][1]
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32
+
+
+def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether each image's numbers begin as the first one's do, in 16 bytes: queries, keys, values and weights."""
+    weights = query[0].numel() // query.shape[-1] * key.shape[-2]
+    return _plain(query) and all(
+        size % ALIGNED == 0 for size in (*(part[0].numel() for part in (query, key, value)), weights)
+    )
+
+
+def _asked(option: Any) -> bool:
+    """Whether an argument asks for more than attention: a mask, dropout, causality, another scale, fewer heads."""
+    return isinstance(option, torch.Tensor) or option not in (None, False, 0)
+
+
+def _tiles(
+    images: torch.Tensor, weight: torch.Tensor, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> bool:
+    """Whether the kernel's places tile the images: a patch embedding, of patches larger than a pixel and `ALIGNED`."""
+    size = tuple(weight.shape[2:])
+    whole = all(side % step == 0 for side, step in zip(images.shape[2:], size, strict=True))
+    alike = _pair(stride) == size != (1, 1) and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
+    return whole and alike and groups == 1 and weight[0].numel() % ALIGNED == 0
+
+
+def _pair(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)

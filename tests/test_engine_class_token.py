@@ -1,0 +1,202 @@
+"""A vision transformer's last block for the class token alone: the same function, and only where it is known to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from timm.models.vision_transformer import Mlp, VisionTransformer
+from torch import nn
+
+from benchmark.attacks import autoattack
+from benchmark.attacks.engine import class_token
+from benchmark.attacks.engine.quicker import Quicker
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.threats import ThreatModel
+
+WIDTH, HEADS, CLASSES, TOKENS = 16, 2, 6, 16
+
+
+def transformer(**options) -> VisionTransformer:
+    """A tiny one with weights that are far from symmetric, on 8x8 grey images."""
+    torch.manual_seed(0)
+    options = {"depth": 2, "num_heads": HEADS} | options
+    vit = VisionTransformer(img_size=8, patch_size=2, in_chans=1, num_classes=CLASSES, embed_dim=WIDTH, **options)
+    for parameter in vit.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape)
+    vit.patch_embed.proj.weight.data *= 5  # so that the image counts
+    return vit.eval().requires_grad_(False)
+
+
+def images(n: int = 10) -> torch.Tensor:
+    return torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def asked(model: nn.Module, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The logits, and a gradient in which every logit takes part."""
+    leaf = points.clone().requires_grad_()
+    logits = model(leaf)
+    weights = torch.linspace(-1, 1, logits.numel()).view_as(logits)
+    return logits.detach(), torch.autograd.grad((logits * weights).sum(), leaf)[0]
+
+
+def assert_same_function(model: nn.Module) -> None:
+    with Quicker():
+        logits, slope = asked(model, images())
+    own, own_slope = asked(model, images())
+    torch.testing.assert_close(logits, own, rtol=1e-4, atol=1e-5 * float(own.abs().max()))
+    torch.testing.assert_close(slope, own_slope, rtol=1e-3, atol=1e-5 * float(own_slope.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"depth": 1},
+        {"qkv_bias": False},
+        {"num_heads": 1},
+        {"reg_tokens": 2},
+        {"no_embed_class": True},
+        {"init_values": 0.5},
+        {"pre_norm": True},
+        {"fc_norm": True},
+        {"qk_norm": True},
+    ],
+    ids=str,
+)
+def test_values_and_gradients_are_the_models_own(options, monkeypatch) -> None:
+    model = transformer(**options)
+    assert class_token.applies(model)
+    assert_same_function(model)
+    seen = []
+    own = Mlp.forward
+    monkeypatch.setattr(Mlp, "forward", lambda self, x: (seen.append(x.shape[1]), own(self, x))[1])
+    with Quicker():
+        model(images())
+    every = TOKENS + 1 + options.get("reg_tokens", 0)
+    assert seen == [every] * (options.get("depth", 2) - 1) + [1]
+
+
+def test_it_is_used_inside_a_model_and_said() -> None:
+    model, quicker = nn.Sequential(nn.Identity(), transformer()), Quicker()
+    with quicker:
+        model(images().double().float())
+    assert quicker.used
+    assert_same_function(model)
+
+
+def test_attention_of_another_kind_is_computed_whole() -> None:
+    model = transformer()
+    torch.manual_seed(1)
+    model.blocks[-1].attn = L2Attention(WIDTH, HEADS).eval()
+    assert class_token.applies(model)
+    assert_same_function(model)
+
+
+def test_a_projection_that_mixes_tokens_is_computed_whole() -> None:
+    model = transformer()
+    model.blocks[-1].attn.proj = Mixing().eval()
+    assert class_token.applies(model)
+    assert_same_function(model)
+
+
+class Mixing(nn.Module):
+    """Each token less the mean of all."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - x.mean(1, keepdim=True)
+
+
+class Own(VisionTransformer):
+    """A head of its own: the mean of all tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.forward_features(x).mean(1))
+
+
+class Around(nn.Module):
+    """Reads all tokens of the transformer in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vit = transformer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.vit.head(self.vit.forward_features(x).mean(1))
+
+
+def averaged(model: VisionTransformer) -> None:
+    model.global_pool = "avg"
+
+
+def subclassed(model: VisionTransformer) -> None:
+    model.__class__ = Own
+
+
+def replaced(model: VisionTransformer) -> None:
+    model.pool = lambda x, pool_type=None: x.mean(1)  # type: ignore[method-assign]
+
+
+def mixing_mlp(model: VisionTransformer) -> None:
+    model.blocks[-1].mlp = Mixing().eval()
+
+
+def mixing_norm(model: VisionTransformer) -> None:
+    model.norm = Mixing().eval()
+
+
+def mixing_block(model: VisionTransformer) -> None:
+    model.blocks.append(Mixing().eval())
+
+
+def watched(model: VisionTransformer) -> None:
+    model.blocks[-1].norm2.register_forward_hook(lambda module, inputs, output: output - output.mean(1, keepdim=True))
+
+
+def patched(model: VisionTransformer) -> None:
+    mix = Mixing().eval()
+    model.blocks[-1].mlp.forward = lambda x: mix(x)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "change", [averaged, subclassed, replaced, mixing_mlp, mixing_norm, mixing_block, watched, patched]
+)
+def test_where_other_tokens_count_the_model_is_left_as_it_is(change) -> None:
+    model = transformer()
+    change(model)
+    assert not class_token.applies(model)
+    assert_same_function(model)
+
+
+def test_dropout_keeps_the_whole_block() -> None:
+    assert not class_token.applies(transformer(proj_drop_rate=0.5).train())
+    model = transformer(proj_drop_rate=0.5)
+    model.blocks[-1].mlp.train()
+    assert not class_token.applies(model)
+
+
+def test_a_model_that_reads_all_tokens_by_itself_is_left_as_it_is() -> None:
+    assert_same_function(Around())
+
+
+def test_outside_a_search_timm_is_left_as_it_was() -> None:
+    own = VisionTransformer.forward
+    with Quicker():
+        assert VisionTransformer.forward is not own
+    assert VisionTransformer.forward is own
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_slots_and_company_change_no_bit(norm) -> None:
+    model = transformer()
+    points = images()
+    labels = model(points).argmax(1)
+    threat = ThreatModel(norm=norm, eps={"Linf": 0.1, "L2": 0.5}[norm])
+    for component in autoattack.components[:3]:
+        ways = [
+            autoattack.attack(model, points, labels, threat, seed=0, component=component, slots=slots)
+            for slots in (128, 16)
+        ]
+        alone = autoattack.attack(model, points[3:4], labels[3:4], threat, seed=0, component=component, indices=[3])
+        assert torch.equal(*ways), component
+        assert torch.equal(ways[0][3:4], alone), component
+        assert (ways[0] != points).any(), component
