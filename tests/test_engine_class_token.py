@@ -92,9 +92,18 @@ def test_attention_of_another_kind_is_computed_whole() -> None:
     assert_same_function(model)
 
 
-def test_a_projection_that_mixes_tokens_is_computed_whole() -> None:
+@pytest.mark.parametrize("part", ["proj", "q_norm", "scale"])
+def test_attention_that_is_changed_is_computed_whole(part) -> None:
     model = transformer()
-    model.blocks[-1].attn.proj = Mixing().eval()
+    setattr(model.blocks[-1].attn, part, 3.0 if part == "scale" else Mixing().eval())
+    assert class_token.applies(model)
+    assert_same_function(model)
+
+
+def test_weights_in_another_layout_are_read_as_they_are() -> None:
+    model = transformer()
+    qkv = model.blocks[-1].attn.qkv
+    qkv.weight = nn.Parameter(qkv.weight.T.contiguous().T, requires_grad=False)
     assert class_token.applies(model)
     assert_same_function(model)
 

@@ -55,11 +55,11 @@ def applies(vit: Any) -> bool:
 def logits(vit: Any, images: torch.Tensor) -> torch.Tensor:
     """`vit` on (n, c, h, w) images, where `applies`: (n, classes)."""
     tokens = vit.norm_pre(vit.patch_drop(vit._pos_embed(vit.patch_embed(images))))
-    for block in vit.blocks[:-1]:
+    *before, last = vit.blocks
+    for block in before:
         tokens = block(tokens)
-    block = vit.blocks[-1]
-    first = tokens[:, :1] + block.ls1(_attended(block.attn, block.norm1(tokens)))
-    first = first + block.ls2(block.mlp(block.norm2(first)))
+    first = tokens[:, :1] + last.ls1(_attended(last.attn, last.norm1(tokens)))
+    first = first + last.ls2(last.mlp(last.norm2(first)))
     return vit.forward_head(vit.norm(first))
 
 
@@ -70,7 +70,7 @@ def _attended(attention: Any, tokens: torch.Tensor) -> torch.Tensor:
     n, _, width = tokens.shape
     heads, weight, bias = attention.num_heads, attention.qkv.weight, attention.qkv.bias
     query = functional.linear(tokens[:, 0], weight[:width], None if bias is None else bias[:width])
-    _, keys, values = weight.view(3, heads, -1, width)
+    _, keys, values = weight.reshape(3, heads, -1, width)
     query = query.view(n, heads, -1).transpose(0, 1) * attention.scale  # (heads, n, width / heads)
     scores = (query @ keys).transpose(0, 1) @ tokens.mT  # (n, heads, tokens)
     gathered = (scores.softmax(-1) @ tokens).transpose(0, 1) @ values.mT
@@ -79,12 +79,13 @@ def _attended(attention: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _plain(attention: Any) -> bool:
-    """timm's attention, neither normed nor put on a layer of another kind; of a size whose products the CPU's libraries do
-    not round by their place in the batch.
+    """timm's attention, neither normed nor rescaled nor put on a layer of another kind; of a size whose products the CPU's
+    libraries do not round by their place in the batch.
     """
     timm = timm_vit()
     if timm is None or type(attention) is not timm.Attention:
         return False
     normed = any(type(part) is not nn.Identity for part in (attention.q_norm, attention.k_norm))
+    rescaled = attention.scale != attention.head_dim**-0.5
     sized = attention.head_dim % 4 == 0 and attention.num_heads * attention.head_dim >= 16
-    return sized and not normed and type(attention.qkv) is type(attention.proj) is nn.Linear
+    return sized and not normed and not rescaled and type(attention.qkv) is type(attention.proj) is nn.Linear
