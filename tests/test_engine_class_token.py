@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from timm.models.vision_transformer import Mlp, VisionTransformer
+from timm.models.vision_transformer import Attention, Mlp, VisionTransformer
 from torch import nn
 
 from benchmark.attacks import autoattack
@@ -70,7 +70,10 @@ def test_values_and_gradients_are_the_models_own(options, monkeypatch) -> None:
     seen = []
     own = Mlp.forward
     monkeypatch.setattr(Mlp, "forward", lambda self, x: (seen.append(x.shape[1]), own(self, x))[1])
-    with Quicker():
+    quicker = Quicker()
+    with quicker:
+        model(images())
+        seen.clear()  # the first call is checked against the whole model
         model(images())
     every = TOKENS + 1 + options.get("reg_tokens", 0)
     assert seen == [every] * (options.get("depth", 2) - 1) + [1]
@@ -185,6 +188,20 @@ def test_dropout_keeps_the_whole_block() -> None:
 
 def test_a_model_that_reads_all_tokens_by_itself_is_left_as_it_is() -> None:
     assert_same_function(Around())
+
+
+def test_where_timms_attention_is_patched_the_model_is_left_as_it_is(monkeypatch) -> None:
+    """By its looks the model is timm's own; the first images show that it is not."""
+    model, own = transformer(), Attention.forward
+    monkeypatch.setattr(Attention, "forward", lambda self, x: own(self, x) - own(self, x).mean(1, keepdim=True))
+    assert class_token.applies(model)
+    assert_same_function(model)
+
+
+def test_a_call_by_keyword_is_the_same() -> None:
+    model = transformer()
+    with Quicker():
+        assert torch.equal(model(x=images()), model(images()))
 
 
 def test_outside_a_search_timm_is_left_as_it_was() -> None:
