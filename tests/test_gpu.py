@@ -18,9 +18,9 @@ pytestmark = [
 ]
 
 
-def model(device: str) -> torch.nn.Module:
+def model(device: str, row: tuple[str, str] = ("Havens2024LoFAST", "mean_pool")) -> torch.nn.Module:
     torch.manual_seed(0)
-    built = submissions.build(submissions.load("Havens2024LoFAST"), "mean_pool", tracks.load("digits"))
+    built = submissions.build(submissions.load(row[0]), row[1], tracks.load("digits"))
     return built.to(device).eval().requires_grad_(False)
 
 
@@ -46,16 +46,17 @@ def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> Non
     assert torch.allclose(again.margin, after.margin.cpu(), atol=1e-4)
 
 
+@pytest.mark.parametrize("row", [("Havens2024LoFAST", "mean_pool"), ("Dosovitskiy2021ViT", "standard")])
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
-def test_the_fast_engine_breaks_the_same_images_as_on_the_cpu(images, norm, monkeypatch) -> None:
+def test_the_fast_engine_breaks_the_same_images_as_on_the_cpu(images, norm, row, monkeypatch) -> None:
     """The random streams are the same; rounding may move an image that is broken or not by a hair: one of 20 at most."""
     monkeypatch.setattr(square, "QUERIES", 300)
-    labels = model("cpu")(images).argmax(1)
-    here = auto_attack(model("cpu"), images, labels, norm=norm, eps=0.05)
-    there = auto_attack(model("cuda"), images, labels, norm=norm, eps=0.05)
+    labels = model("cpu", row)(images).argmax(1)
+    here = auto_attack(model("cpu", row), images, labels, norm=norm, eps=0.05)
+    there = auto_attack(model("cuda", row), images, labels, norm=norm, eps=0.05)
     assert there.adversarial.device.type == "cpu"
     assert int((here.robust != there.robust).sum()) <= 1
-    again = judge(model("cpu"), there.adversarial, labels, 20)
+    again = judge(model("cpu", row), there.adversarial, labels, 20)
     assert (again.margin[~there.robust] <= 1e-4).all()
 
 
