@@ -1,4 +1,6 @@
-"""A small smooth network that keeps what it is asked, its images, and both sides of a comparison of AutoAttack engines."""
+"""A small smooth network that keeps what it is asked, its images, both sides of a comparison of AutoAttack engines, and runs of
+one of them in other company.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import pyautoattack
 import torch
 from torch import nn
 
+from benchmark.attacks import autoattack
 from benchmark.attacks.engine.slots import Search
+from benchmark.threats import ThreatModel
 
 RADII = {"Linf": 0.04, "L2": 0.2}
 
@@ -45,3 +49,17 @@ def search_of(model, images, labels, norm: str, eps: float, slots: int = 128, in
 
 def authors(model: nn.Module, norm: str, eps: float) -> pyautoattack.AutoAttack:
     return pyautoattack.AutoAttack(model, norm=norm, eps=eps, seed=0, version="standard", device="cpu")
+
+
+def assert_slots_and_company_change_no_bit(model: nn.Module, images: torch.Tensor, threat: ThreatModel) -> None:
+    """Few slots or many, the fourth image alone or among all: the gradient attacks find the same, and something."""
+    labels = model(images).argmax(1)
+    for component in autoattack.components[:3]:
+        ways = [
+            autoattack.attack(model, images, labels, threat, seed=0, component=component, slots=slots)
+            for slots in (128, 16)
+        ]
+        alone = autoattack.attack(model, images[3:4], labels[3:4], threat, seed=0, component=component, indices=[3])
+        assert torch.equal(*ways), component
+        assert torch.equal(ways[0][3:4], alone), component
+        assert (ways[0] != images).any(), component

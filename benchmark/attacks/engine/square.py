@@ -70,8 +70,7 @@ class _Chains:
         Of k proposals, each taken with probability p, (1 - (1 - p)^k) / p are of use until the first that is taken.
         """
         images, p = len(self.image), self.taken
-        most = TOGETHER * self.search.slots
-        sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= most]
+        sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= TOGETHER * self.search.slots]
         return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (CALL + k * images))
 
     def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -107,8 +106,7 @@ class _Chains:
         if new.any():
             margin[new] = self._margins(points[new], self.image[row[new]])
         better = margin < self.margin[row]
-        none = LOOK_AHEAD
-        first = torch.full_like(self.query, none).scatter_reduce(0, row[better], place[better], "amin")
+        first = torch.full_like(self.query, LOOK_AHEAD).scatter_reduce(0, row[better], place[better], "amin")  # or none
         taken = better & (place == first[row])
         if self.rule.proposals:
             kept = ~taken & (place < first[row])
@@ -119,7 +117,7 @@ class _Chains:
         self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
         if len(row):
             self.taken = 0.9 * self.taken + 0.1 * max(float(taken.sum()) / len(row), 1e-3)
-        self.query += torch.where(first < none, first + 1, passed)
+        self.query += torch.where(first < LOOK_AHEAD, first + 1, passed)
 
     def _margins(self, points: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
         label = self.search.labels[image]
