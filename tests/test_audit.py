@@ -167,7 +167,8 @@ def test_radii_too_large_by_what_ascent_leaves_open_are_caught_by_plants() -> No
     model, labels = favoured(flat())
     radii = torch.full((6,), 0.2, dtype=torch.float64)
     made = plants(model, GREY, labels, (labels + 1) % 5, radii, steps=20, seed=0)
-    assert [plant.distance for plant in made] == pytest.approx([0.2] * 6, rel=1e-6)
+    for plant in made:  # never beyond; short of it by float32's rounding, which differs between processors
+        assert 0.2 * (1 - 1e-5) <= plant.distance <= 0.2 + 1e-12
     assert 0.99 < audit_planted(made, GREY, labels, certify, "row") < 1
     with pytest.raises(BenchmarkError, match="planted counterexample 0"):
         audit_planted(made, GREY, labels, lambda *a: 1.01 * certify(*a), "row")
