@@ -1,1 +1,1 @@
-"""The static leaderboard: records in, HTML out. Imports only `benchmark.records` and `benchmark.headline`."""
+"""The static leaderboard: records in, HTML out. Imports only `benchmark.records` and `benchmark.results.headline`."""

@@ -27,13 +27,15 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from benchmark.headline import headline
-from benchmark.records import ClaimedBoard, Record, Track
-from leaderboard import studies
+from benchmark.results import study_table
+from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.headline import headline
+from benchmark.results.record import Record
+from benchmark.results.study_sheets import sheets
+from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
 from leaderboard.study_charts import figures
-from leaderboard.study_sheets import sheets
 
 HERE = Path(__file__).parent
 WORK = Path("work")
@@ -135,7 +137,7 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Seq
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
     _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
-    tables = [studies.table(published) for published in studies.read(PUBLISHED / track.name / "studies")]
+    tables = [study_table.table(published) for published in study_table.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row
         evidence = pq.read_table(source / "evidence.parquet")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.records import Record
+from benchmark.results.record import Record
 
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 42, 42, 34, 42  # margins around the plot

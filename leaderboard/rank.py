@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from benchmark.headline import headline, headline_names
-from benchmark.records import Proportion, Record, Track
+from benchmark.results.headline import headline, headline_names
+from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
+from benchmark.specs.track import Track
 
 TITLES = {
     "robust": "AutoAttack",  # which decides, others only lower it

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.studied import last_word
+from benchmark.results.study_table import Column, Entry, Table
+from benchmark.specs.study import last_word
 from leaderboard.charts import ticks
-from leaderboard.studies import Column, Entry, Table
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24

@@ -56,5 +56,5 @@ def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.Monk
     """A copy of it, as working directory; what the probes break does not count, so that the attacks' share is seen."""
     project = linear_trained.copy(tmp_path / "row")
     monkeypatch.chdir(project.root)
-    monkeypatch.setattr("benchmark.evidence.probed", lambda _: {})
+    monkeypatch.setattr("benchmark.evaluation.evidence.probed", lambda _: {})
     return project

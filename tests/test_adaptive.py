@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
 from tiny_project import Project
 
-from benchmark import pipeline, submissions
-from benchmark.errors import BenchmarkError
-from benchmark.records import Record, ThreatModel
+from benchmark.loading import methods
+from benchmark.loading.rows import entry
+from benchmark.pipeline import generate
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
-from benchmark.stages.context import entry
 
 
 def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
@@ -110,7 +112,7 @@ def test_an_attack_that_changes_the_images_it_is_given_is_held_against_the_clean
 def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row) -> None:
     """Whatever ran before it: a run that goes on after a kill draws as one that was not stopped."""
     linear_row.bring("Tiny2026Linear", "brought", HEAD + "    return torch.rand_like(images)\n", BROUGHT)
-    module, found = submissions.attack("brought", "Tiny2026Linear"), []
+    module, found = methods.attack("brought", "Tiny2026Linear"), []
     inputs = torch.nn.Identity(), torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
     for before, seed in ((1, 0), (2, 0), (2, 3)):
         torch.manual_seed(before)
@@ -121,7 +123,7 @@ def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row)
 
 def test_a_brought_file_gets_copies(linear_row) -> None:
     linear_row.bring("Tiny2026Linear", "brought", HEAD + "    labels.zero_()\n    return images.zero_()\n", BROUGHT)
-    module = submissions.attack("brought", "Tiny2026Linear")
+    module = methods.attack("brought", "Tiny2026Linear")
     images, labels = torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
     found = module.attack(torch.nn.Identity(), images, labels, ThreatModel(norm="L2", eps=0.5), seed=0)
     assert not found.any()
@@ -253,14 +255,14 @@ def test_a_file_that_does_not_import_names_its_line(linear_row) -> None:
 
 def test_bringing_an_attack_touches_no_stage_before_it(linear_row) -> None:
     """The stages of the row and of the data stand as they were; one is new, and collect depends on it."""
-    path = pipeline.row_file("tiny", "Tiny2026Linear-small")
-    before, others = json.loads(pipeline.generate()[path])["stages"], pipeline.generate()
+    path = generate.row_file("tiny", "Tiny2026Linear-small")
+    before, others = json.loads(generate.generate()[path])["stages"], generate.generate()
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
-    after = json.loads(pipeline.generate()[path])["stages"]
+    after = json.loads(generate.generate()[path])["stages"]
     assert [*after] == ["train", "attack-papers", "attack-adaptive", "reliability", "collect"]
     earlier = ("train", "attack-papers")
     assert {name: after[name] for name in earlier} == {name: before[name] for name in earlier}
-    assert {**pipeline.generate(), path: ""} == {**others, path: ""}
+    assert {**generate.generate(), path: ""} == {**others, path: ""}
     assert not any("adaptive" in json.dumps(after[name]) for name in earlier)
     stage = after["attack-adaptive"]
     assert "submissions/Tiny2026Linear/brought.py" in stage["deps"]

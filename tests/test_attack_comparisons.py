@@ -7,7 +7,7 @@ import pytest
 
 from benchmark.reliability import compare
 from benchmark.reliability.compare import Ran
-from benchmark.threats import AttackSpec, ThreatModel
+from benchmark.specs.threat import AttackSpec, ThreatModel
 
 LINF, N = ThreatModel(norm="Linf", eps=0.1), 100
 

@@ -9,10 +9,11 @@ from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark.attacks import apgd, autoattack, cw, fgsm, pgd
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import run_attack
-from benchmark.records import AttackSpec, ThreatModel
-from benchmark.verdicts import distances, into_ball, logits
+from benchmark.evaluation.run_attack import run_attack
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.verdicts.ball import distances, into_ball
+from benchmark.verdicts.prediction import logits
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from benchmarks.attention_soundness import cases
+from measurements.attention_soundness import cases
 
 
 @pytest.mark.slow

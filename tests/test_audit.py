@@ -15,11 +15,11 @@ from benchmark.audit.layers import Effort
 from benchmark.audit.planted import audit_planted, audit_ties, plants, tied
 from benchmark.certificates import local
 from benchmark.certificates.local import certify
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
 
 GREY = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.4 + 0.3
 SMALL = Effort(radii=(0.1,), starts=3, steps=3)
@@ -167,6 +167,7 @@ def test_radii_too_large_by_what_ascent_leaves_open_are_caught_by_plants() -> No
     model, labels = favoured(flat())
     radii = torch.full((6,), 0.2, dtype=torch.float64)
     made = plants(model, GREY, labels, (labels + 1) % 5, radii, steps=20, seed=0)
+    assert len(made) == 6
     for plant in made:  # never beyond; short of it by float32's rounding, which differs between processors
         assert 0.2 * (1 - 1e-5) <= plant.distance <= 0.2 + 1e-12
     assert 0.99 < audit_planted(made, GREY, labels, certify, "row") < 1

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from benchmark.errors import BenchmarkError
-from benchmark.stages import context
-from benchmark.stages.audit import audit_row, certified_rows
+from benchmark.commands.audit import audit_row, certified_rows
+from benchmark.runtime.errors import BenchmarkError
 
 
 def test_rows_to_audit_are_those_with_a_certificate() -> None:
@@ -25,7 +24,7 @@ def test_rows_to_audit_are_those_with_a_certificate() -> None:
 
 
 def test_what_is_not_built_yet_is_one_clear_line(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(context, "WORK", tmp_path)
+    monkeypatch.setattr(rows, "WORK", tmp_path)
     with pytest.raises(BenchmarkError, match=r"radii\.parquet is missing; run `rvb repro --track digits`"):
         audit_row("digits", "Havens2024LoFAST-mean_pool", None, 1, 0)
 

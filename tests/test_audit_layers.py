@@ -10,27 +10,27 @@ from test_audit import GREY, SMALL, network
 from tiny_networks import random_network
 from torch import nn
 
-from benchmark.audit import layers
+from benchmark.audit import layers as audited
 from benchmark.audit.layers import Effort, audit_layers
-from benchmark.certificates import steps
-from benchmark.errors import BenchmarkError
+from benchmark.certificates.bounds import dispatch
+from benchmark.runtime.errors import BenchmarkError
 
 # how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open
 LIES = [
-    (2, steps.Step, "bound", 0.99),
-    (2, steps.Step, "push", 0.99),
-    (4, steps.ProjectStep, "bound", 0.99),
-    (4, steps.ProjectStep, "push", 0.99),
-    (4, steps.ProjectStep, "remainder", 0.8),
-    (4, steps.ProjectStep, "along", 0.8),
-    (5, steps.AttentionStep, "bound", 0.9),
-    (5, steps.AttentionStep, "push", 0.99),
-    (5, steps.AttentionStep, "remainder", 0.3),
-    (5, steps.AttentionStep, "along", 0.3),
-    (6, steps.SLLStep, "bound", 0.99),
-    (6, steps.SLLStep, "push", 0.99),
-    (6, steps.SLLStep, "remainder", 0.3),
-    (6, steps.SLLStep, "along", 0.8),
+    (2, dispatch.Step, "bound", 0.99),
+    (2, dispatch.Step, "push", 0.99),
+    (4, dispatch.ProjectStep, "bound", 0.99),
+    (4, dispatch.ProjectStep, "push", 0.99),
+    (4, dispatch.ProjectStep, "remainder", 0.8),
+    (4, dispatch.ProjectStep, "along", 0.8),
+    (5, dispatch.AttentionStep, "bound", 0.9),
+    (5, dispatch.AttentionStep, "push", 0.99),
+    (5, dispatch.AttentionStep, "remainder", 0.3),
+    (5, dispatch.AttentionStep, "along", 0.3),
+    (6, dispatch.SLLStep, "bound", 0.99),
+    (6, dispatch.SLLStep, "push", 0.99),
+    (6, dispatch.SLLStep, "remainder", 0.3),
+    (6, dispatch.SLLStep, "along", 0.8),
 ]
 CLAIMS = {"push": "Jacobian", "along": "remainder along a margin"}
 
@@ -58,7 +58,7 @@ def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, fac
 @pytest.mark.parametrize("place", [2, 4, 5, 6, 7])
 def test_a_gain_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
     model, x = one_layer(place)
-    exact = steps.exact_step
+    exact = dispatch.exact_step
 
     def lying(layer, x):
         found = exact(layer, x)
@@ -66,13 +66,13 @@ def test_a_gain_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
         found.__class__ = type("Lying", (type(found),), {"gain": property(lambda _: gain)})
         return found
 
-    monkeypatch.setattr(layers, "exact_step", lying)
+    monkeypatch.setattr(audited, "exact_step", lying)
     with pytest.raises(BenchmarkError, match="exceeds its gain at image"):
         audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)
 
 
 def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(steps.SLLStep, "remainder", lambda self, reach: reach.delta * torch.nan)
+    monkeypatch.setattr(dispatch.SLLStep, "remainder", lambda self, reach: reach.delta * torch.nan)
     model, x = one_layer(6)
     with pytest.raises(BenchmarkError, match=r"SLLBlock.* exceeds its remainder"):
         audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)
@@ -81,7 +81,7 @@ def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_random_layers_keep_their_bounds(seed) -> None:
-    """Every layer of the networks that benchmarks/network_soundness.py draws, ordinary and extreme."""
+    """Every layer of the networks that measurements/network_soundness.py draws, ordinary and extreme."""
     model, images, _ = random_network(seed)
     tally = audit_layers(model, images[:3], list(range(3)), "row", effort=Effort(starts=3, steps=6), seed=seed)
     assert tally.layers == len(model) - 1

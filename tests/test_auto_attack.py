@@ -1,4 +1,4 @@
-"""The public call `benchmark.attacks.auto_attack`: what it returns, what it leaves alone, and what it refuses."""
+"""The public call `benchmark.evaluation.auto_attack.auto_attack`: what it returns, what it leaves alone, and what it refuses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tiny_project import ROOT
 from torch import nn
 
 import benchmark.attacks
-from benchmark.attacks import auto_attack
 from benchmark.attacks.engine import square as square_module
-from benchmark.auto_attack import PRODUCTS, Attacked
-from benchmark.errors import BenchmarkError
-from benchmark.verdicts import distances
+from benchmark.evaluation.auto_attack import PRODUCTS, Attacked, auto_attack
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts.ball import distances
 
 
 @pytest.fixture
@@ -266,6 +265,6 @@ def test_the_example_in_the_readme_runs(linear) -> None:
 
 
 def test_the_package_names_only_what_it_has() -> None:
-    assert benchmark.attacks.auto_attack is auto_attack
+    assert benchmark.evaluation.auto_attack.auto_attack is auto_attack
     with pytest.raises(AttributeError, match="no attribute 'auto_atack'"):
         benchmark.attacks.auto_atack  # noqa: B018

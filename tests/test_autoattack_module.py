@@ -12,8 +12,8 @@ from tiny_models import Linear, grey_images
 from torch import nn
 
 import autoattack
-from benchmark.evaluate import run_attack
-from benchmark.records import AttackSpec
+from benchmark.evaluation.run_attack import run_attack
+from benchmark.specs.threat import AttackSpec
 
 
 def test_signature_is_the_authors() -> None:

@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmark.certificates import published
+from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.layer_bound import Reach
+from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify
-from benchmark.certificates.projection import projection_bound
-from benchmark.certificates.step import Reach
-from benchmark.certificates.steps import exact_step
-from benchmark.certificates.trace import checked_copy, trace
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.derived import hold
-from benchmark.layers.lipschitz import (
-    BoundedLinear,
-    NormalisedHead,
-    OrthogonalLinear,
-    SLLBlock,
-    almost_orthogonal,
-)
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
 
 
 def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, scale: float = 1.0) -> nn.Sequential:
@@ -220,7 +214,7 @@ def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_no_attack_breaks_an_image_inside_its_certified_radius(seed) -> None:
     from benchmark.attacks import pgd
-    from benchmark.records import ThreatModel
+    from benchmark.specs.threat import ThreatModel
 
     model = network(seed)
     images = torch.rand(24, 1, 4, 4, generator=torch.Generator().manual_seed(seed))

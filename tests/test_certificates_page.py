@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks import certificates_page
+from measurements import certificates_page
 
 NOTHING_BROKE = {
     "soundness": r"^violations: 0$",
@@ -13,7 +13,7 @@ NOTHING_BROKE = {
 
 
 def test_the_page_is_generated_from_what_was_measured() -> None:
-    hint = "run python benchmarks/certificates_page.py"
+    hint = "run python measurements/certificates_page.py"
     assert certificates_page.PAGE.read_text() == certificates_page.page(), hint
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmark.analysis.classifiers import fitted, timm_classifier
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 
 def half(n: int = 12) -> tuple[np.ndarray, np.ndarray]:

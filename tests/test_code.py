@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import code, pipeline
-from benchmark.stages.context import entry
+from benchmark.loading.rows import entry
+from benchmark.pipeline import generate
+from benchmark.runtime import code
 
 
 def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -> None:
-    assert Path("benchmark/errors.py") in code.closure(Path("benchmark/files.py"))
-    assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/files.py"))
-    assert Path("benchmark/tracks/__init__.py") in code.closure(Path("benchmark/submissions.py"))
+    assert Path("benchmark/runtime/errors.py") in code.closure(Path("benchmark/runtime/files.py"))
+    assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/runtime/files.py"))
+    assert Path("benchmark/loading/tracks.py") in code.closure(Path("benchmark/loading/submissions.py"))
 
 
 def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
@@ -23,7 +24,7 @@ def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
     assert (
         Path("benchmark/attacks/__init__.py") in fgsm
     )  # it does something, and names the public call for type checkers
-    assert Path("benchmark/auto_attack.py") not in fgsm
+    assert Path("benchmark/evaluation/auto_attack.py") not in fgsm
     assert Path("benchmark/attacks/engine/apgd.py") not in fgsm
 
 
@@ -51,8 +52,8 @@ def test_deps_are_what_the_stages_really_import(project) -> None:
     project.rvb("pipeline")
     import json
 
-    stages = json.loads((project.root / pipeline.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
-    data = json.loads((project.root / pipeline.data_file("tiny")).read_text())["stages"]["data"]
+    stages = json.loads((project.root / generate.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
+    data = json.loads((project.root / generate.data_file("tiny")).read_text())["stages"]["data"]
     for name, stage in {"data": data, **stages}.items():
         module, *arguments = stage["cmd"].removeprefix("python -m ").split()
         assert really_imported(project, module, arguments) == local_code(stage["deps"]), name

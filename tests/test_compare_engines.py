@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import Linear, grey_images
 
-from benchmark import cli, submissions, tracks
 from benchmark.attacks import autoattack
+from benchmark.commands import compare_engines as stage
+from benchmark.commands import main
+from benchmark.commands.compare_engines import compare, compare_row
 from benchmark.data.prepare import prepare
-from benchmark.errors import BenchmarkError
-from benchmark.records import AttackSpec
-from benchmark.stages import compare as stage
-from benchmark.stages import context
-from benchmark.stages.compare import compare, compare_row
+from benchmark.loading import methods, submissions, tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec
 
 SPEC = AttackSpec(attack="autoattack", norm="L2", eps=3.0, seed=5)
 
@@ -115,10 +115,10 @@ def test_both_engines_agree_with_the_exact_radius(norm, linear, monkeypatch) -> 
 @pytest.fixture
 def trained(tmp_path, monkeypatch) -> str:
     """A digits row that has weights (untrained ones) and data, in a folder of its own."""
-    monkeypatch.setattr(context, "WORK", tmp_path)
+    monkeypatch.setattr(rows, "WORK", tmp_path)
     track = tracks.load("digits")
     prepare(track.data, tmp_path / "digits" / "data")
-    model = submissions.build(submissions.load("Havens2024LoFAST"), "mean_pool", track)
+    model = methods.build(submissions.load("Havens2024LoFAST"), "mean_pool", track)
     folder = tmp_path / "digits" / "Havens2024LoFAST-mean_pool" / "train"
     folder.mkdir(parents=True)
     save_file(model.state_dict(), folder / "model.safetensors")
@@ -163,7 +163,7 @@ def test_the_command_prints_counts_times_and_each_disagreement(linear, monkeypat
     monkeypatch.setattr(
         stage, "compare_row", lambda *arguments: [found] if arguments == ("digits", "A-b", None, 5) else []
     )
-    cli.compare_engines("A-b", "digits", 0, 5)
+    main.compare_engines("A-b", "digits", 0, 5)
     printed = capsys.readouterr().out
     assert "A-b on digits, L2 3, seed 5" in printed
     square = next(line for line in printed.splitlines() if "square" in line)

@@ -20,12 +20,16 @@ from tiny_colours import textures
 from tiny_project import ROOT, Project
 from torch import nn
 
-from benchmark import evidence, pipeline, tracks
-from benchmark.corrupted import CorruptionSpec
 from benchmark.data.corruptions import corrupt
-from benchmark.errors import BenchmarkError
-from benchmark.records import Record, to_json
-from benchmark.stages.context import Clock, entry
+from benchmark.evaluation import evidence
+from benchmark.loading import tracks
+from benchmark.loading.rows import entry
+from benchmark.pipeline import generate
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.stages.base import Clock
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 
@@ -232,7 +236,7 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert "cannot be compared with numbers on CIFAR-10-C" in page
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
     colours.rvb("pipeline", "--check")
-    stages = json.loads((colours.root / pipeline.row_file("colours", row)).read_text())["stages"]
+    stages = json.loads((colours.root / generate.row_file("colours", row)).read_text())["stages"]
     module, *arguments = stages["corrupt"]["cmd"].removeprefix("python -m ").split()
     before = (folder / "corrupt/corrupted.parquet").read_bytes()
     assert really_imported(colours, module, arguments) == local_code(stages["corrupt"]["deps"])

@@ -11,11 +11,12 @@ import yaml
 from pydantic import ValidationError
 from tiny_colours import textures
 
-from benchmark import tracks
-from benchmark.corrupted import COMMON, EXTRA, CorruptionSpec
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt
-from benchmark.errors import BenchmarkError
+from benchmark.loading import tracks
+from benchmark.runtime import yaml_file
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.corruptions import COMMON, EXTRA, CorruptionSpec
 
 QUICK = (
     "gaussian_noise",
@@ -170,7 +171,7 @@ def test_rules_default_to_the_fifteen_at_five_severities() -> None:
 
 
 def test_a_track_of_small_grey_images_cannot_ask_for_corruptions(tmp_path, monkeypatch) -> None:
-    content = tracks.read_yaml(tracks.FOLDER / "digits.yaml") | {"corruptions": {"names": ["fog"]}}
+    content = yaml_file.read_yaml(tracks.FOLDER / "digits.yaml") | {"corruptions": {"names": ["fog"]}}
     (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(tracks, "FOLDER", tmp_path)
     with pytest.raises(BenchmarkError, match="colour images of 32x32 pixels or more, these are 1x8x8") as raised:

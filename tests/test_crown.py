@@ -12,13 +12,13 @@ from tiny_networks import random_network
 from torch import nn
 
 from benchmark.certificates import crown, local
+from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.crown import certified_at, certify, two_pass
-from benchmark.certificates.plain_layers import plain
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.runtime.errors import BenchmarkError
 
 IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 

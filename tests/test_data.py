@@ -17,11 +17,11 @@ from PIL import Image
 from scipy.io import savemat
 from tiny_cifar import LABELS, PIXELS, write_cifar
 
-from benchmark import tracks
 from benchmark.data.images import Images, evaluation_index, load_split
 from benchmark.data.prepare import prepare, read, split
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.loading import tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 
 def spec(**changes) -> DataSpec:

@@ -11,8 +11,8 @@ from torch import nn
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.streams import generator
-from benchmark.errors import BenchmarkError
-from benchmark.threats import ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 

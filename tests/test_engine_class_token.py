@@ -11,7 +11,7 @@ from torch import nn
 from benchmark.attacks.engine import class_token
 from benchmark.attacks.engine.quicker import Quicker
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.threats import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 WIDTH, HEADS, CLASSES, TOKENS = 16, 2, 6, 16
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine.quicker import FEW, Quicker
 from benchmark.attacks.engine.slots import Search
-from benchmark.threats import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 FUSED, CONVOLUTION = functional.scaled_dot_product_attention, functional.conv2d
 

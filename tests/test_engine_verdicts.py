@@ -1,15 +1,16 @@
-"""What benchmarks/engine_verdicts.py concludes from verdicts, when it computes anew, and the models it runs on."""
+"""What measurements/engine_verdicts.py concludes from verdicts, when it computes anew, and the models it runs on."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from benchmark import files, tracks
 from benchmark.layers.vit import vision_transformer
-from benchmark.records import DataSpec
-from benchmarks import engine_models, engine_verdicts
-from benchmarks.engine_verdicts import THREATS, Compared, Run, criteria
+from benchmark.loading import tracks
+from benchmark.runtime import files
+from benchmark.specs.data import DataSpec
+from measurements import engine_models, engine_verdicts
+from measurements.engine_verdicts import THREATS, Compared, Run, criteria
 
 
 def verdict(*broken: int) -> list[int]:

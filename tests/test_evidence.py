@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmark import evidence, tracks
 from benchmark.certificates.smoothing import clopper_pearson_below, radius_below
-from benchmark.errors import BenchmarkError
+from benchmark.evaluation import evidence
+from benchmark.loading import tracks
+from benchmark.runtime.errors import BenchmarkError
 
 RULES = tracks.load("digits").smoothing
 PGD, LINF = "autoattack-L2-0.5", "autoattack-Linf-0.15"

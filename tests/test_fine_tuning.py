@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from benchmark import files, pipeline, repro
-from benchmark.errors import BenchmarkError
+from benchmark.loading.rows import entry
+from benchmark.loading.trained import start_from
+from benchmark.pipeline import generate, repro
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
-from benchmark.stages.context import entry
-from benchmark.stages.model import start_from
 from benchmark.stages.reliability import reliability_row
 from benchmark.stages.train import train_row
 
@@ -85,7 +86,7 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
     record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
     assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
     assert record["trust"] == "rebuilt"
-    stage = json.loads(pipeline.generate()[pipeline.row_file("tiny", "Tiny2026Linear-tuned")])["stages"]["train"]
+    stage = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-tuned")])["stages"]["train"]
     assert "work/tiny/Tiny2026Linear-small/train" in stage["deps"]
 
 
@@ -108,8 +109,8 @@ def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, word
 
 def test_rvb_repro_runs_fine_tuned_rows_after_the_others_and_with_what_they_depend_on(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
-    pipeline.write()
-    rows = {str(pipeline.row_file("tiny", f"Tiny2026Linear-{v}")): v for v in ("small", "tuned")}
+    generate.write()
+    rows = {str(generate.row_file("tiny", f"Tiny2026Linear-{v}")): v for v in ("small", "tuned")}
     monkeypatch.setattr(repro, "_changed_files", lambda *_: set(rows))
     ran: list[str] = []
     monkeypatch.setattr(repro, "_dvc", lambda arguments, *_: ran.append(" ".join(arguments)))

@@ -11,13 +11,13 @@ from tiny_networks import random_network
 from torch import nn
 
 from benchmark.certificates import local
+from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.network_bound import checked_copy
 from benchmark.certificates.local import certified_at, certify, float32_gap
-from benchmark.certificates.steps import exact_step
-from benchmark.certificates.trace import checked_copy
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
 
 
 def plain(*middle: nn.Module) -> nn.Sequential:
@@ -94,7 +94,7 @@ def test_bounds_that_leave_all_numbers_mean_not_certified() -> None:
 
 
 def test_attention_too_wide_for_its_jacobian_is_certified_by_composing_alone(monkeypatch) -> None:
-    monkeypatch.setattr("benchmark.certificates.attention_step.FORMED_SIDE", 10)
+    monkeypatch.setattr("benchmark.certificates.bounds.attention.FORMED_SIDE", 10)
     model, images, _ = random_network(3)
     labels = model(images).argmax(1)
     radii = certify(model, images, labels)
@@ -107,7 +107,9 @@ def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> 
     labels = model(images).argmax(1)
     found, allowed = float32_gap(model, images, labels)
     assert 0 < found <= allowed < 1e-3
-    monkeypatch.setattr("benchmark.certificates.trace.Trace.composed", lambda *_, **__: torch.full((10, 4), 1e-9))
+    monkeypatch.setattr(
+        "benchmark.certificates.bounds.network_bound.Trace.composed", lambda *_, **__: torch.full((10, 4), 1e-9)
+    )
     with pytest.raises(BenchmarkError, match="error analysis"):
         float32_gap(model, images, labels)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark import submissions, tracks
-from benchmark.attacks import auto_attack
 from benchmark.attacks.engine import square
 from benchmark.certificates.local import certify
-from benchmark.evaluate import judge, run_attack
-from benchmark.records import AttackSpec
+from benchmark.evaluation.auto_attack import auto_attack
+from benchmark.evaluation.run_attack import run_attack
+from benchmark.loading import methods, submissions, tracks
+from benchmark.specs.threat import AttackSpec
+from benchmark.verdicts.prediction import judge
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +21,7 @@ pytestmark = [
 
 def model(device: str, row: tuple[str, str] = ("Havens2024LoFAST", "mean_pool")) -> torch.nn.Module:
     torch.manual_seed(0)
-    built = submissions.build(submissions.load(row[0]), row[1], tracks.load("digits"))
+    built = methods.build(submissions.load(row[0]), row[1], tracks.load("digits"))
     return built.to(device).eval().requires_grad_(False)
 
 

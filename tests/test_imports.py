@@ -90,7 +90,7 @@ def test_no_submission_is_imported_by_name(path: Path) -> None:
 @pytest.mark.parametrize("path", sources("leaderboard"), ids=str)
 def test_leaderboard_imports_only_records_studied_and_headline(path: Path) -> None:
     local = {name for name in imported(path) if name.split(".")[0] == "benchmark"}
-    assert local <= {"benchmark.records", "benchmark.studied", "benchmark.headline"}
+    assert local <= {"benchmark.records", "benchmark.studied", "benchmark.results.headline"}
 
 
 @pytest.mark.parametrize("path", sources("submissions"), ids=str)
@@ -107,9 +107,9 @@ def test_import_and_help_do_not_import_torch() -> None:
     code = (
         "import sys, benchmark, benchmark.cli\n"
         "sys.argv = ['rvb', '--help']\n"
-        "try: benchmark.cli.main()\n"
+        "try: benchmark.commands.main.main()\n"
         "except SystemExit: pass\n"
-        "assert 'torch' not in sys.modules and 'benchmark.repro' not in sys.modules"
+        "assert 'torch' not in sys.modules and 'benchmark.pipeline.repro' not in sys.modules"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

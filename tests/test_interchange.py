@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from test_site import record
 from typer.testing import CliRunner
 
-from benchmark import interchange, tracks
-from benchmark.claimed import ClaimedBoard
-from benchmark.errors import BenchmarkError
-from benchmark.interchange import exported, percent, radius, read_board, read_row
-from benchmark.records import Record, ThreatModel, Track
+from benchmark.loading import tracks
+from benchmark.results import robustbench
+from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.record import Record
+from benchmark.results.robustbench import exported, percent, radius, read_board, read_row
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.specs.track import Track
 from benchmark.stages.collect import collect_row
 from leaderboard import build
 from leaderboard.rank import rank
@@ -68,7 +71,7 @@ def test_what_is_no_radius_is_refused(text) -> None:
 @given(st.integers(0, 10000))
 def test_percent_comes_back_as_written(hundredths) -> None:
     text = str(hundredths / 100)
-    assert interchange._percent(percent(text, "clean_acc")) == text
+    assert robustbench._percent(percent(text, "clean_acc")) == text
 
 
 @pytest.mark.parametrize("text", ["101", "-1", "nan", "inf", "53,4", "", True, [53]])
@@ -170,7 +173,7 @@ LINF = ThreatModel(norm="Linf", eps=8 / 255)
 
 @pytest.mark.parametrize(("alone", "least"), [(53, 53), (53, 50)])
 def test_what_we_write_we_read_back(tmp_path, cifar, alone, least) -> None:
-    (path,) = interchange.export(attacked(alone, least), cifar, tmp_path, (LINF,))
+    (path,) = robustbench.export(attacked(alone, least), cifar, tmp_path, (LINF,))
     assert path == tmp_path / "cifar10/Linf/Tiny2026Net_v.json"
     written = json.loads(path.read_text())
     assert (written["eps"], written["clean_acc"], written["reported"]) == ("8/255", "97.0", "58.0")
@@ -186,29 +189,29 @@ def test_a_row_without_autoattack_there_is_not_written(cifar) -> None:
 
 
 def test_the_commands(tmp_path, monkeypatch) -> None:
-    from benchmark.cli import app
+    from benchmark.commands.main import app
 
     result = CliRunner().invoke(app, ["import-robustbench", str(tmp_path)])
     assert "says no `robustbench` data set" in str(result.exception)
     result = CliRunner().invoke(app, ["export-robustbench", "A-b", "--threat", "L2 0.51"])
     assert "did you mean 'L2 0.5'" in str(result.exception)
     with pytest.raises(BenchmarkError, match="ships no model_info; give that folder of a clone"):
-        interchange.installed_folder()
+        robustbench.installed_folder()
 
 
 def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path) -> None:
-    from benchmark import pipeline
-    from benchmark.cli import app
+    from benchmark.commands.main import app
+    from benchmark.pipeline import generate
 
     (linear_row.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + "robustbench: cifar10\n")
     put(tmp_path / "clone", "Engstrom2019Robustness", "L2", eps="0.5")
     put(tmp_path / "clone", "Ding2020MMA", "L2", eps="128/255")
-    board = json.loads(pipeline.generate()[pipeline.board_file("tiny")])["stages"]["leaderboard"]
+    board = json.loads(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert "leaderboard/claimed/tiny" not in board["deps"]
     result = CliRunner().invoke(app, ["import-robustbench", str(tmp_path / "clone"), "--track", "tiny"])
     assert result.exit_code == 0, result.exception
     assert "Ding2020MMA.json: L2 0.501961 is none of the track's radii" in result.output.replace("\n", "")
-    board = json.loads(pipeline.generate()[pipeline.board_file("tiny")])["stages"]["leaderboard"]
+    board = json.loads(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert "leaderboard/claimed/tiny" in board["deps"]
     (read,) = build.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
     assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]
@@ -225,7 +228,7 @@ def test_robustbenchs_own_readers_take_what_we_write(tmp_path, cifar, monkeypatc
     from robustbench.model_zoo.enums import BenchmarkDataset
     from robustbench.model_zoo.enums import ThreatModel as Theirs
 
-    (path,) = interchange.export(attacked(53, 50), cifar, tmp_path / "model_info", (LINF,))
+    (path,) = robustbench.export(attacked(53, 50), cifar, tmp_path / "model_info", (LINF,))
     known = {field.name for field in dataclasses.fields(utils.ModelInfo)} | {"external", "unreliable"}
     assert json.loads(path.read_text()).keys() <= known
     monkeypatch.chdir(tmp_path)

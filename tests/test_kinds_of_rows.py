@@ -13,7 +13,7 @@ from test_pretrained import LOADS
 from tiny_project import Project
 from torch import nn
 
-from benchmark import pipeline
+from benchmark.pipeline import generate
 
 pytestmark = pytest.mark.slow
 VARIANTS = """\
@@ -49,7 +49,7 @@ def test_each_kind_is_built_in_order_and_says_what_it_is(tmp_path) -> None:
     # what goes back to weights from elsewhere was not trained from scratch
     assert trust == {"small": "rebuilt", "given": "re-evaluated", "tuned": "re-evaluated"}
 
-    file = project.root / pipeline.row_file("tiny", "Tiny2026Linear-given")
+    file = project.root / generate.row_file("tiny", "Tiny2026Linear-given")
     stages = json.loads(file.read_text())["stages"]
     for name in ("train", "pictures"):
         module, *arguments = stages[name]["cmd"].removeprefix("python -m ").split()

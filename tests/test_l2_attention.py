@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.certificates.l2_attention import (
+from benchmark.certificates.bounds.l2_attention_norm import (
     H_LARGEST,
     kim_constant,
     l2_attention_norm_upper,

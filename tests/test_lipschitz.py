@@ -18,14 +18,15 @@ from benchmark.certificates.unsound_paper_formula import (
     certvit_radius,
     specformer_constant,
 )
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
-from benchmark.records import Certificate, CertificateSpec
+from benchmark.results.certificate import Certificate
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.certificate import CertificateSpec
 from benchmark.stages.certify import certificate_module, certified_radii
 
 
@@ -167,7 +168,7 @@ def test_without_a_linear_head_the_margin_pays_root_two() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_attack_breaks_an_image_inside_its_certified_radius(seed) -> None:
     from benchmark.attacks import pgd
-    from benchmark.records import ThreatModel
+    from benchmark.specs.threat import ThreatModel
 
     model = transformer(seed)
     images = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(seed))

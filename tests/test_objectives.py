@@ -10,9 +10,9 @@ from tiny_training import blobs
 from torch import nn
 
 from benchmark.attacks import fgsm, pgd
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import TrainingSpec
-from benchmark.records import AttackSpec, ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.training import TrainingSpec
 from benchmark.stages.train import _attack, _objective
 from benchmark.training import adversarial, margin, standard, trades
 from benchmark.training.objective import frozen, perturb

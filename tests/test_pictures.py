@@ -17,16 +17,18 @@ from test_site import record
 from tiny_linear_row import NAMES, ROW
 from torch import nn
 
-from benchmark import evidence, pipeline, tracks
 from benchmark.analysis.grids import CELL, GAP, png
 from benchmark.analysis.perturbations import accumulated, grey, noise, perturbed, rescaled, semantic_content
-from benchmark.errors import BenchmarkError
-from benchmark.pictured import PicturesSpec
-from benchmark.records import Record
+from benchmark.evaluation import evidence
+from benchmark.loading import tracks
+from benchmark.pipeline import generate
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.pictures import PicturesSpec
+from benchmark.specs.threat import ThreatModel
 from benchmark.stages.collect import collect_row
 from benchmark.stages.pictures import pictures_row
-from benchmark.threats import ThreatModel
-from benchmark.verdicts import distances
+from benchmark.verdicts.ball import distances
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -148,7 +150,7 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
         kept = (ROW / "record/pictures" / picture.file).read_bytes()
         assert hashlib.sha256(kept).hexdigest() == picture.sha256
     assert "PGD of 5 steps" in named[0].caption
-    stages = json.loads(pipeline.generate()[pipeline.row_file("tiny", "Tiny2026Linear-small")])["stages"]
+    stages = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
     assert str(ROW / "pictures") in stages["collect"]["deps"]
     assert {"benchmark/tracks/tiny.yaml": ["evaluation", "pictures"]} in stages["pictures"]["params"]
 

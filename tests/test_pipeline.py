@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmark import pipeline
+from benchmark.pipeline import generate
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def test_a_removed_submission_leaves_the_board(built) -> None:
     index = (built.root / "work/tiny/site/index.html").read_text()
     assert "Tiny2026Net" in index
     assert "Tiny2026Twin" not in index
-    assert not (built.root / pipeline.row_file("tiny", "Tiny2026Twin-small")).exists()
+    assert not (built.root / generate.row_file("tiny", "Tiny2026Twin-small")).exists()
     assert "Tiny2026Net-small" in (built.root / "work/tiny/site/times.js").read_text()
 
 

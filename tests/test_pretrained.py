@@ -12,10 +12,11 @@ import torch
 from pydantic import ValidationError
 from tiny_linear_row import NAMES, ROW
 
-from benchmark import pipeline, tracks
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import WeightsSpec
-from benchmark.records import VariantOnTrack
+from benchmark.loading import tracks
+from benchmark.pipeline import generate
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import VariantOnTrack
+from benchmark.specs.training import WeightsSpec
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
 from benchmark.stages.pretrained import pretrained_row
@@ -72,7 +73,7 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
 
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
     give(linear_row, "{path: given.pt}")
-    stage = json.loads(pipeline.generate()[pipeline.row_file("tiny", "Tiny2026Linear-small")])["stages"]["train"]
+    stage = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]["train"]
     assert stage["cmd"] == "python -m benchmark.stages.pretrained tiny Tiny2026Linear small"
     assert "given.pt" in stage["deps"]
     assert "submissions/Tiny2026Linear/method.py" in stage["deps"]

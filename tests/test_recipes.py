@@ -6,10 +6,11 @@ import pytest
 from pydantic import ValidationError
 from tiny_training import spec
 
-from benchmark.errors import BenchmarkError, explain
-from benchmark.recipes import Augmentation, TrainingSpec, misfit
-from benchmark.records import AttackSpec, Submission
-from benchmark.stages.context import entry
+from benchmark.loading.rows import entry
+from benchmark.runtime.errors import BenchmarkError, explain
+from benchmark.specs.submission import Submission
+from benchmark.specs.threat import AttackSpec
+from benchmark.specs.training import Augmentation, TrainingSpec, misfit
 from benchmark.training.schedule import share
 
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -79,7 +80,7 @@ def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
     row = entry("digits", "Wong2020Fast", "linf")
     wrong = row.settings.training.model_copy(update={"augmentation": Augmentation(jitter=0.1)})
     settings = row.settings.model_copy(update={"training": wrong})
-    monkeypatch.setattr("benchmark.submissions.settings", lambda *_: settings)
+    monkeypatch.setattr("benchmark.loading.submissions.settings", lambda *_: settings)
     with pytest.raises(BenchmarkError, match=r"submission\.yaml: variant linf on digits: augmentation\.jitter is for"):
         entry("digits", "Wong2020Fast", "linf")
 

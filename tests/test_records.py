@@ -12,11 +12,16 @@ from pydantic import ValidationError
 from tiny_models import Linear, grey_images
 from torch import nn
 
-from benchmark import files, submissions, tracks
-from benchmark.errors import BenchmarkError
-from benchmark.inspection import inspect
-from benchmark.records import AttackSpec, Submission, ThreatModel, Track, to_json
-from benchmark.stages.context import entry, entry_of_row, run_settings
+from benchmark.evaluation.division import inspect
+from benchmark.loading import methods, submissions, tracks
+from benchmark.loading.rows import entry, entry_of_row
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import files, yaml_file
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.submission import Submission
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.track import Track
 
 
 def test_linf_radius_in_the_wrong_unit_is_refused_with_a_hint() -> None:
@@ -78,7 +83,7 @@ def test_an_unknown_key_in_a_track_is_refused(tmp_path, monkeypatch) -> None:
 )
 def test_bad_smoothing_rules_get_one_clear_line(tmp_path, monkeypatch, change, message) -> None:
     key, _, value = change.partition(": ")
-    content = tracks.read_yaml(tracks.FOLDER / "digits.yaml")
+    content = yaml_file.read_yaml(tracks.FOLDER / "digits.yaml")
     content["smoothing"][key] = float(value)
     (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr(tracks, "FOLDER", tmp_path)
@@ -166,13 +171,13 @@ def test_bad_methods_get_one_clear_line(tmp_path, monkeypatch, method, message) 
     monkeypatch.setattr(submissions, "FOLDER", tmp_path)
     submission = submissions.load("Wong2020Fast")
     with pytest.raises(BenchmarkError) as raised:
-        submissions.build(submission, "linf", tracks.load("digits"))
+        methods.build(submission, "linf", tracks.load("digits"))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_syntax_error_names_its_line(tmp_path) -> None:
-    from benchmark import code
+    from benchmark.runtime import code
 
     path = tmp_path / "method.py"
     path.write_text("x = 1\ndef build(:\n")
@@ -248,7 +253,7 @@ def test_a_plain_model_is_closed_and_counted() -> None:
 
 
 def test_a_full_disk_keeps_the_old_file_and_says_so(tmp_path, monkeypatch, capsys) -> None:
-    from benchmark import errors
+    from benchmark.runtime import errors
 
     path = tmp_path / "results.json"
     files.write(path, "old")
@@ -266,7 +271,7 @@ def test_a_full_disk_keeps_the_old_file_and_says_so(tmp_path, monkeypatch, capsy
 def test_unknown_keys_in_params_are_refused(tmp_path, monkeypatch) -> None:
     path = tmp_path / "params.yaml"
     path.write_text("train: {device: cpu, precison: 16-mixed}\n")
-    monkeypatch.setattr("benchmark.stages.context.PARAMS", path)
+    monkeypatch.setattr("benchmark.loading.run_settings.PARAMS", path)
     with pytest.raises(BenchmarkError, match=r"unknown key 'train\.precison'; did you mean 'precision'"):
         run_settings()
 
@@ -275,4 +280,4 @@ def test_every_layer_of_a_submission_is_torch(monkeypatch) -> None:
     for name in submissions.names():
         submission = submissions.load(name)
         for variant in (v for v, found in submission.variants.items() if "digits" in found.tracks):
-            assert isinstance(submissions.build(submission, variant, tracks.load("digits")), nn.Module)
+            assert isinstance(methods.build(submission, variant, tracks.load("digits")), nn.Module)

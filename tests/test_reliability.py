@@ -14,14 +14,14 @@ from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs
 from pydantic import ValidationError
 from torch import nn
 
-from benchmark import tracks
-from benchmark.errors import BenchmarkError
-from benchmark.reliability import judge, probes
+from benchmark.loading import tracks
+from benchmark.loading.rows import entry
+from benchmark.reliability import indicators, probes
 from benchmark.reliability.allowance import allowance
-from benchmark.signals import Reliability, Signal
-from benchmark.stages.context import entry
+from benchmark.results.reliability import Reliability, Signal
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 from benchmark.stages.reliability import reliability_row
-from benchmark.threats import ThreatModel
 
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
@@ -40,21 +40,21 @@ def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> p
 
 
 def doubts(found: probes.Found, threat: ThreatModel = LINF) -> set[str]:
-    return {s.name for s in judge.signals(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
+    return {s.name for s in indicators.signals(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
 
 
 @pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
 def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
     found = measured(trained(), threat)
-    assert judge.right(found).all()
+    assert indicators.right(found).all()
     assert doubts(found, threat) == set()
     balls = probes.radii(threat, SHAPE)
-    steps, radii = judge.step_curve(found), judge.radius_curve(found, balls)
+    steps, radii = indicators.step_curve(found), indicators.radius_curve(found, balls)
     assert [point.steps for point in steps] == list(probes.STEPS)
     assert steps[-1].margin < 0.5 * steps[0].margin
     assert 0 < steps[-1].accuracy < 1, "a ball in which nothing is decided would test nothing"
     assert radii[-1].accuracy == 0
-    norms = judge.gradient_norms(found)
+    norms = indicators.gradient_norms(found)
     assert norms is not None
     assert norms.zeros == 0
     assert [norm for _, norm in norms.quantiles] == sorted(norm for _, norm in norms.quantiles)
@@ -227,17 +227,17 @@ def test_images_wrong_when_clean_speak_for_nothing() -> None:
         if name.startswith("radius"):
             found[name][:50] = 5
     assert doubts(found) == set()
-    assert judge.step_curve(found)[0].accuracy == 0.5
+    assert indicators.step_curve(found)[0].accuracy == 0.5
 
 
 def test_a_row_that_is_right_on_nothing_says_so() -> None:
     found = sound_margins() | {"clean": -torch.ones(N)}
-    (only,) = judge.signals(found, LINF, probes.radii(LINF, SHAPE))
+    (only,) = indicators.signals(found, LINF, probes.radii(LINF, SHAPE))
     assert only.sound
     assert "none of 100" in only.measured
-    assert judge.step_curve(found) == ()
-    assert judge.radius_curve(found, probes.radii(LINF, SHAPE)) == ()
-    assert judge.gradient_norms(found) is None
+    assert indicators.step_curve(found) == ()
+    assert indicators.radius_curve(found, probes.radii(LINF, SHAPE)) == ()
+    assert indicators.gradient_norms(found) is None
 
 
 @given(st.integers(1, 10**6))
@@ -248,7 +248,7 @@ def test_the_allowance_is_one_image_or_one_in_a_hundred(n: int) -> None:
 
 
 def test_the_stage_names_what_is_missing(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("benchmark.stages.context.WORK", tmp_path)
+    monkeypatch.setattr("benchmark.loading.rows.WORK", tmp_path)
     with pytest.raises(BenchmarkError, match=r"attack-standard/verdicts\.parquet is missing; run `rvb repro`"):
         reliability_row("digits", "Wong2020Fast", "linf")
     track = tracks.load("digits").model_copy(update={"suites": {}})

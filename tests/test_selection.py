@@ -12,9 +12,9 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import Selection
-from benchmark.records import AttackSpec
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec
+from benchmark.specs.training import Selection
 from benchmark.stages.train import _attack, _watch
 from benchmark.training import standard
 from benchmark.training.objective import accuracy

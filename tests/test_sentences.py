@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmark import tracks
 from benchmark.data import prepare, sentences
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.loading import tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 
 def spec(folder: Path, shape: tuple[int, int, int] = (1, 4, 64)) -> DataSpec:

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save
 
-from benchmark import tracks
-from benchmark.records import Proportion, Record
+from benchmark.loading import tracks
+from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 

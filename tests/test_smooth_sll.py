@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.certificates.plain_layers import plain
-from benchmark.certificates.sll import SLLStep, SmoothSLLStep
+from benchmark.certificates.bounds.plain_layers import plain
+from benchmark.certificates.bounds.sll import SLLStep, SmoothSLLStep
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 
 

@@ -23,7 +23,7 @@ from benchmark.certificates.smoothing import (
     schedule,
     smooth,
 )
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 RULES = {"sigma": 0.25, "n0": 30, "n": 400, "looks": 4, "alpha": 0.1, "seed": 0}
 
@@ -245,9 +245,10 @@ def test_a_model_that_breaks_outside_the_box_is_told_so() -> None:
 
 
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
-    from benchmark.records import SmoothingSpec
+    from benchmark.loading.rows import entry
+    from benchmark.specs.smoothing import SmoothingSpec
     from benchmark.stages import smooth as stage
-    from benchmark.stages.context import Clock, entry
+    from benchmark.stages.base import Clock
 
     monkeypatch.setattr(stage, "CHUNK", 5)
     model, images, _ = linear_trials(12)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.certificates import spectral
-from benchmark.certificates.spectral import (
+from benchmark.certificates.bounds import spectral
+from benchmark.certificates.bounds.spectral import (
     convolution_norm_upper,
     operator_norm_upper,
     product_norm_upper,

@@ -13,8 +13,8 @@ from benchmark.attacks import autoattack
 from benchmark.attacks.engine import square
 from benchmark.attacks.engine.slots import Search
 from benchmark.attacks.engine.streams import generator
-from benchmark.errors import BenchmarkError
-from benchmark.threats import ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 

@@ -10,19 +10,19 @@ from test_certificates import random_reach
 from test_lipschitz import LINEAR, draw
 from torch import nn
 
-from benchmark.certificates import steps_activations
+from benchmark.certificates.bounds import activations
+from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.layer_bound import Step
+from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import certify
-from benchmark.certificates.quadratic import weighted_squares
-from benchmark.certificates.step import Step
-from benchmark.certificates.steps import exact_step
-from benchmark.certificates.trace import checked_copy, trace
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.runtime.errors import BenchmarkError
 
 
 def built(layer: nn.Module, seed: int = 0) -> nn.Module:
@@ -105,7 +105,7 @@ def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
     assert (moved.flatten(2).norm(dim=2) <= step.bound(reach.delta) * (1 + 1e-9)).all()
     linear = step.push(moves)
     exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-    tilt = step.f.tilt if isinstance(step, steps_activations.SmoothStep) else 0.0  # how far torch's slope may be off
+    tilt = step.f.tilt if isinstance(step, activations.SmoothStep) else 0.0  # how far torch's slope may be off
     assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
     assert (linear.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
     left = moved - linear
@@ -162,14 +162,14 @@ def test_linear_steps_push_exactly(layer, shape) -> None:
 @pytest.mark.parametrize("name", ["GELU", "TANH_GELU", "TANH", "SIGMOID"])
 def test_the_tables_of_extremes_are_complete(name) -> None:
     """f'' is the derivative of f', and over random intervals no value of either lies outside the extremes found."""
-    f = getattr(steps_activations, name)
+    f = getattr(activations, name)
     z = torch.linspace(-9, 9, 20001, dtype=torch.float64, requires_grad=True)
     (second,) = torch.autograd.grad(f.slope(z).sum(), z)
     assert torch.allclose(second, f.curvature(z), atol=1e-12)
     ends = torch.sort(6 * draw(300, 2), dim=1).values
     inside = ends[:, :1] + (ends[:, 1:] - ends[:, :1]) * torch.linspace(0, 1, 500, dtype=torch.float64)
     for function, turns in ((f.slope, f.flat_slope), (f.curvature, f.flat_curvature)):
-        least, most = steps_activations._extremes(function, turns, ends[:, 0], ends[:, 1])
+        least, most = activations._extremes(function, turns, ends[:, 0], ends[:, 1])
         assert (function(inside).amin(1) >= least).all()
         assert (function(inside).amax(1) <= most).all()
         assert (function(inside).amax(1) >= most - 0.2 * (ends[:, 1] - ends[:, 0]) ** 2 - 1e-6).all()
@@ -240,7 +240,7 @@ def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
 def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
     from benchmark.attacks import pgd
     from benchmark.certificates import lipschitz
-    from benchmark.records import ThreatModel
+    from benchmark.specs.threat import ThreatModel
 
     model = vit(seed, LayerProject(1.0))
     images = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(seed))

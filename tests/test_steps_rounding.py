@@ -10,8 +10,8 @@ from test_lipschitz import draw
 from test_steps import CURVED, built, vit
 from torch import nn
 
+from benchmark.certificates.bounds.dispatch import exact_step
 from benchmark.certificates.local import float32_gap
-from benchmark.certificates.steps import exact_step
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject
 

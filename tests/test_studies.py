@@ -12,15 +12,18 @@ import tiny_linear_row
 import tiny_study
 from tiny_project import Project
 
-from benchmark import pipeline, studies, submissions, tracks
-from benchmark.errors import BenchmarkError
-from benchmark.measures import own
-from benchmark.records import to_json
+from benchmark.loading import submissions, tracks
+from benchmark.pipeline import generate
+from benchmark.results.study import PublishedStudy
+from benchmark.results.study_table import table
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.study import MeasureSpec, Study
 from benchmark.stages import study as stage
 from benchmark.stages.data import prepare_data
-from benchmark.stages.published import collect_study
-from benchmark.studied import MeasureSpec, PublishedStudy, Study
-from leaderboard.studies import table
+from benchmark.studies import grids
+from benchmark.studies.measures import own
+from benchmark.studies.published import collect_study
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def loading(tmp_path, monkeypatch):
 def test_a_bad_study_gets_one_clear_line(loading, change, message) -> None:
     tiny_study.add(loading, change)
     with pytest.raises(BenchmarkError) as raised:
-        studies.load("Tiny2026Linear", "grid")
+        grids.load("Tiny2026Linear", "grid")
     assert message in str(raised.value)
     assert "grid.yaml" in str(raised.value) or "smal" in message or "tinny" in message
     assert "\n" not in str(raised.value)
@@ -106,18 +109,18 @@ def test_a_bad_study_gets_one_clear_line(loading, change, message) -> None:
 
 def test_unknown_studies_suggest_the_near_miss(loading) -> None:
     with pytest.raises(BenchmarkError, match="has no study 'gridd'; did you mean 'grid'"):
-        studies.load("Tiny2026Linear", "gridd")
+        grids.load("Tiny2026Linear", "gridd")
 
 
 def test_every_study_in_the_repository_loads() -> None:
-    found = studies.load_all()
+    found = grids.load_all()
     assert {"Debenedetti2022XCiT-recipe", "Debenedetti2022XCiT-cumulative"} <= {grid.id for grid in found}
     for grid in found:
-        assert grid.file.as_posix() in json.dumps(pipeline._study_stage(grid)["params"])
+        assert grid.file.as_posix() in json.dumps(generate._study_stage(grid)["params"])
 
 
 def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_settings(loading) -> None:
-    grid = studies.load("Tiny2026Linear", "grid")
+    grid = grids.load("Tiny2026Linear", "grid")
     assert list(grid.cells) == ["as it is, bias on", "as it is, bias off", "slower, bias on", "slower, bias off"]
     last = grid.cells["slower, bias off"]
     assert (last.model, last.training.learning_rate, last.training.epochs) == ({"bias": False}, 0.001, 2)
@@ -158,7 +161,7 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
     assert tiny_study.results(project) == resumed
     assert "8 of 8: slower, bias off, seed 1" in capsys.readouterr().out
 
-    grid = studies.load("Tiny2026Linear", "grid")
+    grid = grids.load("Tiny2026Linear", "grid")
     published = collect_study(grid)
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     assert len({run.weights for run in published.result.runs}) == 8
@@ -173,7 +176,7 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
     assert json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid.json").read_text())[7]["training"] > 0
 
     tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
-    assert collect_study(studies.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
+    assert collect_study(grids.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
     for change in (
         ("learning_rate: 0.001", "learning_rate: 0.002"),
         ("step_size: 0.25", "step_size: 0.2"),
@@ -181,7 +184,7 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
     ):
         tiny_study.add(project, change)
         with pytest.raises(BenchmarkError, match=r"of other settings than .*; run `rvb study Tiny2026Linear grid`"):
-            collect_study(studies.load("Tiny2026Linear", "grid"))
+            collect_study(grids.load("Tiny2026Linear", "grid"))
 
 
 def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, monkeypatch) -> None:
@@ -228,7 +231,7 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
     file.write_text(text)
     stage.run_study(*tiny_study.NAMES)
-    published = collect_study(studies.load("Tiny2026Linear", "grid"))
+    published = collect_study(grids.load("Tiny2026Linear", "grid"))
     result, label = published.result, "dear (first 3 images)"
     there = f"{label}: largest" in result.runs[0].values
     page = table(published)
@@ -253,13 +256,13 @@ def test_fewer_images_are_for_measures_of_ones_own_and_no_more_than_the_study_s(
     ):
         tiny_study.add(loading, change)
         with pytest.raises(BenchmarkError, match=message):
-            studies.load("Tiny2026Linear", "grid")
+            grids.load("Tiny2026Linear", "grid")
 
 
 def test_a_removed_study_leaves_the_pipeline(project) -> None:
-    pipeline.write()
-    file = pipeline.study_file("tiny", "Tiny2026Linear-grid")
+    generate.write()
+    file = generate.study_file("tiny", "Tiny2026Linear-grid")
     assert file.exists()
-    studies.path("Tiny2026Linear", "grid").unlink()
-    assert f"removed {file.parent}, which belongs to no submission" in pipeline.write()
+    grids.path("Tiny2026Linear", "grid").unlink()
+    assert f"removed {file.parent}, which belongs to no submission" in generate.write()
     assert not file.exists()

@@ -14,8 +14,8 @@ import tiny_study
 from test_code import local_code, really_imported
 from test_kill import stage_processes, wait_for
 
-from benchmark import pipeline
-from benchmark.studied import RUN_KEYS
+from benchmark.pipeline import generate
+from benchmark.specs.study import RUN_KEYS
 
 pytestmark = pytest.mark.slow
 
@@ -78,4 +78,4 @@ def test_its_deps_are_what_it_really_imports_and_its_parameters_what_it_runs(pro
     assert really_imported(project, module, arguments) == local_code(stage["deps"])
     asked = stage["params"][-1]["submissions/Tiny2026Linear/studies/grid.yaml"]
     assert set(asked) == {*RUN_KEYS}
-    assert str(pipeline.study_file("tiny", "Tiny2026Linear-grid")) == DVC_FILE
+    assert str(generate.study_file("tiny", "Tiny2026Linear-grid")) == DVC_FILE

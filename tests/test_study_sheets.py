@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.studied import PublishedStudy
-from leaderboard import studies
+from benchmark.results import study_table
+from benchmark.results.study import PublishedStudy
+from benchmark.results.study_sheets import sheets
 from leaderboard.study_charts import figures
-from leaderboard.study_sheets import sheets
 
 PUBLISHED = Path("leaderboard/results/digits/studies")
 
 
 @pytest.fixture
-def table() -> studies.Table:
-    return studies.table(PublishedStudy.model_validate_json((PUBLISHED / "Havens2024LoFAST-table3.json").read_text()))
+def table() -> study_table.Table:
+    return study_table.table(
+        PublishedStudy.model_validate_json((PUBLISHED / "Havens2024LoFAST-table3.json").read_text())
+    )
 
 
 def test_curves_have_their_places_side_by_side(table) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 from test_site import record
 
-from benchmark import tracks
-from benchmark.studied import PublishedStudy
-from leaderboard import build, studies
+from benchmark.loading import tracks
+from benchmark.results import study_table
+from benchmark.results.study import PublishedStudy
+from leaderboard import build
 from leaderboard.rank import rank
 from leaderboard.study_charts import figures
 
@@ -54,11 +55,11 @@ def published(values: dict[str, list[float]], figure: dict | None = None, **stud
 @settings(max_examples=30, deadline=None)
 def test_the_interval_of_a_difference_is_welchs(one, other) -> None:
     assume(np.var(one) + np.var(other) > 1e-9)
-    found = studies.contrast((1, -1), (one, other), 0.05, 0.0)
+    found = study_table.contrast((1, -1), (one, other), 0.05, 0.0)
     assert found is not None
     expected = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
-    floored = studies.contrast((1, -1), (one, other), 0.05, 0.5)
+    floored = study_table.contrast((1, -1), (one, other), 0.05, 0.5)
     assert floored is not None
     assert floored.high - floored.low >= 2 * 1.96 * 0.5 * (1 / len(one) + 1 / len(other)) ** 0.5
 
@@ -67,10 +68,10 @@ def test_an_effect_that_is_there_is_found_and_noise_seldom_passes_for_one() -> N
     """Seeds of equal cells: at most 5% of studies with eight cells may show any difference."""
     rng, wrong = np.random.default_rng(0), 0
     for _ in range(100):
-        table = studies.table(published({f"cell {i}": rng.normal(0.7, 0.03, 3).tolist() for i in range(8)}))
+        table = study_table.table(published({f"cell {i}": rng.normal(0.7, 0.03, 3).tolist() for i in range(8)}))
         wrong += any(line.entries[0].difference.shown for line in table.lines[1:])  # type: ignore[union-attr]
     assert wrong <= 10  # 5 expected at most; beyond 10 lies 1.1% of chance
-    table = studies.table(
+    table = study_table.table(
         published({"base": [0.60, 0.61, 0.62], "better": [0.80, 0.82, 0.81], "same": [0.61, 0.63, 0.60]})
     )
     assert [line.entries[0].difference.shown for line in table.lines[1:]] == [True, False]  # type: ignore[union-attr]
@@ -80,17 +81,17 @@ def test_an_effect_that_is_there_is_found_and_noise_seldom_passes_for_one() -> N
 
 
 def test_words_say_when_nothing_is_shown_or_could_be() -> None:
-    covered = studies.table(published({"base": [0.5, 0.7, 0.6], "other": [0.6, 0.75, 0.7]}))
+    covered = study_table.table(published({"base": [0.5, 0.7, 0.6], "other": [0.6, 0.75, 0.7]}))
     assert covered.words[0] == "clean: no effect is shown, the spread of the seeds covers the difference."
-    single = studies.table(published({"base": [0.5], "other": [0.9]}))
+    single = study_table.table(published({"base": [0.5], "other": [0.9]}))
     assert single.words[0] == "clean: one seed, so no difference can be told from noise."
     assert single.lines[1].entries[0].difference is None
-    same = studies.table(published({"base": [0.5, 0.5], "other": [0.51, 0.51]}))
+    same = study_table.table(published({"base": [0.5, 0.5], "other": [0.51, 0.51]}))
     assert "no effect is shown" in same.words[0], "one image of 100 with no spread at all is no effect"
 
 
 def test_cells_that_build_on_each_other_are_held_against_the_one_before() -> None:
-    table = studies.table(published({"a": [0.1, 0.1], "b": [0.5, 0.5], "c": [0.5, 0.5]}, against="previous"))
+    table = study_table.table(published({"a": [0.1, 0.1], "b": [0.5, 0.5], "c": [0.5, 0.5]}, against="previous"))
     assert [line.against for line in table.lines] == [None, "a", "b"]
     assert [round(line.entries[0].difference.estimate, 9) for line in table.lines[1:]] == [0.4, 0]  # type: ignore[union-attr]
 
@@ -99,7 +100,7 @@ def test_cells_that_axes_vary_are_held_against_the_first_of_their_own() -> None:
     content = published({name: [0.5, 0.6] for name in ("a1", "a2", "b1", "b2")}).model_dump()
     for cell in content["result"]["cells"]:
         cell["levels"] = {"cell": cell["name"][0], "model.width": cell["name"][1]}
-    lines = studies.table(PublishedStudy.model_validate(content)).lines
+    lines = study_table.table(PublishedStudy.model_validate(content)).lines
     assert {line.cell: line.against for line in lines} == {"a1": None, "a2": "a1", "b1": None, "b2": "b1"}
 
 
@@ -108,7 +109,7 @@ def test_what_an_axis_does_is_its_mean_over_the_others() -> None:
     content = published(values).model_dump()
     for cell in content["result"]["cells"]:
         cell["levels"] = {"training.mixup": cell["name"][0], "model.width": cell["name"][1]}
-    effects = studies.table(PublishedStudy.model_validate(content)).effects
+    effects = study_table.table(PublishedStudy.model_validate(content)).effects
     assert [(e.axis, e.low, e.high, round(e.differences[0].estimate, 9)) for e in effects] == [
         ("mixup", "0", "1", 0.2),
         ("width", "0", "1", 0.1),
@@ -165,7 +166,7 @@ def test_figures_draw_every_seed(figure, count, lines) -> None:
         for cell, level in zip(content["result"]["cells"], "12", strict=True):
             cell["levels"] = {"training.epochs": level}
         lines = 1  # one line of two places, so no legend
-    drawn = figures(studies.table(PublishedStudy.model_validate(content)))
+    drawn = figures(study_table.table(PublishedStudy.model_validate(content)))
     assert len(drawn) == count
     for _, chart in drawn:
         assert len(re.findall("<circle", chart)) == (12 if figure["draw"] == "curves" else 4)  # type: ignore[index]

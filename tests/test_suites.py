@@ -13,14 +13,17 @@ from pydantic import ValidationError
 from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 from tiny_models import Linear, grey_images
 
-from benchmark import evidence, pipeline, submissions, tracks
 from benchmark.attacks import autoattack, quick
-from benchmark.errors import BenchmarkError
-from benchmark.headline import headline_names
-from benchmark.records import AttackSpec, ThreatModel, Track
+from benchmark.commands.attack import try_suite
+from benchmark.evaluation import evidence
+from benchmark.loading import methods, tracks
+from benchmark.loading.rows import entry
+from benchmark.pipeline import generate
+from benchmark.results.headline import headline_names
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.track import Track
 from benchmark.stages.attack import attack_row
-from benchmark.stages.context import entry
-from benchmark.stages.trial import try_suite
 
 
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
@@ -54,12 +57,12 @@ def test_a_suite_that_is_unknown_or_not_to_be_published_is_refused(linear_row) -
 def test_development_suites_are_no_rule_of_the_comparison(linear_row) -> None:
     """With and without them: the same stages, columns and code; only files that name the track's file by hash see it."""
     path = Path("benchmark/tracks/tiny.yaml")
-    before, track, code = pipeline.generate(), tracks.load("tiny"), entry(*NAMES).code("attack-papers")
+    before, track, code = generate.generate(), tracks.load("tiny"), entry(*NAMES).code("attack-papers")
     path.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(path.read_text()).items() if k != "development"}))
     without = tracks.load("tiny")
     assert (track.development, without.development) != ({}, {})
     assert without.development == {}
-    assert pipeline.generate() == before
+    assert generate.generate() == before
     assert (without.threats, headline_names(without)) == (track.threats, headline_names(track))
     assert entry(*NAMES).code("attack-papers") == code
     for stages in (json.loads(text).get("stages", {}) for name, text in before.items() if name.name == "dvc.yaml"):
@@ -114,4 +117,4 @@ def test_only_autoattack_may_have_its_name() -> None:
     assert AttackSpec(attack="autoattack", name="autoattack_again", **spec).id == "autoattack_again-L2-1"
     with pytest.raises(ValidationError, match="would pass for AutoAttack"):
         AttackSpec(attack="pgd", name="auto_attack", **spec)
-    assert submissions.attack_file("autoattack") == Path("benchmark/attacks/autoattack.py")
+    assert methods.attack_file("autoattack") == Path("benchmark/attacks/autoattack.py")

@@ -11,8 +11,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from benchmark.data.prepare import read, split
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 GREYS = (10, 60, 110, 160, 210, 250)  # a flat image survives JPEG and scaling
 

@@ -11,11 +11,11 @@ import yaml
 from tiny_linear_row import NAMES, ROW
 from tiny_project import ROOT
 
-from benchmark import files
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import misfit
-from benchmark.records import TrainingResult, TrainingSpec
-from benchmark.stages.context import entry
+from benchmark.loading.rows import entry
+from benchmark.results.training import TrainingResult
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import TrainingSpec, misfit
 from benchmark.stages.data import prepare_data
 from benchmark.stages.train import train_row
 

@@ -9,10 +9,11 @@ from tiny_training import blobs, model, run, spec
 from torch import nn
 
 from benchmark.attacks import pgd
-from benchmark.errors import BenchmarkError
-from benchmark.records import ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 from benchmark.training import adversarial, margin, standard
-from benchmark.training.objective import accuracy, margins
+from benchmark.training.objective import accuracy
+from benchmark.verdicts.margins import margins
 
 
 def attack(network, images, labels, strength):

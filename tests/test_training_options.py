@@ -11,9 +11,9 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import Augmentation
-from benchmark.records import AttackSpec
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec
+from benchmark.specs.training import Augmentation
 from benchmark.stages.train import _attack, _watch
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment

@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine.slots import Search
-from benchmark.threats import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 RADII = {"Linf": 0.04, "L2": 0.2}
 

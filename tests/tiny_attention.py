@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.attention_ascent import attention, attention_ascent
+from benchmark.certificates.bounds.attention_ascent import attention, attention_ascent
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tiny_project import ROOT, Project
 
-from benchmark.records import Record
+from benchmark.results.record import Record
 from benchmark.stages.attack import attack_row
 from benchmark.stages.collect import collect_row
 from benchmark.stages.data import prepare_data

@@ -102,7 +102,7 @@ class Project:
         return result
 
     def rvb(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.run("benchmark.cli", *arguments, check=check)
+        return self.run("benchmark.commands.main", *arguments, check=check)
 
     def results(self, row: str) -> dict[str, bytes]:
         """All tracked bytes of a row, by file."""

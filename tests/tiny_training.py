@@ -8,7 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from benchmark.records import TrainingSpec
+from benchmark.specs.training import TrainingSpec
 from benchmark.training.loop import train
 
 

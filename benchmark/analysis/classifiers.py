@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.analysis.perturbations import Classifier
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 LARGEST = 3072  # values an image that classifiers of plain pixels are fitted to
 

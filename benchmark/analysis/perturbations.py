@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import pgd
-from benchmark.threats import ThreatModel
-from benchmark.verdicts import into_ball
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import into_ball
 
 STRIDE = (
     2.5  # step sizes are this share of the radius by the number of steps (Madry et al. 2018): the thesis names none

@@ -10,8 +10,8 @@ from torch import nn
 
 from benchmark.attacks.engine.apgd import untargeted
 from benchmark.attacks.engine.slots import Search
-from benchmark.errors import BenchmarkError
-from benchmark.records import ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 
 per_image = True
 

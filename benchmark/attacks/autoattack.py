@@ -21,8 +21,8 @@ from torch import nn
 
 from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
-from benchmark.errors import BenchmarkError
-from benchmark.threats import Engine, ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import Engine, ThreatModel
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)

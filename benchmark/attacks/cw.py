@@ -10,8 +10,8 @@ import foolbox
 import torch
 from torch import nn
 
-from benchmark.errors import BenchmarkError
-from benchmark.records import ThreatModel
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 
 
 def attack(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmark.attacks import pgd
-from benchmark.records import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 
 def attack(

@@ -9,7 +9,7 @@ import foolbox
 import torch
 from torch import nn
 
-from benchmark.records import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 
 def attack(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 Map = Callable[[torch.Tensor], torch.Tensor]
 

@@ -11,7 +11,7 @@ from torch import nn
 from benchmark.audit.balls import Balls
 from benchmark.audit.layers import Effort, Tally, audit_layers
 from benchmark.audit.planted import Certify, audit_planted, audit_ties, has_head, plants
-from benchmark.certified import AuditResult
+from benchmark.results.certificate import AuditResult
 
 CHUNK = 8  # images whose layers are audited at a time
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from benchmark.attacks import autoattack, pgd
 from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
-from benchmark.records import ThreatModel
-from benchmark.training.objective import margins
-from benchmark.verdicts import into_ball
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import into_ball
+from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import judge
 
 RIVALS = 9  # nearest rivals descended towards, as many as AutoAttack has targets
 

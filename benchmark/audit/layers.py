@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.audit.ascent import Map, ascend, float64_copy, shrink
-from benchmark.certificates.step import Reach, Step
-from benchmark.certificates.steps import exact_step, step
-from benchmark.errors import BenchmarkError
+from benchmark.certificates.bounds.dispatch import exact_step, step
+from benchmark.certificates.bounds.layer_bound import Reach, Step
+from benchmark.runtime.errors import BenchmarkError
 
 UNIT = 2.0**-53
 TOLERANCE = 1e-9

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
 from benchmark.layers.lipschitz import NormalisedHead
-from benchmark.records import ThreatModel
-from benchmark.verdicts import distances, into_ball
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import distances, into_ball
+from benchmark.verdicts.prediction import judge
 
 Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -28,10 +28,10 @@ import torch
 from torch import nn
 
 from benchmark.certificates import local
+from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.local import float32_gap as float32_gap
-from benchmark.certificates.plain_layers import plain
-from benchmark.certificates.trace import checked_copy, trace
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 __all__ = ["certified_at", "certify", "float32_gap", "guarantee", "two_pass"]
 

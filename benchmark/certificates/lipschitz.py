@@ -19,18 +19,18 @@ from functools import partial, singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates.l2_attention import l2_attention_norm_upper
+from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
+from benchmark.certificates.bounds.layer_bound import UP, Step
+from benchmark.certificates.bounds.network_bound import refuse_hooks
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
 from benchmark.certificates.local import MANY, _largest, checked_gap
-from benchmark.certificates.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
-from benchmark.certificates.step import UP, Step
-from benchmark.certificates.steps import exact_step
-from benchmark.certificates.trace import refuse_hooks
-from benchmark.errors import BenchmarkError
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject
+from benchmark.runtime.errors import BenchmarkError
 
 HEADS = (NormalisedHead, nn.Linear, BoundedLinear)
 GELU_SLOPE = {

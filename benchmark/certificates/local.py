@@ -19,16 +19,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates import (  # noqa: F401  they register their layers
-    steps_activations,
-    steps_composite,
-    steps_l2_attention,
-    steps_layernorm,
-    steps_layers,
-)
-from benchmark.certificates.rounding import full_precision
-from benchmark.certificates.trace import Trace, checked_copy, trace
-from benchmark.errors import BenchmarkError
+from benchmark.certificates.bounds.network_bound import Trace, checked_copy, trace
+from benchmark.certificates.bounds.rounding import full_precision
+from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
 FEW = 8  # at most, at a time for the dear ones; more do not fit a cache

@@ -19,17 +19,17 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.attention_step import AttentionStep, where_finite
+from benchmark.certificates.bounds.attention import AttentionStep, where_finite
+from benchmark.certificates.bounds.layer_bound import UP
+from benchmark.certificates.bounds.network_bound import Trace, checked_copy, trace
+from benchmark.certificates.bounds.projection import ProjectStep
+from benchmark.certificates.bounds.rounding import full_precision
+from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.local import _largest, _parts, right
 from benchmark.certificates.local import float32_gap as float32_gap
-from benchmark.certificates.lofast import AttentionSensitivity, attention_sensitivity
-from benchmark.certificates.projection import ProjectStep
-from benchmark.certificates.rounding import full_precision
-from benchmark.certificates.spectral import spectral_norm_upper
-from benchmark.certificates.step import UP
-from benchmark.certificates.trace import Trace, checked_copy, trace
-from benchmark.errors import BenchmarkError
 from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.runtime.errors import BenchmarkError
 
 AT_ONCE = 64
 

@@ -31,7 +31,7 @@ import torch
 from scipy import special, stats
 from torch import nn
 
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 ABSTAIN = -1
 DOWN = 1 - 1e-9  # far more than the relative error of scipy's quantiles

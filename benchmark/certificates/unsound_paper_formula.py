@@ -21,14 +21,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.certificates.l2_attention import kim_constant, phi_inverse
-from benchmark.certificates.spectral import spectral_norm_upper
-from benchmark.errors import BenchmarkError
+from benchmark.certificates.bounds.l2_attention_norm import kim_constant, phi_inverse
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.runtime.errors import BenchmarkError
 
 GELU_AS_PRINTED = 1.12
 COUNTED_AS_ONE = (

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import numpy as np
 
-from benchmark.corrupted import COMMON, EXTRA, SEVERITIES, SMALLEST
-from benchmark.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.corruptions import COMMON, EXTRA, SEVERITIES, SMALLEST
 
 PARAMETERS = (
     "The strengths are ImageNet-C's, chosen for photographs of 224 pixels a side and mostly stronger than those of the "

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmark.data.images import Images
-from benchmark.records import DataSpec
+from benchmark.specs.data import DataSpec
 
 
 def read(spec: DataSpec) -> dict[str, Images]:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from benchmark import files
 from benchmark.data.images import Images
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm"}
 

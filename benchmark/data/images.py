@@ -10,9 +10,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from benchmark import files
-from benchmark.errors import BenchmarkError
-from benchmark.records import EvaluationSpec
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import EvaluationSpec
 
 SPLITS = ("train", "validation", "test")
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, UnidentifiedImageError
 
-from benchmark import files
 from benchmark.data.image_folder import to_pixels
 from benchmark.data.images import Images
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "fine_label", "labels")

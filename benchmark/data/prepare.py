@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import train_test_split
 
-from benchmark import files
 from benchmark.data.images import SPLITS, Images, save_split
-from benchmark.errors import BenchmarkError, near_miss
-from benchmark.records import DataSpec
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.data import DataSpec
 
 SOURCES = Path("benchmark/data")
 NO_SOURCES = {"__init__", "images", "prepare", "corruptions"}

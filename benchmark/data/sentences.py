@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.data.images import Images
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 
 def read(spec: DataSpec) -> dict[str, Images]:

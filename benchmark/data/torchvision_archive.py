@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmark.data.images import Images
-from benchmark.errors import BenchmarkError, near_miss
-from benchmark.records import DataSpec
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.data import DataSpec
 
 DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "mnist": "MNIST"}
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from benchmark import files
 from benchmark.data.image_folder import to_pixels
 from benchmark.data.images import Images
-from benchmark.errors import BenchmarkError, near_miss
-from benchmark.records import DataSpec
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.data import DataSpec
 
 FOLDERS = {"caltech101": "caltech101/101_ObjectCategories", "flowers102": "flowers-102/jpg"}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmark.reliability.allowance import allowance
-from benchmark.signals import Signal
-from benchmark.threats import AttackSpec, ThreatModel
+from benchmark.results.reliability import Signal
+from benchmark.specs.threat import AttackSpec, ThreatModel
 
 GAP = 0.10  # Croce and Hein 2020 lowered published evaluations by more than this for 13 of 50 defences
 WHITE_BOX = "apgd-ce"

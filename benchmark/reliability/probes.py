@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import fgsm, pgd
-from benchmark.evaluate import judge
-from benchmark.threats import ThreatModel
-from benchmark.training.objective import margins
-from benchmark.verdicts import into_ball, logits
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import into_ball
+from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import judge, logits
 
 STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius

@@ -13,14 +13,21 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from benchmark import errors, files, scratch, submissions
-from benchmark.errors import BenchmarkError, near_miss
-from benchmark.evaluate import AttackState, Judged, Report, judge, run_attack
-from benchmark.inspection import inspect
-from benchmark.records import ADAPTIVE, AttackSpec, to_json
-from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
-from benchmark.stages.model import evaluation_images, set_up, trained_model
-from benchmark.verdicts import distances
+from benchmark.evaluation.division import inspect
+from benchmark.evaluation.run_attack import AttackState, Report, run_attack
+from benchmark.loading import methods
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.base import to_json
+from benchmark.specs.threat import AttackSpec
+from benchmark.specs.track import ADAPTIVE
+from benchmark.stages.base import Clock, evaluation_inputs, finish
+from benchmark.verdicts.ball import distances
+from benchmark.verdicts.prediction import Judged, judge
 
 
 def attack_row(track: str, submission: str, variant: str, suite: str, engine: str = "") -> None:
@@ -74,7 +81,7 @@ def run_suite(
             checkpoint=folder / f"{spec.id}.safetensors",
             engine=engine,
             report=report,
-            module=submissions.attack(spec.attack, row.submission.name) if suite == ADAPTIVE else None,
+            module=methods.attack(spec.attack, row.submission.name) if suite == ADAPTIVE else None,
         )
         yield spec, state, after
 

@@ -12,13 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from benchmark import errors, files, scratch
 from benchmark.audit import auditor
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
-from benchmark.records import Certificate, CertificateSpec, to_json
-from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
-from benchmark.stages.model import evaluation_images, set_up, trained_model
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.results.certificate import Certificate
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.base import to_json
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.stages.base import Clock, evaluation_inputs, finish
+from benchmark.verdicts.prediction import judge
 
 
 def certify_row(track: str, submission: str, variant: str) -> None:

@@ -12,13 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import load_file, save
 
-from benchmark import errors, evidence, files, scratch
 from benchmark.data.images import evaluation_split
-from benchmark.errors import BenchmarkError
-from benchmark.pictured import Picture
-from benchmark.records import AttackResult, AttackSpec, Certificate, ModelFacts, Record, TrainingResult, to_json
-from benchmark.signals import Reliability
-from benchmark.stages.context import Entry, entry, origin
+from benchmark.evaluation import evidence
+from benchmark.loading.rows import Entry, entry, origin
+from benchmark.results.attack import AttackResult, ModelFacts
+from benchmark.results.certificate import Certificate
+from benchmark.results.pictures import Picture
+from benchmark.results.record import Record
+from benchmark.results.reliability import Reliability
+from benchmark.results.training import TrainingResult
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.threat import AttackSpec
 
 
 def collect_row(track: str, submission: str, variant: str) -> None:

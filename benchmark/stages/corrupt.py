@@ -10,13 +10,16 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
 
-from benchmark import errors, files, scratch
-from benchmark.corrupted import CorruptionSpec
 from benchmark.data.corruptions import PARAMETERS, corrupt, versions
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
-from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
-from benchmark.stages.model import evaluation_images, set_up, trained_model
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.stages.base import Clock, evaluation_inputs, finish
+from benchmark.verdicts.prediction import judge
 
 CHUNK = 25  # images between two checkpoints
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from benchmark import errors, files, scratch, tracks
 from benchmark.data.prepare import prepare
-from benchmark.stages.context import WORK
+from benchmark.loading import tracks
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.paths import WORK
 
 
 def prepare_data(name: str) -> None:

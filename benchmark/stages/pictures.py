@@ -12,16 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from benchmark import errors, files, scratch
 from benchmark.analysis.grids import png
 from benchmark.analysis.perturbations import accumulated, grey, noise, perturbed, rescaled
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
-from benchmark.pictured import Picture, PicturesSpec
-from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
-from benchmark.stages.model import evaluation_images, set_up, trained_model
-from benchmark.threats import ThreatModel
-from benchmark.verdicts import logits
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.results.pictures import Picture
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.pictures import PicturesSpec
+from benchmark.specs.threat import ThreatModel
+from benchmark.stages.base import Clock, evaluation_inputs, finish
+from benchmark.verdicts.prediction import judge, logits
 
 
 def pictures_row(track: str, submission: str, variant: str) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from benchmark import errors, files, scratch, submissions
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import WeightsSpec
-from benchmark.stages.context import Clock, Entry, entry, finish
-from benchmark.stages.model import set_up
+from benchmark.loading import methods
+from benchmark.loading.rows import Entry, entry
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.training import WeightsSpec
+from benchmark.stages.base import Clock, finish
 
 
 def pretrained_row(track: str, submission: str, variant: str) -> None:
@@ -60,7 +62,7 @@ def _checked(given: WeightsSpec, row: Entry) -> str:
 def _take_over(row: Entry, given: WeightsSpec, folder: Path, inputs: dict) -> None:
     clock, out = Clock(folder), folder / "out"
     path = Path(given.path) if given.path else None
-    model = submissions.pretrained(row.submission, row.variant, row.track, path)
+    model = methods.pretrained(row.submission, row.variant, row.track, path)
     weights = save({name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()})
     files.write(out / "model.safetensors", weights)
     files.write_json(out / "pretrained.json", {"sha256": inputs["file"] or files.sha256_bytes(weights)})

@@ -10,16 +10,21 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
 
-from benchmark import errors, files, scratch
-from benchmark.errors import BenchmarkError
-from benchmark.evaluate import judge
-from benchmark.records import AttackSpec, ModelFacts, ThreatModel, to_json
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images, trained_model
 from benchmark.reliability import compare
-from benchmark.reliability import judge as judgement
+from benchmark.reliability import indicators as judgement
 from benchmark.reliability.probes import Found, first_threat, measure, probed_within, radii
-from benchmark.signals import Reliability
-from benchmark.stages.context import Clock, Entry, entry, evaluation_inputs, finish, run_settings
-from benchmark.stages.model import evaluation_images, set_up, trained_model
+from benchmark.results.attack import ModelFacts
+from benchmark.results.reliability import Reliability
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.base import to_json
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.stages.base import Clock, evaluation_inputs, finish
+from benchmark.verdicts.prediction import judge
 
 
 def reliability_row(track: str, submission: str, variant: str) -> None:

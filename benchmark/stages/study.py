@@ -16,16 +16,26 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
 
-from benchmark import errors, files, measures, scratch, studies, submissions
-from benchmark.errors import BenchmarkError
-from benchmark.measures import Measured
-from benchmark.records import CertificateSpec, VariantOnTrack, to_json
+from benchmark.loading import methods
+from benchmark.loading.rows import Entry, starts, study_folder
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import evaluation_images
+from benchmark.results.study import CellResult, Run, StudyResult
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.environment import environment
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.base import to_json
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.run import RunSettings
+from benchmark.specs.study import BUILTIN, MeasureSpec
+from benchmark.specs.submission import VariantOnTrack
 from benchmark.stages.certify import certified_radii
-from benchmark.stages.context import WORK, Entry, RunSettings, environment, run_settings, starts, study_folder
-from benchmark.stages.model import evaluation_images, set_up
 from benchmark.stages.train import check_recipe, fit
-from benchmark.studied import BUILTIN, CellResult, MeasureSpec, Run, StudyResult
-from benchmark.studies import Grid, recipe
+from benchmark.studies import grids, measures
+from benchmark.studies.grids import Grid, recipe
+from benchmark.studies.measures import Measured
 
 
 def run_study(track: str, submission: str, name: str) -> None:
@@ -38,7 +48,7 @@ def run_study(track: str, submission: str, name: str) -> None:
         BenchmarkError: a study that does not load, is of another track, or whose networks, recipes or measures do not
             fit; all of these before anything is trained.
     """
-    grid, settings = studies.load(submission, name), run_settings()
+    grid, settings = grids.load(submission, name), run_settings()
     if grid.track.name != track:
         raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
     device = set_up(settings.evaluate.device)
@@ -77,14 +87,14 @@ def _weights(start: Path) -> str:
 
 def _own_measures(grid: Grid) -> ModuleType | None:
     asks = any(measure.measure not in BUILTIN for measure in grid.study.measures)
-    return submissions.module(grid.submission.name, "measures") if asks else None
+    return methods.module(grid.submission.name, "measures") if asks else None
 
 
 def _check(grid: Grid, own: ModuleType | None) -> None:
     """Builds each network and recipe once, so that the last of a hundred cells does not fail after hours."""
     for cell, settings in grid.cells.items():
         try:
-            submissions.build_model(grid.submission, settings, grid.track)
+            methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
@@ -177,7 +187,7 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
     started, seconds = time.perf_counter(), {}
     _train(row, measuring.settings, seed, folder)
     seconds["training"] = round(time.perf_counter() - started, 2)
-    model = submissions.build_model(grid.submission, wanted, grid.track)
+    model = methods.build_model(grid.submission, wanted, grid.track)
     model.load_state_dict(load_file(folder / "model.safetensors"))
     model = model.to(measuring.device).eval().requires_grad_(False)
     images, labels = (t[: grid.images] for t in evaluation_images(row, measuring.device))

@@ -12,12 +12,20 @@ import torch
 from lightning_fabric import Fabric
 from safetensors.torch import save
 
-from benchmark import errors, files, scratch, submissions
 from benchmark.data.images import load_split
-from benchmark.errors import BenchmarkError, near_miss
-from benchmark.records import AttackSpec, ThreatModel, TrainingResult, TrainingSpec, to_json
-from benchmark.stages.context import Clock, Entry, TrainRun, entry, finish, run_settings
-from benchmark.stages.model import set_up, start_from, tensors
+from benchmark.loading import methods
+from benchmark.loading.rows import Entry, entry
+from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import start_from, tensors
+from benchmark.results.training import TrainingResult
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.base import to_json
+from benchmark.specs.run import TrainRun
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.training import TrainingSpec
+from benchmark.stages.base import Clock, finish
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import Progressed
@@ -81,7 +89,7 @@ def fit(
     watch = _watch(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
-    model, start = submissions.build_model(row.submission, row.settings, row.track), _start(row)
+    model, start = methods.build_model(row.submission, row.settings, row.track), _start(row)
     started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
     best, done = train(
         model,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.objective import TrainingAttack, perturb, robust_accuracy
 from benchmark.training.standard import Standard
 

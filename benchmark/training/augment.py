@@ -12,7 +12,7 @@ from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from benchmark.recipes import Augmentation
+from benchmark.specs.training import Augmentation
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

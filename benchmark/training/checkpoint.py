@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import nn
 
-from benchmark import files
+from benchmark.runtime import files
 
 Tensors = dict[str, torch.Tensor]
 

@@ -20,8 +20,8 @@ import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
 
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import TrainingSpec
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training import schedule
 from benchmark.training.checkpoint import Progressed

@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from benchmark.verdicts.margins import margins
+
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
 
 
@@ -103,10 +105,3 @@ def robust_accuracy(
     """Accuracy on what the attack makes of the images at its full radius."""
     batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
     return accuracy(model, torch.cat([perturb(attack, model, x, y, 1.0) for x, y in batches]), labels)
-
-
-def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """True logit less the largest other: (n, classes) and (n,) to (n,)."""
-    true = logits.gather(1, labels[:, None])
-    others = logits.scatter(1, labels[:, None], float("-inf"))
-    return (true - others.amax(1, keepdim=True))[:, 0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from benchmark.recipes import TrainingSpec
+from benchmark.specs.training import TrainingSpec
 
 
 def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:

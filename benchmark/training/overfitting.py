@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.recipes import Overfitting
-from benchmark.threats import AttackSpec
-from benchmark.training.objective import TrainingAttack, margins, perturb
+from benchmark.results.training import Overfitting
+from benchmark.specs.threat import AttackSpec
+from benchmark.training.objective import TrainingAttack, perturb
+from benchmark.verdicts.margins import margins
 
 IMAGES = 100  # enough to tell a collapse; PGD on more would cost small training runs more than their training
 GAP = 0.3  # of catastrophic overfitting; the healthy ViT of the digits track stayed at 0.17 or below

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from benchmark.recipes import TrainingSpec
+from benchmark.specs.training import TrainingSpec
 
 
 def share(spec: TrainingSpec, place: float) -> float:

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.errors import BenchmarkError
-from benchmark.recipes import Selection
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import Selection
 from benchmark.training.objective import Objective, TrainingAttack, accuracy, robust_accuracy
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmark.records import DataSpec
+from benchmark.specs.data import DataSpec
 
 DOWNLOADS = Path("work/robustbench")  # where its own loader puts checkpoints
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark import submissions
-from benchmark.records import DataSpec
+from benchmark.loading import methods
+from benchmark.specs.data import DataSpec
 
 pytestmark = pytest.mark.slow  # robustbench takes seconds to import
 CIFAR = DataSpec(source="parquet", validation=1, shape=(3, 32, 32), classes=10)
@@ -20,7 +20,7 @@ XCIT = {"name": "Debenedetti2022Light_XCiT-S12", "dataset": "cifar10", "threat_m
 
 @pytest.fixture(scope="module")
 def method():
-    return submissions.method("Croce2021RobustBench")
+    return methods.method("Croce2021RobustBench")
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmark import tracks
 from benchmark.analysis.classifiers import fitted, timm_classifier
 from benchmark.analysis.perturbations import semantic_content as shares
 from benchmark.data.prepare import read, split
-from benchmark.training.objective import margins
+from benchmark.loading import tracks
+from benchmark.verdicts.margins import margins
 
 
 def semantic_content(

@@ -13,7 +13,7 @@ import warnings
 from torch import nn
 
 from benchmark.layers.normalise import Normalise
-from benchmark.records import DataSpec
+from benchmark.specs.data import DataSpec
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # timm 1.0.9 decorates with torch.jit, which torch deprecates

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark import submissions, tracks
-from benchmark.errors import BenchmarkError
-from benchmark.records import DataSpec
+from benchmark.loading import methods, submissions, tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 
 NAME = "Debenedetti2022XCiT"
 SMALL = {"patch_size": 8, "stride_one": 2, "width": 16, "depth": 2, "heads": 2, "initial": "torch"}
@@ -18,7 +18,7 @@ ARCHITECTURES = ("xcit", "deit", "cait", "resnet50")
 def build(side: int = 8, channels: int = 1, classes: int = 10, **model) -> nn.Module:
     data = DataSpec(source="digits", validation=1, shape=(channels, side, side), classes=classes)
     torch.manual_seed(0)
-    return submissions.method(NAME).build(data, **model)
+    return methods.method(NAME).build(data, **model)
 
 
 def small(architecture: str, **changes) -> nn.Module:
@@ -147,6 +147,6 @@ def test_options_that_do_not_fit_are_refused(change, message) -> None:
 def test_the_rows_are_built_by_their_settings() -> None:
     track, submission = tracks.load("digits"), submissions.load(NAME)
     for variant in submission.variants:
-        assert len(submissions.build(submission, variant, track)[1].blocks) == 1
+        assert len(methods.build(submission, variant, track)[1].blocks) == 1
     with pytest.raises(BenchmarkError, match="has no variant"):
-        submissions.build(submission, "adversarially", track)
+        methods.build(submission, "adversarially", track)

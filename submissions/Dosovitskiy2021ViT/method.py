@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import nn
 
 from benchmark.layers.vit import vision_transformer
-from benchmark.records import DataSpec
+from benchmark.specs.data import DataSpec
 
 
 def build(data: DataSpec, *, patch_size: int, width: int, depth: int, heads: int) -> nn.Module:

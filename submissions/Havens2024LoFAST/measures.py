@@ -16,14 +16,14 @@ from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.certificates import crown, local
-from benchmark.certificates.attention_ascent import attention_ascent, sphere_ascent
-from benchmark.certificates.lofast import AttentionSensitivity, attention_sensitivity
+from benchmark.certificates.bounds.attention_ascent import attention_ascent, sphere_ascent
+from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.published import AT_ONCE, Published
-from benchmark.certificates.spectral import spectral_norm_upper
-from benchmark.certificates.trace import checked_copy, trace
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 from benchmark.layers.attention import ResidualAttention
-from benchmark.records import ThreatModel
+from benchmark.specs.threat import ThreatModel
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 Curves = dict[str, list[float]]

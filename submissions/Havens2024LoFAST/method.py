@@ -15,7 +15,7 @@ from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
-from benchmark.records import DataSpec
+from benchmark.specs.data import DataSpec
 
 
 def build(

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from benchmark import submissions, tracks
+from benchmark.loading import methods, tracks
 
 SHAPE = {"patch_size": 4, "width": 8, "depth": 1, "heads": 2, "qk_norm": 2.0, "vo_norm": 0.9, "radius": 1.0}
 RADII = (0.01, 0.2)
@@ -17,10 +17,10 @@ RADII = (0.01, 0.2)
 def measured():
     """The measures, and a network with images that it gets right."""
     torch.manual_seed(0)
-    network = submissions.method("Havens2024LoFAST").build(tracks.load("digits").data, **SHAPE)
+    network = methods.method("Havens2024LoFAST").build(tracks.load("digits").data, **SHAPE)
     network = network.eval().requires_grad_(False)
     images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(3))
-    return submissions.module("Havens2024LoFAST", "measures"), (network, images, network(images).argmax(1))
+    return methods.module("Havens2024LoFAST", "measures"), (network, images, network(images).argmax(1))
 
 
 def ordered(curves: dict[str, list[float]], *names: str) -> None:

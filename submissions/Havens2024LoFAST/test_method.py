@@ -7,14 +7,14 @@ import itertools
 import pytest
 import torch
 
-from benchmark import submissions, tracks
 from benchmark.certificates import local, published
-from benchmark.certificates.attention_ascent import attention
-from benchmark.certificates.lofast import attention_sensitivity
-from benchmark.certificates.trace import checked_copy, trace
+from benchmark.certificates.bounds.attention_ascent import attention
+from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 from benchmark.layers.tokens import LayerProject, MeanPool, TakeToken
+from benchmark.loading import methods, submissions, tracks
 
 N, D, HEADS = 3, 4, 2
 
@@ -103,7 +103,7 @@ def test_theorem_1_is_above_every_move_found(seed) -> None:
 
 def model(variant: str, seed: int = 0) -> torch.nn.Sequential:
     torch.manual_seed(seed)
-    built = submissions.build(submissions.load("Havens2024LoFAST"), variant, tracks.load("digits"))
+    built = methods.build(submissions.load("Havens2024LoFAST"), variant, tracks.load("digits"))
     return built.eval().requires_grad_(False)
 
 
@@ -171,7 +171,7 @@ SHAPE = {"patch_size": 4, "width": 8, "depth": 1, "heads": 2, "qk_norm": 1.0, "v
 
 
 def test_every_option_is_certified() -> None:
-    build, data = submissions.method("Havens2024LoFAST").build, tracks.load("digits").data
+    build, data = methods.method("Havens2024LoFAST").build, tracks.load("digits").data
     options = {"pooling": "class_token", "embedding": "sll", "between": True, "bend": 0.2, "hidden": 5}
     torch.manual_seed(0)
     network, image = build(data, **SHAPE, **options).eval(), torch.rand(1, 1, 8, 8)
@@ -183,7 +183,7 @@ def test_every_option_is_certified() -> None:
 
 @pytest.mark.parametrize("wrong", [{"pooling": "max"}, {"embedding": "conv"}, {"patch_size": 3}])
 def test_an_option_that_is_none_is_refused(wrong) -> None:
-    build, data = submissions.method("Havens2024LoFAST").build, tracks.load("digits").data
+    build, data = methods.method("Havens2024LoFAST").build, tracks.load("digits").data
     with pytest.raises(ValueError, match=next(iter(wrong))):
         build(data, **(SHAPE | wrong))
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from benchmark.attacks.engine.quicker import Quicker
-from benchmark.errors import BenchmarkError
-from benchmark.verdicts import padded
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts.prediction import padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62

@@ -18,7 +18,7 @@ from pyautoattack.square import SquareAttack
 from benchmark.attacks.engine.apgd import normalise
 from benchmark.attacks.engine.slots import Search, column, sizes
 from benchmark.attacks.engine.streams import generator
-from benchmark.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for

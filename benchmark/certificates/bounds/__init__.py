@@ -1,0 +1,1 @@
+"""The mathematics beneath the certificates: norms, bounds of layers, bounds of networks, rounding."""

@@ -1,0 +1,94 @@
+"""The Step of LayerNorm: locally its constant is max|gamma| / standard deviation, not max|gamma| / sqrt(eps)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from benchmark.certificates.bounds.dispatch import step
+from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.quadratic import weighted_squares
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma
+from benchmark.runtime.errors import BenchmarkError
+
+
+class LayerNormStep(Step):
+    """gamma n(C x) + beta, token by token: C takes the mean off, n(z) = z / s, s = sqrt(|z|^2 / d + eps).
+
+    Dn = (I - z z^T / (d s^2)) / s has norm at most 1 / s, and |n| < sqrt(d). With z = |z| e, w = c e + (its rest), |w| = 1:
+    D^2 n[w, w] = |z| / (d s^3) (-(1 + (2 - 3 q) c^2) e - 2 c (rest)), q = |z|^2 / (d s^2) < 1. Its square,
+    q / (d s^4) (1 + (8 - 6 q) y - 3 q (4 - 3 q) y^2) with y = c^2, is largest at y = min(1, 1 / (3 q)): 4 / (3 d s^4) for
+    q >= 1/3, and 9 q (1 - q)^2 / (d s^4), which is less, below. So ||D^2 n|| <= 2 / (sqrt(3 d) s^2). Over a ball of radius
+    r, s >= sqrt(max(|z| - r, 0)^2 / d + eps): the remainder is at most |w|^2 / (sqrt(3 d) s^2), w = C D.
+
+    Rounding of a token: the mean errs by gamma(d + 2) |x| / sqrt(d); the variance, by whatever formula (the textbook one is
+    the worst), by gamma(4 d + 16) |x|^2 / d, and so 1 / s relatively by p = gamma(4 d + 20) (|x|^2 / d + s^2) / s^2 while
+    p <= 1/2; beyond, what is computed is still at most 1 / sqrt(eps), its variance not being negative. A few roundings of
+    terms of size |x| / s follow, and those of gamma and beta.
+    """
+
+    def __init__(self, layer: nn.LayerNorm, x: torch.Tensor) -> None:
+        if tuple(x.shape[1:][-len(layer.normalized_shape) :]) != tuple(layer.normalized_shape):
+            raise BenchmarkError(f"LayerNorm over {layer.normalized_shape} does not fit inputs {tuple(x.shape)}")
+        if not layer.eps > 0:
+            raise BenchmarkError(f"LayerNorm with eps {layer.eps} has no bound; eps should be positive")
+        self.eps = layer.eps
+        self.d = math.prod(layer.normalized_shape)
+        self.gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()
+        self.most = self.gamma.abs().max() * UP
+        self.shift = 0.0 if layer.bias is None else float(layer.bias.norm())
+        self.lengths = torch.linalg.vector_norm(x.reshape(len(x), -1, self.d), dim=2)
+        self.z = self._centred(x)  # (n, tokens, d)
+        self.norms = torch.linalg.vector_norm(self.z, dim=2)
+        self.s = (self.norms**2 / self.d + self.eps).sqrt()
+        self.gain = self.most / self.s.amin(1).clamp(min=1e-300) * UP
+
+    def _centred(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = x.reshape(*x.shape[:1], -1, self.d)
+        return tokens - tokens.mean(-1, keepdim=True)
+
+    def _least(self, delta: torch.Tensor) -> torch.Tensor:
+        """s over the ball, at least: (n, tokens)."""
+        return (((self.norms * (1 - 1e-12) - delta[:, None]).clamp(min=0) ** 2) / self.d + self.eps).sqrt() / UP
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        s, length = self._least(delta), self.lengths + delta[:, None]
+        p = gamma(4 * self.d + 20) * (length**2 / self.d + s**2) / s**2
+        each = self.most * (math.sqrt(self.d) * (p + 8 * UNIT32) + 2 * gamma(self.d + 32) * length / s)
+        lost = self.most * (4 * length / math.sqrt(self.eps) + 2 * math.sqrt(self.d)) + self.shift
+        each = torch.where(p > 0.5, lost, each) + 2 * UNIT32 * self.shift
+        return torch.linalg.vector_norm(each, dim=1) * FLOAT64 + TINY
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        far = 2 * math.sqrt(self.z.shape[1] * self.d)
+        return self.most * torch.clamp(delta / self._least(delta).amin(1).clamp(min=1e-300), max=far) * UP
+
+    def push(self, columns: torch.Tensor) -> torch.Tensor:
+        w = self._centred(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
+        along = (w * self.z).sum(-1, keepdim=True) / (self.d * self.s[..., None] ** 2)
+        return ((w - along * self.z) / self.s[..., None] * self.gamma).reshape(columns.shape)
+
+    def _square(self, delta: torch.Tensor) -> torch.Tensor:
+        """The coefficient of |w_t|^2: (n, tokens)."""
+        return UP / (math.sqrt(3 * self.d) * self._least(delta).clamp(min=1e-150) ** 2)
+
+    def remainder(self, reach: Reach) -> torch.Tensor:
+        bent = self.most * self._square(reach.delta).amax(1) * reach.delta**2
+        return torch.minimum(bent, self.bound(reach.delta) + self.gain * reach.delta) * UP
+
+    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+        each = a.flatten(2).unflatten(2, self.z.shape[1:]) * self.gamma  # (n, rivals, tokens, d)
+        sizes = torch.linalg.vector_norm(each - each.mean(-1, keepdim=True), dim=3)
+        weight = sizes * self._square(reach.delta)[:, None]
+        columns = self._centred(reach.columns.flatten(0, 1)).unflatten(0, reach.columns.shape[:2])
+        centred = Reach(columns, reach.radius, reach.rho, reach.delta)
+        square = weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2), centred)
+        plain = torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(reach)[:, None]
+        return torch.minimum(square, plain) * (1 + 1e-9)
+
+
+@step.register
+def _(layer: nn.LayerNorm, x: torch.Tensor) -> Step:
+    return LayerNormStep(layer, x)

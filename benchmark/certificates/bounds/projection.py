@@ -1,0 +1,96 @@
+"""The `Step` of LayerProject: tokens onto the ball, with the exact sensitivity of one token's projection."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, gamma, size
+
+
+class ProjectStep(Step):
+    """Tokens x of norm r and direction u onto the ball R, with D moving one by at most d < r, by p = <u, D> along it.
+
+    Outside (r > R) the map is h(y) = R y / |y|, less (R - |y|)+ y / |y| once y enters the ball. The first bends by at most
+    (R / sqrt 3) |D|^2 / (r - d)^2; the second is at most (p- - (r - R))+, p- = -p, since |x + D| >= r + p. Inside, the map
+    is y less (|y| - R)+ y / |y|, at most (p + d^2 / (2 (r - d)) - (R - r))+. Either way the kink is a ReLU of the radial
+    move p alone, |p| <= radius ||u^T L|| + rho, and takes from a margin only along y / |y|, which lies within
+    sqrt(2 - 2 sqrt(1 - d^2 / r^2)) of u. Tokens with r <= d: at most (1 + ||J_t||) d.
+    """
+
+    def __init__(self, x: torch.Tensor, ball: float) -> None:
+        self.norms, self.ball = torch.linalg.vector_norm(x, dim=-1), ball
+        self.unit = x / self.norms.clamp(min=1e-300)[..., None]
+        self.outside = self.norms > ball
+        # at the kink itself automatic differentiation may take either side's Jacobian, so both sides' remainders count
+        self.tied = (self.norms - ball).abs() <= 1e-9 * ball
+        self.gains = torch.where(self.outside, ball / self.norms.clamp(min=1e-300), 1.0)
+        self.gain = self.gains.amax(1) * UP
+        self.size, self.roof = size(x), ball * math.sqrt(x.shape[1])
+        self.gamma = gamma(x.shape[2] / 2 + 12)  # the norm's sum under a root, the quotient, the product
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return self.gamma * (self.size + delta).clamp(max=self.roof) * FLOAT64 + TINY
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return projection_bound(self.norms, self.ball, delta)
+
+    def push(self, columns: torch.Tensor) -> torch.Tensor:
+        moved = (
+            columns.permute(1, 2, 3, 0) * self.gains[..., None, None]
+        )  # (n, tokens, d, directions), as it lies in memory
+        unit = self.unit[..., None]
+        moved -= (unit * self.outside[..., None, None]) @ (unit.mT @ moved)
+        return moved.permute(3, 0, 1, 2)
+
+    def _bends(self, reach: Reach) -> tuple[torch.Tensor, torch.Tensor]:
+        """The coefficient of |D_t|^2 outside, and the largest kink: each (n, tokens)."""
+        d, r = reach.delta[:, None], self.norms
+        room = (r - d).clamp(min=1e-300)
+        near = r > d
+        square = torch.where((self.outside | self.tied) & near, self.ball / math.sqrt(3) / room**2, 0.0)
+        through = self.unit[..., None, :] @ reach.columns.permute(1, 2, 3, 0)
+        rows = torch.linalg.vector_norm(through[..., 0, :], dim=-1)  # ||u^T L||: (n, tokens)
+        radial = torch.minimum(reach.radius[:, None] * rows + reach.rho[:, None], d)
+        sideways = torch.where(self.outside & ~self.tied, 0.0, d**2 / (2 * room))
+        kink = (radial * UP + sideways * UP - (r - self.ball).abs()).clamp(min=0)
+        return square * UP, torch.where(near, kink, (1 + self.gains) * d)
+
+    def remainder(self, reach: Reach) -> torch.Tensor:
+        square, kink = self._bends(reach)
+        return (square.amax(1) * reach.delta**2 + torch.linalg.vector_norm(kink, dim=1)) * UP
+
+    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+        square, kink = (bend[:, None] for bend in self._bends(reach))
+        sizes, d = torch.linalg.vector_norm(a, dim=-1), reach.delta[:, None]
+        turn = (2 - 2 * (1 - (d / self.norms.clamp(min=1e-300)) ** 2).clamp(min=0).sqrt()).sqrt()[:, None] * (1 + 1e-9)
+        inward = ((a * self.unit[:, None]).sum(-1) + sizes * turn).clamp(min=0)
+        taken = torch.where((self.norms > d)[:, None], torch.minimum(inward, sizes), sizes) * kink
+        return ((sizes * square).amax(2) * d**2 + taken.sum(2)) * UP
+
+
+def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> torch.Tensor:
+    """How far the tokens' projections onto the ball move when the tokens move by at most `radius` together.
+
+    Exact for one token up to radius norm + ball: the radius itself inside the ball; outside, the largest angle
+    (e^2 <= r^2 - R^2) or the point of the ball nearest to leaving it. Each token's squared bound is convex in its
+    squared budget and 0 at 0, so the worst case spends all on one token: the maximum over tokens.
+
+    Args:
+        norms: (n, tokens) norms r of the nominal tokens.
+        ball: R.
+        radius: (n,) budgets e.
+
+    Returns:
+        (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
+    """
+    r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
+    inner = (1 - (e / r) ** 2).clamp(min=0).sqrt()
+    # 2 (1 - inner) = 2 (e/r)^2 / (1 + inner), without cancellation
+    by_angle = ball * (e / r) * (2 / (1 + inner)).sqrt()
+    by_chord = ((ball / r) * (e**2 - (r - ball) ** 2).clamp(min=0)).sqrt()
+    outside = torch.where(e**2 <= r**2 - ball**2, by_angle, by_chord)
+    most = torch.where(r <= ball, e, outside).amax(1) * UP
+    return torch.minimum(most, radius).clamp(max=2 * ball * math.sqrt(norms.shape[1]) * UP)

@@ -1,0 +1,129 @@
+"""What float32 arithmetic can do to a layer, by a-priori error analysis: `Step.rounding` is made of these.
+
+Model (Higham, Accuracy and Stability, 2.2 and 3.1), u = 2^-24: an operation gives its exact result times (1 + t), |t| <= u;
+a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_i (1 + t_i), |t_i| <= gamma(n) =
+n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
+with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
+a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
+TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a step's rounding is infinite) and
+parameters too. Products in TF32, half precision or autocast are outside this model and are refused (`full_precision`); for
+attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
+
+With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm
+gamma(k) (|| |x| |W| ||_F + delta || |W| ||_2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.runtime.errors import BenchmarkError
+
+UNIT32 = 2.0**-24
+EXPONENTIAL = 256 * UNIT32
+TINY = 1e-20
+LARGEST = 1e7
+KERNEL = 8
+FLOAT64 = 1 + 1e-8  # the float64 pass around the nominal input obeys the same bounds with a unit 2^29 times smaller
+
+
+def gamma(count: float) -> float:
+    """gamma(n) for n rounding errors in sequence."""
+    if count * UNIT32 >= 0.5:
+        raise BenchmarkError(f"{count:g} roundings in sequence: float32 gives no bound; the certificate is refused")
+    return count * UNIT32 / (1 - count * UNIT32)
+
+
+def full_precision(model: nn.Module) -> None:
+    """
+    Raises:
+        BenchmarkError: `model` would not run in plain float32 in this process.
+    """
+    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
+    if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
+    if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
+        raise BenchmarkError(
+            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
+        )
+    if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in model.modules())):
+        raise BenchmarkError(
+            "float32 products may run in TF32 or bfloat16 here; set torch.set_float32_matmul_precision('highest') and "
+            "torch.backends.cudnn.allow_tf32 = False"
+        )
+
+
+def _reduced(cuda: bool, convolves: bool) -> bool:
+    backends = torch.backends
+    try:
+        matrices = torch.get_float32_matmul_precision() != "highest" or backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # torch's older and newer switches were both used
+        return True
+    parts = [(backends.mkldnn, "matmul"), (backends.mkldnn, "conv")]
+    if cuda and convolves:
+        matrices = matrices or backends.cudnn.allow_tf32
+        parts.append((backends.cudnn, "conv"))
+    precisions = [getattr(getattr(place, part, None), "fp32_precision", "none") for place, part in parts]
+    return matrices or any(precision not in ("none", "ieee") for precision in precisions)
+
+
+def size(x: torch.Tensor) -> torch.Tensor:
+    """Frobenius norm of each input: (n, *shape) to (n,)."""
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+class LinearRounding:
+    """Of y = x W^T + b with W (out, in): for inputs (n, ..., in) within delta (n,), the norm of the rounding of all of y.
+
+    gamma(in + 3): the sum of products, the bias, the weight's own rounding.
+    """
+
+    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        nominal = x.abs() @ weight.abs().mT
+        self.nominal = size(nominal if bias is None else nominal + bias.abs())
+        self.absolute = spectral_norm_upper(weight.abs())
+        self.gamma = gamma(weight.shape[1] + 3)
+
+    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
+        return self.gamma * (self.nominal + delta * self.absolute) * FLOAT64 + TINY
+
+
+class AttentionRounding:
+    """Of x + concat_h(softmax(Q_h K_h^T / s) V_h) W_O without biases, Q = x W_Q and so on: x (n, tokens, d), W (d, d).
+
+    Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| || + delta || |W_Q| ||). Scores move by
+    dS = (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)) / s. Subtracting the maximum, a change of
+    base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| + 2 EXPONENTIAL. Softmax is
+    1/2-Lipschitz and rows of P have norm at most 1, so
+      dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
+    Then, with ||P_h||_2 <= sqrt(tokens), the mixed values move by
+      dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(8 (2 tokens + 6)) (sqrt(tokens) + dP)(||V|| + dV),
+    and the output by dM ||W_O|| + gamma(d + 3) (||M|| + dM) || |W_O| || + u (||x'|| + (||M|| + dM) || |W_O| ||).
+    """
+
+    def __init__(self, x: torch.Tensor, weights: list[torch.Tensor], output: torch.Tensor, heads: int) -> None:
+        self.linears = [LinearRounding(x, weight.mT) for weight in weights]
+        self.sizes = [size(x @ weight) for weight in weights]
+        self.norms = [spectral_norm_upper(weight) for weight in weights]
+        self.output, self.output_absolute = spectral_norm_upper(output), spectral_norm_upper(output.abs())
+        self.size, self.tokens, self.heads = size(x), x.shape[1], heads
+        self.inner, self.width = weights[0].shape[1] // heads, x.shape[2]
+
+    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
+        n, root = self.tokens, math.sqrt(self.tokens)
+        dq, dk, dv = (linear(delta) for linear in self.linears)
+        q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
+        scale = math.sqrt(self.inner)
+        largest = (q + dq) * (k + dk) / scale
+        ds = (dq * k + q * dk + dq * dk) / scale + gamma(KERNEL * (self.inner + 4)) * largest
+        logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
+        sums = gamma(KERNEL * (2 * n + 6))
+        dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
+        dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
+        mixed = root * v + dm
+        out = dm * self.output + gamma(self.width + 3) * mixed * self.output_absolute
+        return (out + UNIT32 * (self.size + delta + mixed * self.output_absolute)) * FLOAT64 + TINY

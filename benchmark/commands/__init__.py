@@ -1,0 +1,1 @@
+"""The command `rvb`, one file a group of commands."""

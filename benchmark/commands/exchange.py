@@ -1,0 +1,63 @@
+"""Commands of `rvb` that pass rows on: to and from RobustBench. torch is not imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmark.runtime.errors import BenchmarkError, near_miss
+
+console = Console(highlight=False, soft_wrap=True)
+TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+
+
+def import_robustbench(
+    folder: Annotated[
+        Path | None, typer.Argument(help="RobustBench's model_info (default: the installed one).")
+    ] = None,
+    track: TrackOption = "digits",
+) -> None:
+    """Show RobustBench's published rows beside a track's, as claimed: those of its data set and radii."""
+    from benchmark.loading import tracks
+    from benchmark.results import robustbench
+    from benchmark.runtime import files
+    from benchmark.specs.base import to_json
+
+    board, left_out = robustbench.read_board(folder or robustbench.installed_folder(), tracks.load(track))
+    for line in left_out:
+        console.print(f"left out: {line}")
+    path = robustbench.CLAIMED / track / "robustbench.json"
+    files.write(path, to_json(board))
+    console.print(f"wrote {path}: {len(board.rows)} rows, {len(left_out)} left out; run `rvb repro`, commit it")
+
+
+def export_robustbench(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>")],
+    track: TrackOption = "digits",
+    threat: Annotated[str, typer.Option(help="Such as 'L2 0.5' (default: the smallest radius of each norm).")] = "",
+    out: Annotated[Path, typer.Option(help="Where model_info/ is laid out.")] = Path("work/model_info"),
+) -> None:
+    """Write a row's numbers as RobustBench's JSON."""
+    from benchmark.loading import tracks
+    from benchmark.results import robustbench
+
+    rules = tracks.load(track)
+    labels = {t.label: t for t in rules.threats}
+    if threat and threat not in labels:
+        raise BenchmarkError(f"track {track} has no threat model {threat!r}{near_miss(threat, labels)}")
+    smallest = {t.norm: t for t in reversed(rules.threats)}
+    chosen = (labels[threat],) if threat else tuple(smallest.values())
+    for path in robustbench.export(record(track, row), rules, out, chosen):
+        console.print(f"wrote {path}")
+
+
+def record(track: str, row: str):
+    """The Record of a row that was computed here."""
+    from benchmark.loading.rows import entry_of_row
+    from benchmark.results.record import Record
+    from benchmark.runtime import files
+
+    return Record.model_validate(files.read_json(entry_of_row(track, row).folder / "record" / "record.json"))

@@ -1,0 +1,1 @@
+"""Running attacks on a model, deciding its division, and counting the evidence."""

@@ -1,0 +1,178 @@
+"""Runs attacks and certificates on one model, trusts neither, and keeps what each image went through.
+
+Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
+image that the harness itself put into the ball and the box. A tie counts as broken.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import nn
+
+from benchmark.evaluation.division import logged_warnings
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec
+from benchmark.verdicts.ball import into_ball
+from benchmark.verdicts.prediction import Judged, judge
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class AttackState:
+    """How far one attack has come on one model; survives a kill."""
+
+    adversarial: torch.Tensor
+    standing: torch.Tensor  # (n,) bool: right on the clean image and not broken yet
+    remaining: dict[str, int] = field(default_factory=dict)  # standing after each finished component
+    warnings: list[str] = field(default_factory=list)
+    queue: list[int] = field(default_factory=list)  # images that the running component started with
+    component: str | None = None
+    batch: int = 0  # batches of it done
+    engine: str | None = None  # that ran, where the attack has several
+
+    def save(self, path: Path) -> None:
+        state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch", "engine")}
+        tensors = {"adversarial": self.adversarial.cpu().contiguous(), "standing": self.standing.cpu()}
+        files.write(path, save(tensors, {"state": json.dumps(state)}))
+
+    @classmethod
+    def load(cls, path: Path, device: torch.device) -> AttackState:
+        with safe_open(path, "pt") as stored:
+            state = json.loads(stored.metadata()["state"])
+            return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("standing").to(device), **state)
+
+
+def run_attack(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    *,
+    batch_size: int,
+    checkpoint: Path | None = None,
+    engine: str = "fast",
+    report: Report = lambda _: None,
+    module: ModuleType | None = None,
+) -> tuple[AttackState, Judged]:
+    """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
+
+    Args:
+        images: (n, c, h, w) float32 in [0, 1].
+        engine: which of its engines an attack runs that has several.
+        report: is told what is running, for progress.
+        module: the attack, where it is another than benchmark/attacks/<attack>.py.
+
+    Returns:
+        The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
+        verdict on them in fixed batches, which decides.
+
+    Raises:
+        BenchmarkError: unknown parameters, or the attack returned what it may not.
+    """
+    module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    used = engine if hasattr(module, "engines") else None
+    if checkpoint and checkpoint.exists():
+        state = AttackState.load(checkpoint, images.device)
+        if state.engine != used:
+            raise BenchmarkError(f"{checkpoint} was begun by the {state.engine} engine; delete it to attack by {used}")
+    else:
+        state = AttackState(images.clone(), judge(model, images, labels, batch_size).right, engine=used)
+    components = getattr(module, "components", (spec.attack,))
+    for component in components:
+        if component not in state.remaining:
+            _run_component(
+                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report
+            )
+    if hasattr(module, "flags"):
+        state.warnings += [w for w in module.flags(state.remaining, len(labels)) if w not in state.warnings]
+    return state, judge(model, state.adversarial, labels, batch_size)
+
+
+def _run_component(
+    module: ModuleType,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    component: str,
+    state: AttackState,
+    batch_size: int,
+    checkpoint: Path | None,
+    engine: str,
+    report: Report,
+) -> None:
+    options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
+    if hasattr(module, "engines"):
+        options["engine"] = engine
+    if hasattr(module, "per_image"):
+        options["slots"] = batch_size
+    if state.component != component:
+        state.component, state.batch, state.queue = component, 0, state.standing.nonzero()[:, 0].tolist()
+    batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
+    for number, index in enumerate(batches):
+        if number < state.batch or not len(index):
+            continue
+        report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}")
+        if hasattr(module, "per_image"):
+            options["indices"] = index.tolist()
+        with logged_warnings() as warnings:
+            found = _call(module, model, images[index], labels[index], spec, options)
+        found = into_ball(found, images[index], spec.threat, spec.id)
+        broken = ~_judge_in_place(model, state.adversarial, found, labels, index, batch_size)
+        state.adversarial[index[broken]] = found[broken]
+        state.standing[index[broken]] = False
+        state.warnings += [w for w in warnings if w not in state.warnings]
+        state.batch = number + 1
+        if checkpoint:
+            state.save(checkpoint)
+    state.remaining[component] = int(state.standing.sum())
+    if checkpoint:
+        state.save(checkpoint)
+
+
+def _judge_in_place(
+    model: nn.Module,
+    adversarial: torch.Tensor,
+    found: torch.Tensor,
+    labels: torch.Tensor,
+    index: torch.Tensor,
+    batch_size: int,
+) -> torch.Tensor:
+    """Whether the model is right on each of `found`, the images `index`: in the batches of the final verdict, lest rounding
+    make an image broken here and robust there.
+    """
+    right = torch.empty_like(index, dtype=torch.bool)
+    for batch in (index // batch_size).unique().tolist():
+        rows = slice(batch * batch_size, (batch + 1) * batch_size)
+        here, tried = index // batch_size == batch, adversarial[rows].clone()
+        tried[index[here] - rows.start] = found[here]
+        right[here] = judge(model, tried, labels[rows], batch_size).right[index[here] - rows.start]
+    return right
+
+
+def _call(
+    module: ModuleType,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    try:
+        return module.attack(model, images, labels, spec.threat, seed=spec.seed, **spec.parameters, **options)
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise BenchmarkError(f"attack {spec.id}: {error}; see benchmark/attacks/{spec.attack}.py") from error

@@ -1,0 +1,1 @@
+"""The only readers of submissions/, benchmark/tracks/ and params.yaml."""

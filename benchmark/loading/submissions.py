@@ -1,0 +1,108 @@
+"""The only reader of submissions/: load, validate, list. A submission is a folder; there is no registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmark.loading.tracks import names as track_names
+from benchmark.runtime.errors import BenchmarkError, explain, near_miss
+from benchmark.runtime.yaml_file import read_yaml
+from benchmark.specs.submission import Submission, VariantOnTrack
+from benchmark.specs.threat import passes_for_autoattack
+
+FOLDER = Path("submissions")
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob("*/submission.yaml"))
+
+
+def load(name: str) -> Submission:
+    """The submission of this name.
+
+    Raises:
+        BenchmarkError: unknown submission, no method.py, an unknown key (the near miss is suggested), or a bad value.
+    """
+    folder = FOLDER / name
+    if not (folder / "submission.yaml").exists():
+        raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
+    try:
+        submission = Submission.model_validate(read_yaml(folder / "submission.yaml"))
+    except ValidationError as error:
+        raise explain(error, Submission, str(folder / "submission.yaml")) from None
+    if submission.name != name:
+        raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
+    if not (folder / "method.py").exists():
+        raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
+    _check_parts(submission)
+    return submission
+
+
+def load_all() -> list[Submission]:
+    return [load(name) for name in names()]
+
+
+def _check_parts(submission: Submission) -> None:
+    """Every track, objective, attack and certificate that the variants name must be a file that exists."""
+    for variant_name, variant in submission.variants.items():
+        for track, entry in variant.tracks.items():
+            place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
+            check_part("tracks", track, place)
+            check_settings(entry, place)
+            own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
+            for spec in entry.adaptive:
+                if spec.attack not in own | _parts("attacks"):
+                    near = near_miss(spec.attack, own | _parts("attacks"))
+                    raise BenchmarkError(f"{place}: adaptive: no attack file named {spec.attack!r}{near}")
+                if spec.attack in own and passes_for_autoattack(spec.attack):
+                    raise BenchmarkError(
+                        f"{place}: its own {spec.attack}.py would pass for AutoAttack; rename the file"
+                    )
+
+
+def check_settings(entry: VariantOnTrack, place: str) -> None:
+    """A BenchmarkError, which says at what `place`, for an objective, attack or certificate of which there is no file."""
+    if entry.training:
+        check_part("training", entry.training.objective, place)
+        for spec in entry.training.attacks:
+            check_part("attacks", spec.attack, place)
+    if entry.certificate:
+        check_part("certificates", entry.certificate.name, place)
+
+
+def check_part(kind: str, part: str, place: str) -> None:
+    """The same of one: `kind` is tracks, training, attacks or certificates."""
+    known = _parts(kind)
+    if part not in known:
+        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+
+
+def _parts(kind: str) -> set[str]:
+    """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
+    if kind == "tracks":
+        return set(track_names())
+    entry = {"training": "objective", "attacks": "attack", "certificates": "certify"}[kind]
+    return _defining(entry, Path("benchmark") / kind)
+
+
+def _defining(entry: str, folder: Path) -> set[str]:
+    """The files of a folder, by name, that define `entry`."""
+    return {path.stem for path in folder.glob("*.py") if f"\ndef {entry}(" in "\n" + path.read_text()}
+
+
+def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
+    """What `variant` needs on `track`; a BenchmarkError for an unknown variant or one that does not enter the track."""
+    if variant not in submission.variants:
+        raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
+    entry = submission.variants[variant].tracks.get(track)
+    if entry is None:
+        known = submission.variants[variant].tracks
+        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, known)}")
+    return entry
+
+
+def rows(track: str) -> list[tuple[Submission, str]]:
+    """(submission, variant) of every row of a track's board, in order: the submissions say so, not files on disk."""
+    return [(s, v) for s in load_all() for v, variant in sorted(s.variants.items()) if track in variant.tracks]

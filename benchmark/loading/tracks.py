@@ -1,0 +1,33 @@
+"""Tracks: the rules of each comparison, one versioned YAML file a track, found by where it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmark.runtime.errors import BenchmarkError, explain, near_miss
+from benchmark.runtime.yaml_file import read_yaml
+from benchmark.specs.track import Track
+
+FOLDER = Path("benchmark/tracks")
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load(name: str) -> Track:
+    """The track of this name.
+
+    Raises:
+        BenchmarkError: for an unknown track, an unknown key (the near miss is suggested) or a bad value.
+    """
+    path = FOLDER / f"{name}.yaml"
+    if not path.exists():
+        raise BenchmarkError(f"unknown track {name!r}{near_miss(name, names())}")
+    try:
+        track = Track.model_validate({"name": name, **read_yaml(path)})
+    except ValidationError as error:
+        raise explain(error, Track, str(path)) from None
+    return track

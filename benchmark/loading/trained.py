@@ -1,0 +1,80 @@
+"""Tensors and models of a row, as the stages need them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from benchmark.data.images import Images, evaluation_split
+from benchmark.layers.derived import hold
+from benchmark.loading import methods
+from benchmark.loading.rows import Entry
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, near_miss
+
+Split = tuple[torch.Tensor, torch.Tensor]
+
+
+def tensors(images: Images) -> Split:
+    return torch.from_numpy(images.floats()), torch.from_numpy(images.labels)
+
+
+def evaluation_images(row: Entry, device: torch.device) -> Split:
+    """The test images that every model of this track is judged on."""
+    images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
+    return images.to(device), labels.to(device)
+
+
+def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:
+    """The row's model with its trained weights, in evaluation mode, frozen.
+
+    Raises:
+        BenchmarkError: the weights are missing or do not fit what `build` makes.
+    """
+    path = row.folder / "train" / "model.safetensors"
+    model = methods.build(row.submission, row.variant, row.track)
+    load_weights(model, path)
+    methods.check_output(model, row.submission.name, row.track)
+    model = model.to(device).eval().requires_grad_(False)
+    hold(model)
+    return model
+
+
+def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:
+    """Puts the weights of another row, at `path`, into `model`, but for the parts named in `new`; the file's sha256.
+
+    Raises:
+        BenchmarkError: the file is missing, `new` names nothing of the model, or what is left differs by name or shape.
+    """
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` on its track to train that row")
+    stored, own = load_file(path), model.state_dict()
+    for part in new:
+        if not any(_within(name, (part,)) for name in own):
+            raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*own})}")
+    for name in sorted(own.keys() | stored.keys()):
+        if _within(name, new):
+            continue
+        shapes = [tuple(side[name].shape) if name in side else None for side in (stored, own)]
+        if shapes[0] != shapes[1]:
+            kinds = ["nothing" if shape is None else f"shape {shape}" for shape in shapes]
+            raise BenchmarkError(
+                f"init_from: {name} is {kinds[0]} in {path} and {kinds[1]} in this model; name it in `new` or mend it"
+            )
+    model.load_state_dict(own | {name: tensor for name, tensor in stored.items() if not _within(name, new)})
+    return files.sha256_file(path)
+
+
+def _within(name: str, parts: tuple[str, ...]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def load_weights(model: torch.nn.Module, path: Path) -> None:
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` to train the model")
+    try:
+        model.load_state_dict(load_file(path))
+    except Exception as error:
+        raise BenchmarkError(f"{path} does not fit the model: {str(error).splitlines()[0]}; train it again") from error

@@ -1,0 +1,1 @@
+"""DVC: its generated files, and running them."""

@@ -1,0 +1,1 @@
+"""What was measured: typed, frozen, to and from JSON."""

@@ -1,0 +1,59 @@
+"""One row of a leaderboard, with what it takes to check it.
+
+Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from benchmark.results.attack import AttackResult, RobustResult
+from benchmark.results.certificate import Certificate, CertifiedResult
+from benchmark.results.corruptions import CorruptionResult
+from benchmark.results.pictures import Picture
+from benchmark.results.proportion import Proportion
+from benchmark.results.reliability import Reliability
+from benchmark.results.smoothing import SmoothedResult
+from benchmark.results.training import TrainingResult
+from benchmark.specs.base import Frozen
+from benchmark.specs.submission import Claim, Division, Paper, VariantOnTrack
+
+TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
+
+
+class Record(Frozen):
+    """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name."""
+
+    schema_version: Literal[1] = 1
+    track: str
+    track_version: int
+    submission: str
+    variant: str
+    title: str
+    summary: str
+    paper: Paper
+    claims: tuple[Claim, ...] = ()
+    trust: TrustTier
+    division: Division
+    division_reasons: tuple[str, ...]
+    n: int
+    seed: int
+    clean: Proportion
+    attacks: tuple[AttackResult, ...]
+    robust: tuple[RobustResult, ...]
+    certificate: Certificate | None = None
+    certified: tuple[CertifiedResult, ...] = ()
+    smoothed: SmoothedResult | None = None
+    corrupted: CorruptionResult | None = None
+    reliability: Reliability | None = None
+    pictures: tuple[Picture, ...] = ()
+    parameters: int
+    flops: int
+    training: TrainingResult | None  # None where the weights were trained elsewhere
+    settings: VariantOnTrack
+    sha256: dict[str, str]
+    environment: dict[str, str]
+
+    @property
+    def row(self) -> str:
+        return f"{self.submission}-{self.variant}"

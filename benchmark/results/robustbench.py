@@ -1,0 +1,231 @@
+"""RobustBench's published rows (`model_info/<dataset>/<threat model>/<name>.json`), read and written.
+
+Units there: accuracies are percent, mostly as strings; eps is a fraction such as "8/255" or a decimal, in pixels of
+[0, 1]. What is read becomes `claimed`; what is written says in its footnote what it rests on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchmark.results.attack import RobustResult
+from benchmark.results.claimed import ClaimedBoard, ClaimedRow
+from benchmark.results.record import Record
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import Claim
+from benchmark.specs.threat import ThreatModel
+from benchmark.specs.track import Track
+
+CLAIMED = Path("leaderboard/claimed")
+SAME = 1e-6  # relative difference of two radii that are one
+NEEDED = ("name", "authors", "dataset", "architecture", "eps", "clean_acc", "autoattack_acc")
+
+
+def installed_folder() -> Path:
+    """`model_info` of the installed robustbench; a BenchmarkError where that does not ship it (1.1.1 does not)."""
+    spec = importlib.util.find_spec("robustbench")
+    homes = [Path(spec.origin).parent] if spec and spec.origin else []
+    for place in (place for home in homes for place in (home / "model_info", home.parent / "model_info")):
+        if place.is_dir():
+            return place
+    raise BenchmarkError(
+        "the installed robustbench ships no model_info; give that folder of a clone of RobustBench/robustbench"
+    )
+
+
+def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
+    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name.
+
+    Returns:
+        The board, and a line for each file left out, with the reason: broken, or of another radius.
+
+    Raises:
+        BenchmarkError: the track has no counterpart there, or the folder holds none of its rows.
+    """
+    if track.robustbench is None:
+        raise BenchmarkError(f"track {track.name} says no `robustbench` data set, so none of its rows are comparable")
+    norms = sorted({threat.norm for threat in track.threats})
+    paths = [path for norm in norms for path in sorted((folder / track.robustbench / norm).glob("*.json"))]
+    if not paths:
+        raise BenchmarkError(
+            f"{folder} holds no {track.robustbench}/{' or '.join(norms)}/*.json; give model_info itself"
+        )
+    rows, left_out = [], []
+    for path in paths:
+        try:
+            row = read_row(path, track.robustbench)
+        except BenchmarkError as error:
+            left_out.append(str(error))
+            continue
+        if fitting := next((t for t in track.threats if same_threat(t, row.threat)), None):
+            rows.append(row.model_copy(update={"threat": fitting}))
+        else:
+            left_out.append(f"{path}: {row.threat.label} is none of the track's radii")
+    board = ClaimedBoard(board="RobustBench", url="https://robustbench.github.io", rows=tuple(rows))
+    return board, left_out
+
+
+def read_row(path: Path, dataset: str) -> ClaimedRow:
+    """One published row; its folder names the norm.
+
+    Raises:
+        BenchmarkError: no JSON object, a missing field, another data set, or a number in another unit; one line.
+    """
+    raw = path.read_bytes()
+    try:
+        content = json.loads(raw)
+    except ValueError as error:
+        raise BenchmarkError(f"{path}: no valid JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise BenchmarkError(f"{path}: should be an object of fields")
+    for field in NEEDED:
+        if content.get(field) is None:
+            raise BenchmarkError(f"{path}: the field {field!r} is missing")
+    if content["dataset"] != dataset:
+        raise BenchmarkError(f"{path}: is of data set {content['dataset']!r}, not {dataset}")
+    try:
+        return _row(path, content, files.sha256_bytes(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        words = first["msg"].removeprefix("Value error, ")
+        raise BenchmarkError(f"{path}: {'.'.join(map(str, first['loc'])) or 'row'}: {words}") from None
+    except ValueError as error:
+        raise BenchmarkError(f"{path}: {error}") from None
+
+
+def _row(path: Path, content: dict[str, Any], digest: str) -> ClaimedRow:
+    clean = percent(content["clean_acc"], "clean_acc")
+    if clean <= 0.01:
+        raise ValueError(f"clean_acc {content['clean_acc']} looks like a fraction; RobustBench writes percent")
+    external = content.get("external")
+    return ClaimedRow(
+        name=path.stem,
+        title=content["name"],
+        authors=content["authors"],
+        venue=content.get("venue") or "",
+        link=content.get("link") or "",
+        architecture=content["architecture"],
+        additional_data=content.get("additional_data"),
+        threat=ThreatModel.model_validate({"norm": path.parent.name, "eps": radius(content["eps"])}),
+        clean=clean,
+        autoattack=percent(content["autoattack_acc"], "autoattack_acc"),
+        external=None if external in (None, "") else percent(external, "external"),
+        unreliable=bool(content.get("unreliable")),
+        footnote=content.get("footnote") or "",
+        source=f"model_info/{path.parent.parent.name}/{path.parent.name}/{path.name}",
+        sha256=digest,
+    )
+
+
+def radius(text: object) -> float:
+    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
+    if not re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
+        raise ValueError(f"eps {text!r} is no radius; give it as 8/255 or 0.5")
+    above, _, below = str(text).partition("/")
+    divisor = Fraction(below.strip() or "1")
+    value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
+    if not 0 < value < math.inf:
+        raise ValueError(f"eps {text!r} is no radius above 0; give it as 8/255 or 0.5")
+    return value
+
+
+def percent(text: object, field: str) -> float:
+    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
+    try:
+        value = float(str(text))
+    except ValueError:
+        raise ValueError(f"{field} {text!r} is no number of percent") from None
+    if isinstance(text, bool) or not 0 <= value <= 100:
+        raise ValueError(f"{field} {text!r} is no share between 0 and 100 percent")
+    return value / 100
+
+
+def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
+    return one.norm == other.norm and math.isclose(one.eps, other.eps, rel_tol=SAME)
+
+
+def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any]:
+    """A record's numbers at `threat` as a RobustBench row: the fields of its ModelInfo, and `external`, `unreliable`.
+
+    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more.
+
+    Raises:
+        BenchmarkError: the row was not judged by AutoAttack there.
+    """
+    alone = [a for a in record.attacks if a.spec.attack == "autoattack" and same_threat(a.spec.threat, threat)]
+    found = [r for r in record.robust if same_threat(r.threat, threat)]
+    if not alone or not found:
+        known = ", ".join(a.spec.threat.label for a in record.attacks if a.spec.attack == "autoattack") or "nothing"
+        raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
+    row = {
+        "link": record.paper.url,
+        "name": record.paper.title,
+        "authors": record.paper.authors,
+        "additional_data": _additional_data(record),
+        "number_forward_passes": 1,
+        "dataset": track.robustbench or track.name,
+        "venue": "N/A",
+        "architecture": record.title,
+        "eps": _eps(found[0].threat.eps),
+        "clean_acc": _percent(record.clean.value),
+        "reported": next((_percent(c.value) for c in _claims(record, threat)), None),
+        "autoattack_acc": _percent(alone[0].accuracy.value),
+        "footnote": _footnote(record, found[0]),
+    }
+    if found[0].accuracy.count < alone[0].accuracy.count:
+        row["external"] = _percent(found[0].accuracy.value)
+    if record.reliability:
+        row["unreliable"] = bool(record.reliability.doubts)
+    return row
+
+
+def export(record: Record, track: Track, folder: Path, threats: tuple[ThreatModel, ...]) -> Iterator[Path]:
+    """Writes a row for each of `threats` to `folder`/<dataset>/<norm>/<row>.json, as RobustBench lays them out."""
+    for threat in threats:
+        row = exported(record, track, threat)
+        path = folder / row["dataset"] / threat.norm / f"{record.row.replace('-', '_')}.json"
+        files.write(path, json.dumps(row, indent=2) + "\n")
+        yield path
+
+
+def _claims(record: Record, threat: ThreatModel) -> Iterator[Claim]:
+    for claim in record.claims:
+        if claim.track == record.track and claim.metric == f"robust {threat.label}":
+            yield claim
+
+
+def _additional_data(record: Record) -> bool | None:
+    """Whether training saw more than the track's data; None, that is unknown, of weights trained elsewhere."""
+    start = record.settings.training.init_from if record.settings.training else None
+    if record.trust != "rebuilt":
+        return None
+    return start is not None and start.track not in (None, record.track)
+
+
+def _footnote(record: Record, found: RobustResult) -> str:
+    evidence = record.sha256.get("evidence", "")[:12]
+    return (
+        f"robust-vit-bench: {record.trust}, track {record.track} version {record.track_version}, {record.n} test images "
+        f"(seed {record.seed}), 95% interval of the robust accuracy {_percent(found.accuracy.low)} to "
+        f"{_percent(found.accuracy.high)}, evidence sha256 {evidence}."
+    )
+
+
+def _percent(share: float) -> str:
+    return str(round(100 * share, 2))
+
+
+def _eps(value: float) -> str:
+    """As k/255 where it is that, as RobustBench writes it."""
+    levels = round(255 * value)
+    return f"{levels}/255" if levels and math.isclose(255 * value, levels, rel_tol=SAME) else f"{value!r}"

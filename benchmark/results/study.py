@@ -1,0 +1,61 @@
+"""What came of a study. Units: radii in pixels of [0, 1]; accuracies as fractions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from benchmark.results.training import TrainingResult
+from benchmark.specs.base import Frozen
+from benchmark.specs.study import GridCell, MeasureSpec, Study, Value
+
+
+class CellResult(GridCell):
+    """A cell as it was run, with all the settings that it came to."""
+
+    settings: dict[str, JsonValue]
+
+
+class Run(Frozen):
+    """One network: a cell trained with a seed. `values` by measure's label; a measure of several has `<label>: <key>`."""
+
+    cell: str
+    seed: int
+    training: TrainingResult
+    parameters: int
+    values: dict[str, Value]
+    weights: str  # sha256
+
+
+class StudyResult(Frozen):
+    """What came of a study: its runs, cell by cell, seed by seed; no time, date or host name.
+
+    `n` images; `x` holds the places of each curve; `left_out` says by label why a measure was not taken.
+    """
+
+    schema_version: Literal[1] = 1
+    submission: str
+    name: str
+    track: str
+    track_version: int
+    variant: str
+    n: int
+    cells: tuple[CellResult, ...]
+    measures: tuple[MeasureSpec, ...]
+    runs: tuple[Run, ...]
+    x: dict[str, tuple[float, ...]]
+    left_out: dict[str, str] = Field(default={})
+    sha256: dict[str, str]
+    environment: dict[str, str]
+
+    @property
+    def id(self) -> str:
+        return f"{self.submission}-{self.name}"
+
+
+class PublishedStudy(Frozen):
+    """`leaderboard/results/<track>/studies/<submission>-<study>.json`: what was asked, and what came of it."""
+
+    study: Study
+    result: StudyResult

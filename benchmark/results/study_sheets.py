@@ -1,0 +1,50 @@
+"""Curves of a study as tables of their own, for the page and the terminal. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmark.results.study_table import Column, Entry, Table
+
+
+@dataclass(frozen=True)
+class Row:
+    """One curve of one cell."""
+
+    name: str
+    entries: tuple[tuple[Column, Entry], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One measure's curves over the places `heads`."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def sheets(table: Table) -> tuple[Sheet, ...]:
+    """Each measure's curves, places side by side."""
+    measures: dict[str, dict[str, list[int]]] = {}
+    for i, column in enumerate(table.columns):
+        if column.x is not None:
+            measures.setdefault(column.label.partition(": ")[0], {}).setdefault(column.label, []).append(i)
+    found = []
+    for measure, curves in measures.items():
+        first = [table.columns[i] for i in next(iter(curves.values()))]
+        rows = tuple(
+            Row(
+                _of_curve(line.cell, label, len(table.lines)),
+                tuple((table.columns[i], line.entries[i]) for i in places),
+            )
+            for line in table.lines
+            for label, places in curves.items()
+        )
+        found.append(Sheet(measure + first[0].unit, tuple(f"{column.x:g}" for column in first), rows))
+    return tuple(found)
+
+
+def _of_curve(cell: str, label: str, cells: int) -> str:
+    curve = label.partition(": ")[2]
+    return ": ".join(part for part in (cell if cells > 1 or not curve else "", curve) if part)

@@ -1,0 +1,293 @@
+"""Published studies to tables: means, the spread of seeds, and which differences it covers. Pure.
+
+A difference counts as shown when its 95% interval over seeds (Welch's, which lets each cell have a spread of its own)
+leaves out 0; the 5% are shared out over the cells that are compared (Bonferroni), and no spread is taken below one image.
+The images are the same for all cells: other images would add to the uncertainty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.special import stdtrit
+
+from benchmark.results.study import PublishedStudy, Run
+from benchmark.specs.study import BUILTIN, Value, last_word
+
+ERROR = 0.05
+MOST = 4  # differences that a sentence names
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of each run: a measure, or a place of a curve. `share` of images, shown in percent."""
+
+    label: str
+    share: bool
+    index: int | None = None  # of the curve
+    x: float | None = None
+
+    @property
+    def title(self) -> str:
+        return self.label if self.x is None else f"{self.label} at {self.x:g}"
+
+    def of(self, value: Value) -> float | None:
+        return value if isinstance(value, float | int) else value[self.index or 0]
+
+    @property
+    def unit(self) -> str:
+        return ", %" if self.share else ""
+
+    def text(self, value: float, sign: bool = False) -> str:
+        return f"{100 * value:{'+' * sign}.1f}" if self.share else f"{value:{'+' * sign}.3g}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An estimate with its interval; `shown` when the interval leaves out 0."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def shown(self) -> bool:
+        return not self.low <= 0 <= self.high
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of one cell: over its seeds; as the paper claims it; and against another cell, None with one seed."""
+
+    values: tuple[float, ...]
+    claimed: float | None
+    difference: Difference | None
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell: `against` is the one it is held against; `overfitted` counts seeds that overfitted catastrophically."""
+
+    cell: str
+    against: str | None
+    entries: tuple[Entry, ...]
+    overfitted: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an axis of two levels does, in the mean over all the others."""
+
+    axis: str
+    low: str
+    high: str
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    study: PublishedStudy
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    effects: tuple[Effect, ...]
+    words: tuple[str, ...]
+
+    @property
+    def claims(self) -> tuple[bool, ...]:
+        """By column, whether any cell has a claim."""
+        return tuple(any(line.entries[i].claimed is not None for line in self.lines) for i in range(len(self.columns)))
+
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The columns that are single numbers."""
+        return tuple(i for i, column in enumerate(self.columns) if column.x is None)
+
+    @property
+    def compared(self) -> bool:
+        return any(line.entries[0].difference is not None for line in self.lines)
+
+
+def read(folder: Path) -> list[PublishedStudy]:
+    """The published studies of a track, by name."""
+    return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def table(study: PublishedStudy) -> Table:
+    found = columns(study)
+    by_cell = {cell.name: [run for run in study.result.runs if run.cell == cell.name] for cell in study.result.cells}
+    against = _against(study)
+    compared = sum(other is not None for other in against.values())
+    lines = []
+    for name, runs in by_cell.items():
+        claims = study.study.claims.get(name, {})
+        entries = tuple(
+            _entry(c, runs, by_cell.get(against[name] or ""), compared, claims, study.result.n) for c in found
+        )
+        fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
+        lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
+    effects = _effects(study, found, by_cell)
+    return Table(study, found, tuple(lines), effects, _sentences(found, lines))
+
+
+def columns(study: PublishedStudy) -> tuple[Column, ...]:
+    shares = {measure.label for measure in study.study.measures if measure.measure in BUILTIN}
+    found: list[Column] = []
+    for label in study.result.runs[0].values:
+        places = study.result.x.get(label)
+        if places is None:
+            found.append(Column(label, label in shares))
+        else:
+            found += [Column(label, label in shares, i, x) for i, x in enumerate(places)]
+    order, figure = [measure.label for measure in study.study.measures], study.study.figure
+    drawn = figure.measures if figure else ()  # the order of a measure's curves, where the figure names them
+
+    def place(column: Column) -> tuple[int, int]:
+        return (
+            order.index(column.label.partition(": ")[0]),
+            drawn.index(column.label) if column.label in drawn else len(drawn),
+        )
+
+    return tuple(sorted(found, key=place))
+
+
+def contrast(
+    shares: Sequence[float], samples: Sequence[Sequence[float]], error: float, floor: float
+) -> Difference | None:
+    """Welch's interval of sum_i shares_i mean_i, at confidence 1 - `error`; None when a sample has one value alone.
+
+    Each standard deviation is taken as `floor` at least. Degrees of freedom by Satterthwaite.
+    """
+    if any(len(sample) < 2 for sample in samples):
+        return None
+    means = [sum(sample) / len(sample) for sample in samples]
+    estimate = sum(c * mean for c, mean in zip(shares, means, strict=True))
+    variances = []
+    for c, sample, mean in zip(shares, samples, means, strict=True):
+        spread = max(math.fsum((v - mean) ** 2 for v in sample) / (len(sample) - 1), floor**2)
+        variances.append(c * c * spread / len(sample))
+    total = math.fsum(variances)
+    if total == 0:
+        return Difference(estimate, estimate, estimate)
+    freedom = total**2 / math.fsum(v * v / (len(s) - 1) for v, s in zip(variances, samples, strict=True))
+    reach = float(stdtrit(freedom, 1 - error / 2)) * math.sqrt(total)
+    return Difference(estimate, estimate - reach, estimate + reach)
+
+
+def _sample(column: Column, runs: list[Run]) -> tuple[float, ...]:
+    values = [column.of(run.values[column.label]) for run in runs]
+    return tuple(value for value in values if value is not None)
+
+
+def _floor(column: Column, n: int) -> float:
+    return 1 / n if column.share else 0.0
+
+
+def _against(study: PublishedStudy) -> dict[str, str | None]:
+    """By cell the one that it is held against: the first with the same named cell, where axes vary it, or the previous."""
+    found: dict[str, str | None] = {}
+    first: dict[str, str] = {}
+    previous = None
+    for cell in study.result.cells:
+        group = cell.levels.get("cell", "") if len(cell.levels) > 1 else ""
+        found[cell.name] = first.get(group) if study.study.against == "first" else previous
+        first.setdefault(group, cell.name)
+        previous = cell.name
+    return found
+
+
+def _entry(
+    column: Column, runs: list[Run], others: list[Run] | None, compared: int, claims: dict[str, Value], n: int
+) -> Entry:
+    values, claimed = _sample(column, runs), claims.get(column.label)
+    difference = None
+    if others is not None:
+        difference = contrast((1, -1), (values, _sample(column, others)), ERROR / compared, _floor(column, n))
+    return Entry(values, None if claimed is None else column.of(claimed), difference)
+
+
+def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str, list[Run]]) -> tuple[Effect, ...]:
+    """Of each axis with two levels, where there are two axes or more."""
+    cells = study.result.cells
+    levels = {axis: list(dict.fromkeys(cell.levels[axis] for cell in cells)) for axis in cells[0].levels}
+    pairs = {axis: names for axis, names in levels.items() if len(names) == 2}
+    if len(levels) < 2 or any(len(runs) < 2 for runs in by_cell.values()):
+        return ()
+    effects = []
+    for axis, (low, high) in pairs.items():
+        shares = [(1 if cell.levels[axis] == high else -1) * 2 / len(cells) for cell in cells]
+        differences = []
+        for column in found:
+            samples = [_sample(column, by_cell[cell.name]) for cell in cells]
+            difference = contrast(shares, samples, ERROR / len(pairs), _floor(column, study.result.n))
+            assert difference is not None
+            differences.append(difference)
+        effects.append(Effect(axis if axis == "cell" else last_word(axis), low, high, tuple(differences)))
+    return tuple(effects)
+
+
+def _sentences(found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
+    """One of each number, one of each curve; a single one where there is nothing to compare."""
+    if len(lines) == 1:
+        return ("One setting, nothing to compare.",)
+    by_label: dict[str, list[tuple[int, Column]]] = {}
+    for index, column in enumerate(found):
+        by_label.setdefault(column.label, []).append((index, column))
+    said = []
+    for label, parts in by_label.items():
+        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines if line.against):
+            said.append(_words(parts[0][1], parts[0][0], lines))
+            continue
+        shown = [
+            f"{line.cell} at {', '.join(_beyond(line, parts))}"
+            for line in lines
+            if line.against and _beyond(line, parts)
+        ]
+        rest = "the spread of the seeds covers " + ("all other differences" if shown else "all differences")
+        said.append(
+            f"{label}: beyond the spread of the seeds: {'; '.join(shown)}; {rest}."
+            if shown
+            else f"{label}: no effect is shown, {rest}."
+        )
+    return tuple(said)
+
+
+def _beyond(line: Line, parts: list[tuple[int, Column]]) -> list[str]:
+    """The places of a curve where a cell differs beyond the seeds' spread, with the difference."""
+    found = [(column, line.entries[index].difference) for index, column in parts]
+    return [f"{c.x:g} ({c.text(d.estimate, sign=True)})" for c, d in found if d is not None and d.shown]
+
+
+def _words(column: Column, index: int, lines: list[Line]) -> str:
+    """What the differences of one number show, in a sentence."""
+    compared = [line for line in lines if line.against is not None]
+    if not compared:
+        return f"{column.title}: one setting, nothing to compare."
+    if any(line.entries[index].difference is None for line in compared):
+        return f"{column.title}: one seed, so no difference can be told from noise."
+    differences = {line.cell: line.entries[index].difference for line in compared}
+    shown = {cell: d.estimate for cell, d in differences.items() if d is not None and d.shown}
+    rest = len(compared) - len(shown)
+    largest = sorted(shown, key=lambda cell: -abs(shown[cell]))[:MOST]
+    said = "; ".join(f"{cell} ({column.text(shown[cell], sign=True)})" for cell in largest)
+    said += f"; and {len(shown) - MOST} more" if len(shown) > MOST else ""
+    which = ("all" if not shown else "the other") + (f" {rest} differences" if rest > 1 else " difference")
+    covered = f"the spread of the seeds covers {which if len(compared) > 1 else 'the difference'}"
+    if not shown:
+        return f"{column.title}: no effect is shown, {covered}."
+    return f"{column.title}: beyond the spread of the seeds: {said}" + (f"; {covered}." if rest else ".")

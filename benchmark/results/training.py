@@ -1,0 +1,45 @@
+"""What came of a training."""
+
+from __future__ import annotations
+
+from benchmark.specs.base import Frozen
+from benchmark.specs.threat import AttackSpec
+
+
+class Overfitting(Frozen):
+    """Whether one-step training fooled itself: the attack trained on against PGD, on validation images, epoch by epoch.
+
+    Catastrophic overfitting (Wong et al. 2020): the network withstands the attack it is trained on and nothing else.
+    An epoch counts when PGD breaks more than `gap` of the images beyond those that the attack trained on breaks, once the
+    warm-up is over. `trained` and `pgd` are the accuracies left by the one, then also the other, at the selected epoch.
+    """
+
+    found: bool
+    epochs: tuple[int, ...]  # those that count
+    trained: float
+    pgd: float
+    gap: float
+    images: int
+    probe: AttackSpec
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        share = f"{self.trained:.2f} right under the attack trained on, {self.pgd:.2f} under PGD too"
+        where = f"at the selected epoch {share} ({self.images} validation images)"
+        if not self.found:
+            return f"no catastrophic overfitting: {where}"
+        some = ", ".join(map(str, self.epochs[:5])) + (" and more" if len(self.epochs) > 5 else "")
+        return f"CATASTROPHIC OVERFITTING in epochs {some}: {where}"
+
+
+class TrainingResult(Frozen):
+    epochs: int
+    selected_epoch: int
+    selected_by: str
+    validation_score: float
+    init_sha256: str | None = None  # of the weights that training started from, where it was from another row's
+    overfitting: Overfitting | None = None  # where training was against an attack
+    seed: int
+    device: str
+    precision: str

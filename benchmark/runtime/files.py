@@ -1,0 +1,64 @@
+"""Files: hashes, and writes that either happen whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmark.runtime.errors import BenchmarkError
+
+
+def sha256_bytes(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def sha256_files(paths: list[Path]) -> str:
+    """One digest of several files, of their names and contents, in sorted order."""
+    lines = [f"{path.as_posix()} {sha256_file(path)}\n" for path in sorted(paths)]
+    return sha256_bytes("".join(lines).encode())
+
+
+def write(path: Path, data: str | bytes) -> None:
+    """Writes aside, then renames: after a crash or a full disk the old file or the new one stands, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as handle:
+            handle.write(data.encode() if isinstance(data, str) else data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Canonical JSON (sorted keys), written whole or not at all."""
+    write(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises BenchmarkError for a missing or damaged file."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it") from None
+    except ValueError as error:
+        raise BenchmarkError(f"{path} is no valid JSON ({error}); delete it and run `rvb repro`") from None
+
+
+def put_folder(built: Path, target: Path) -> None:
+    """Moves a finished folder to its place; whatever stood there goes first."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(built, target)

@@ -1,0 +1,26 @@
+"""torch as every stage runs it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from benchmark.runtime.errors import BenchmarkError
+
+
+def set_up(device: str) -> torch.device:
+    """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one)."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise BenchmarkError("params.yaml asks for device cuda, but torch finds none; set it to cpu or auto")
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda or auto") from None

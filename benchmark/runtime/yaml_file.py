@@ -1,0 +1,31 @@
+"""YAML files, read strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from benchmark.runtime.errors import BenchmarkError
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key given twice, of which plain YAML keeps the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"the key {key!r} stands twice, near line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict:
+    """A YAML mapping; anything else is a BenchmarkError."""
+    try:
+        content = yaml.load(path.read_text(), _Loader)
+    except yaml.YAMLError as error:
+        raise BenchmarkError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise BenchmarkError(f"{path}: should be a mapping of keys to values")
+    return content

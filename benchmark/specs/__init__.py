@@ -1,0 +1,1 @@
+"""What YAML asks for: typed, frozen, imports the runtime alone."""

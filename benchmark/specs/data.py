@@ -1,0 +1,35 @@
+"""A track's images: where they come from and which of them count."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from benchmark.specs.base import Frozen
+
+
+class DataSpec(Frozen):
+    """Where a track's images come from: the reader `benchmark/data/<source>.py` and the split made of it.
+
+    `test` counts images drawn for testing where the source has no test split of its own, and is None where it has.
+    `sha256` pins the prepared images and labels of each split.
+    """
+
+    source: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    dataset: str | None = None  # which of a source's data sets, where it has several
+    path: str | None = None
+    seed: int = 0
+    validation: int = Field(gt=0)
+    test: int | None = Field(default=None, gt=0)
+    shape: tuple[int, int, int]
+    classes: int = Field(gt=1)
+    sha256: dict[Literal["train", "validation", "test"], str] = Field(default={})
+
+
+class EvaluationSpec(Frozen):
+    """Which test images count: `images` of them, drawn once by `seed`, the same for every model."""
+
+    images: int = Field(gt=0)
+    seed: int = 0
+    batch_size: int = Field(default=100, gt=0)

@@ -1,0 +1,28 @@
+"""`params.yaml`: how this machine runs the pipeline."""
+
+from __future__ import annotations
+
+from benchmark.specs.base import Frozen
+from benchmark.specs.threat import Engine
+
+
+class TrainRun(Frozen):
+    """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
+
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "32-true"
+
+
+class EvaluateRun(Frozen):
+    """`params.yaml`, evaluate: the device, and the engine that runs AutoAttack."""
+
+    device: str = "cpu"
+    engine: Engine = "fast"
+
+
+class RunSettings(Frozen):
+    """`params.yaml`: how this machine runs the pipeline."""
+
+    train: TrainRun = TrainRun()
+    evaluate: EvaluateRun = EvaluateRun()

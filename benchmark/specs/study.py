@@ -1,0 +1,170 @@
+"""What a study is: a paper's table or figure as a grid of trainings.
+
+Units: radii in pixels of [0, 1]; accuracies as fractions.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from benchmark.specs.base import Frozen
+from benchmark.specs.certificate import CertificateName
+from benchmark.specs.threat import AttackSpec, check_distinct
+
+Setting = int | float | bool | str | None
+
+
+Value = float | tuple[float | None, ...]  # one number, or a curve
+
+
+BUILTIN = ("clean", "attack", "certified")
+
+
+RUN_KEYS = (
+    "track",
+    "variant",
+    "seeds",
+    "axes",
+    "cells",
+    "measures",
+    "images",
+)  # of a study's file: the rest only shows it
+
+
+class Cell(Frozen):
+    """One setting in words: `set` are the settings of the variant that it changes, by their dotted names."""
+
+    name: str = Field(min_length=1)
+    set: dict[str, JsonValue] = Field(default={})
+
+
+class GridCell(Cell):
+    """A cell of the whole grid: `levels` says where it stands, by axis; the axis of the named cells is "cell"."""
+
+    levels: dict[str, str]
+
+
+class MeasureSpec(Frozen):
+    """What is measured of each network.
+
+    `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's certificate or
+    another; or a function of the submission's own measures.py, whatever it is called. `name` is what the table calls it.
+    A measure that `needs` an optional package is left out, and the result says why, where that does not import. A measure of
+    the submission's own may take the first `images` of the study's alone; its label then says how many.
+    """
+
+    measure: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str = ""
+    attack: AttackSpec | None = None
+    radii: tuple[float, ...] = ()
+    certificate: CertificateName | None = None
+    parameters: dict[str, Setting | tuple[Setting, ...]] = Field(default={})
+    needs: str = Field(default="", pattern=r"^[A-Za-z_0-9]*$")
+    images: int | None = Field(default=None, gt=0)
+
+    @property
+    def label(self) -> str:
+        words = self.name or (self.attack.id if self.attack else self.measure)
+        return f"{words} (first {self.images} images)" if self.images else words
+
+    @model_validator(mode="after")
+    def _fits(self) -> MeasureSpec:
+        if self.measure in ("seconds", "training_seconds"):
+            raise ValueError("times are no results: every study keeps them beside its own; leave this measure out")
+        if (self.measure == "attack") != (self.attack is not None):
+            raise ValueError(
+                "`measure: attack` needs an `attack`, such as {attack: apgd, norm: Linf, eps: 0.15}, others none"
+            )
+        if (self.measure == "certified") != bool(self.radii):
+            raise ValueError("`measure: certified` needs `radii`, such as [0.1, 0.25], others none")
+        if self.certificate and self.measure != "certified":
+            raise ValueError("a `certificate` is for `measure: certified`")
+        if self.parameters and self.measure in ("clean", "attack"):
+            raise ValueError(f"{self.measure} takes no `parameters`; those of an attack stand inside `attack`")
+        if self.images and self.measure in BUILTIN:
+            raise ValueError(f"{self.measure} is of all images of the study; `images` is for measures of your own")
+        return self
+
+
+class FigureSpec(Frozen):
+    """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
+    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; or all curves of a cell
+    `together`. `measures` by label: all that fit unless given.
+    """
+
+    draw: Literal["bars", "lines", "curves", "together"]
+    x: str = ""
+    measures: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> FigureSpec:
+        if (self.draw == "lines") != bool(self.x):
+            raise ValueError("lines need `x`, the axis that they run over; other figures have none")
+        return self
+
+
+class Study(Frozen):
+    """`submissions/<name>/studies/<study>.yaml`: what varies, from `variant` on `track`, and what is measured.
+
+    The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
+    held against: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
+    `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
+    by cell and measure, shown and never ranked.
+    """
+
+    title: str
+    source: str
+    note: str = ""
+    track: str
+    variant: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    axes: dict[str, tuple[Setting, ...]] = Field(default={})
+    cells: tuple[Cell, ...] = ()
+    measures: tuple[MeasureSpec, ...]
+    images: int | None = Field(default=None, gt=0)
+    against: Literal["first", "previous"] = "first"
+    claims: dict[str, dict[str, Value]] = Field(default={})
+    figure: FigureSpec | None = None
+
+    def grid(self) -> tuple[GridCell, ...]:
+        """Every cell, in order; those of axes are named after their settings' last words and values."""
+        found = []
+        for named in self.cells or (Cell(name="all"),):
+            for values in itertools.product(*self.axes.values()):
+                settings = dict(zip(self.axes, values, strict=True))
+                words = [named.name] if self.cells or not self.axes else []
+                words += [f"{last_word(key)} {in_words(value)}" for key, value in settings.items()]
+                levels = ({"cell": named.name} if self.cells else {}) | {k: in_words(v) for k, v in settings.items()}
+                found.append(GridCell(name=", ".join(words), set={**named.set, **settings}, levels=levels))
+        return tuple(found)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        cells, labels = [cell.name for cell in self.grid()], [measure.label for measure in self.measures]
+        for what, names in (("seed", self.seeds), ("cell", cells), ("measure", labels)):
+            twice = [name for name in names if list(names).count(name) > 1]
+            if twice:
+                raise ValueError(
+                    f"the {what} {twice[0]} stands twice; give each once" + ", with a `name`" * (what != "seed")
+                )
+            if not names:
+                raise ValueError(f"no {what}: give at least one")
+        check_distinct([measure.attack for measure in self.measures if measure.attack], "in measures")
+        for key, values in self.axes.items():
+            if not values:
+                raise ValueError(f"the axis {key} has no value")
+        if self.figure and self.figure.x and self.figure.x not in self.axes:
+            raise ValueError(f"figure.x {self.figure.x!r} is no axis; axes: {', '.join(self.axes) or 'none'}")
+        return self
+
+
+def last_word(key: str) -> str:
+    """`weight decay` of `training.weight_decay`."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
+def in_words(value: Setting) -> str:
+    return {True: "on", False: "off", None: "none"}[value] if isinstance(value, bool) or value is None else f"{value}"

@@ -1,0 +1,73 @@
+"""Threat models and attacks, as YAML asks for them.
+
+Units: every radius is in pixels of [0, 1] at the data set's native resolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from benchmark.specs.base import Frozen
+
+Norm = Literal["Linf", "L2"]
+
+
+Engine = Literal["fast", "reference"]  # of AutoAttack: ours, and the authors' files untouched
+
+
+class ThreatModel(Frozen):
+    """All images of [0, 1] within `eps` of the clean image in `norm`."""
+
+    norm: Norm
+    eps: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _in_pixels(self) -> ThreatModel:
+        if self.norm == "Linf" and self.eps > 1:
+            raise ValueError(f"Linf eps {self.eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+        return self
+
+    @property
+    def label(self) -> str:
+        return f"{self.norm} {self.eps:g}"
+
+
+class AttackSpec(ThreatModel):
+    """One attack: the file `benchmark/attacks/<attack>.py`, its threat model and its parameters.
+
+    `name` tells it apart from another of the same file and threat model, in its id and on the page.
+    """
+
+    attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
+    seed: int = 0
+    parameters: dict[str, int | float | bool | str] = Field(default={})
+
+    @property
+    def id(self) -> str:
+        return f"{self.name or self.attack}-{self.norm}-{self.eps:g}"
+
+    @property
+    def threat(self) -> ThreatModel:
+        return ThreatModel(norm=self.norm, eps=self.eps)
+
+    @model_validator(mode="after")
+    def _own_name(self) -> AttackSpec:
+        if self.name and self.attack != "autoattack" and passes_for_autoattack(self.name):
+            raise ValueError(f"{self.name!r} would pass for AutoAttack, which {self.attack} is not; give another name")
+        return self
+
+
+def passes_for_autoattack(name: str) -> bool:
+    return "autoattack" in name.replace("_", "")
+
+
+def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
+    """A ValueError when two have the same id: one's verdicts would hide the other's."""
+    ids = [attack.id for attack in attacks]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    if twice:
+        raise ValueError(f"the attack {twice[0]} stands twice {where}; give each once, or a `name` to one of them")

@@ -1,0 +1,152 @@
+"""How a variant is trained, or which weights it brings.
+
+Units: radii in pixels of [0, 1]; rates of learning per optimiser step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from benchmark.specs.base import Frozen
+from benchmark.specs.threat import AttackSpec, ThreatModel
+
+
+class Augmentation(Frozen):
+    """What is done to each training image, in this order; 0 and false leave it out. The result stays in [0, 1]."""
+
+    crop: int = Field(default=0, ge=0)  # random crop after padding by this many black pixels
+    flip: bool = False  # left to right, half of the time
+    jitter: float = Field(default=0.0, ge=0, le=1)  # of brightness, contrast and saturation; colour images
+    randaugment: int = Field(default=0, ge=0)  # operations an image, each applied half of the time (Cubuk et al. 2020)
+    magnitude: int = Field(default=9, ge=0, le=10)  # of randaugment's operations
+    erasing: float = Field(default=0.0, ge=0, le=1)  # chance of a black rectangle (Zhong et al. 2020)
+    mixup: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # alpha (Zhang et al. 2018)
+    cutmix: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False
+    )  # alpha (Yun et al. 2019); beside mixup, half of the time
+
+    @property
+    def any(self) -> bool:
+        return any((self.crop, self.flip, self.jitter, self.randaugment, self.erasing, self.mixup, self.cutmix))
+
+
+class Selection(Frozen):
+    """Which epoch's weights are kept: the first with the best score on the validation images, never the test images.
+
+    `by` the objective's own score, `clean` accuracy, or `robust` accuracy under `attack`. Training stops after `patience`
+    epochs without a better score, counted from the end of the attack's warm-up; 0 never stops it.
+    """
+
+    by: Literal["objective", "clean", "robust"] = "objective"
+    attack: AttackSpec | None = None
+    patience: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _attacked(self) -> Selection:
+        if self.by == "robust" and self.attack is None:
+            raise ValueError("selection by robust accuracy needs an `attack`, such as pgd with 10 steps")
+        if self.by != "robust" and self.attack is not None:
+            raise ValueError(f"selection by {self.by} has no use for an `attack`; leave it out or select by robust")
+        return self
+
+
+class InitSpec(Frozen):
+    """Fine-tuning: training starts from the weights of another row, of this track unless `track` names one.
+
+    `new` names the parts that start afresh, such as a head for other classes: parameters by the first parts of their
+    names. All else must fit, by name and shape.
+    """
+
+    row: str = Field(pattern=r"^[^-]+-[^-]+$")  # <submission>-<variant>
+    track: str | None = None
+    new: tuple[str, ...] = ()
+
+
+class TrainingSpec(Frozen):
+    """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
+
+    objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    parameters: dict[str, float] = Field(default={})
+    init_from: InitSpec | None = None
+    attack: AttackSpec | None = None
+    warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these, from 0
+    epochs: int = Field(gt=0)
+    batch_size: int = Field(gt=0)
+    accumulation: int = Field(
+        default=1, gt=0
+    )  # batches whose gradients make one step, as of one batch of all their images
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    sam: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # rho of sharpness-aware minimisation; 0 is without
+    learning_rate: float = Field(gt=0, allow_inf_nan=False)
+    schedule: Literal["one_cycle", "cosine", "constant"] = "one_cycle"
+    rate_warmup_epochs: int = Field(default=0, ge=0)  # linear rise before cosine and constant; one_cycle has its own
+    final_rate: float = Field(default=0.0, ge=0, le=1)  # share of the learning rate at which a cosine ends
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    weight_decay_on: Literal["all", "weights"] = "all"  # `weights`: neither biases nor norms
+    clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # l2 norm of the whole gradient; 0 is without
+    ema: float = Field(default=0.0, ge=0, lt=1)  # decay a step of the averaged weights that are kept; 0 is without
+    augmentation: Augmentation = Augmentation()
+    selection: Selection = Selection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingSpec:
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs {self.warmup_epochs} leaves none of {self.epochs} epochs at the full radius; give fewer"
+            )
+        if self.schedule == "one_cycle" and (self.rate_warmup_epochs or self.final_rate):
+            raise ValueError("one_cycle has its own rise and ends at 0; use schedule cosine, or constant with a rise")
+        if self.schedule == "constant" and self.final_rate:
+            raise ValueError("final_rate is where a cosine ends; the schedule is constant")
+        if self.rate_warmup_epochs >= self.epochs:
+            raise ValueError(f"rate_warmup_epochs {self.rate_warmup_epochs} should be below epochs {self.epochs}")
+        return self
+
+    @property
+    def attacks(self) -> tuple[AttackSpec, ...]:
+        """The attacks that training runs: the one trained against, the one selected by."""
+        return tuple(attack for attack in (self.attack, self.selection.attack) if attack)
+
+
+def misfit(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
+    """What of a recipe makes no sense for images of this shape (c, h, w), in words; None where all does."""
+    channels, *sides = shape
+    for attack in spec.attacks:
+        if wrong := too_far(attack, shape):
+            return wrong
+    size, augmentation = "x".join(map(str, shape)), spec.augmentation
+    if augmentation.jitter and channels != 3:
+        return f"augmentation.jitter is for colour images, these are {size}; leave it out"
+    if augmentation.randaugment and channels not in (1, 3):
+        return f"augmentation.randaugment is for images of 1 or 3 channels, these are {size}; leave it out"
+    if augmentation.crop >= min(sides):
+        return f"augmentation.crop {augmentation.crop} could push an image of {size} out of sight; use less"
+    return None
+
+
+def too_far(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
+    """Whether an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape, in words."""
+    diameter = math.sqrt(math.prod(shape))
+    if threat.norm == "L2" and threat.eps > diameter:
+        size = "x".join(map(str, shape))
+        return f"L2 eps {threat.eps:g} is above {diameter:.4g}, the diameter of {size} images; radii are in pixels in [0, 1]"
+    return None
+
+
+class WeightsSpec(Frozen):
+    """Weights that were trained elsewhere: a checkpoint file, or, without `path`, what the method's own loader brings.
+
+    `path` is the file's, from the repository's root or absolute; `sha256` pins it.
+    """
+
+    path: str | None = Field(default=None, min_length=1)
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _pins_a_file(self) -> WeightsSpec:
+        if self.sha256 and not self.path:
+            raise ValueError("sha256 pins a file; give its `path` too")
+        return self

@@ -1,0 +1,1 @@
+"""Papers' tables and figures: grids of trainings, and what is measured of each network."""

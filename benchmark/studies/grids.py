@@ -1,0 +1,229 @@
+"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from benchmark.loading import submissions, tracks
+from benchmark.runtime import code
+from benchmark.runtime.errors import BenchmarkError, explain, fields_at, near_miss
+from benchmark.runtime.yaml_file import read_yaml
+from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study
+from benchmark.specs.submission import Submission, VariantOnTrack
+from benchmark.specs.track import Track
+from benchmark.specs.training import TrainingSpec, misfit, too_far
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A study ready to run: `cells` are the full settings by name, in order."""
+
+    name: str
+    study: Study
+    track: Track
+    submission: Submission
+    cells: dict[str, VariantOnTrack]
+
+    @property
+    def id(self) -> str:
+        return f"{self.submission.name}-{self.name}"
+
+    @property
+    def file(self) -> Path:
+        return path(self.submission.name, self.name)
+
+    @property
+    def images(self) -> int:
+        return self.study.images or self.track.evaluation.images
+
+    def code(self) -> list[Path]:
+        """The project files that running it imports."""
+        package, folder = Path("benchmark"), submissions.FOLDER / self.submission.name
+        entries = {package / "stages" / "study.py", folder / "method.py"}
+        for settings in self.cells.values():
+            training = recipe(settings)
+            entries.add(package / "training" / f"{training.objective}.py")
+            attacks = {spec.attack for spec in training.attacks}
+            attacks |= {"pgd"} if training.attack else set()  # the probe for catastrophic overfitting
+            entries |= {package / "attacks" / f"{attack}.py" for attack in attacks}
+        for measure in self.study.measures:
+            if measure.attack:
+                entries.add(package / "attacks" / f"{measure.attack.attack}.py")
+            elif measure.measure == "certified":
+                entries |= {
+                    package / "certificates" / f"{self.certificate(m, measure)[0]}.py" for m in self.cells.values()
+                }
+            elif measure.measure not in BUILTIN:
+                entries.add(folder / "measures.py")
+        return code.closure(*sorted(entries))
+
+    @staticmethod
+    def certificate(settings: VariantOnTrack, measure: MeasureSpec) -> tuple[str, dict[str, Any]]:
+        """Name and parameters of the certificate that a measure of radii uses in a cell."""
+        declared = settings.certificate
+        if measure.certificate or declared is None:
+            return measure.certificate or "", dict(measure.parameters)
+        return declared.name, {**declared.parameters, **measure.parameters}
+
+
+def recipe(settings: VariantOnTrack) -> TrainingSpec:
+    """How a cell is trained: every cell is, which was checked when it was loaded."""
+    assert settings.training is not None
+    return settings.training
+
+
+def path(submission: str, study: str) -> Path:
+    return submissions.FOLDER / submission / "studies" / f"{study}.yaml"
+
+
+def names(submission: str) -> list[str]:
+    return sorted(file.stem for file in (submissions.FOLDER / submission / "studies").glob("*.yaml"))
+
+
+def load_all() -> list[Grid]:
+    """Every study of every submission, in order."""
+    return [load(name, study) for name in submissions.names() for study in names(name)]
+
+
+def load(submission: str, study: str) -> Grid:
+    """The study of this name.
+
+    Raises:
+        BenchmarkError: unknown submission, study, variant, track, key, setting, measure or cell (the near miss is
+            suggested), or a value that does not fit.
+    """
+    owner, file = submissions.load(submission), path(submission, study)
+    if not file.exists():
+        raise BenchmarkError(f"{submission} has no study {study!r}{near_miss(study, names(submission))}")
+    if not study.replace("_", "").isalnum():
+        raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
+    try:
+        spec = Study.model_validate(read_yaml(file))
+    except ValidationError as error:
+        raise explain(error, Study, str(file)) from None
+    rules = tracks.load(spec.track)
+    base = submissions.settings(owner, spec.variant, spec.track)
+    cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
+    grid = Grid(study, spec, rules, owner, cells)
+    _check_claims(grid)
+    for measure in spec.measures:
+        _check_measure(grid, measure)
+    if grid.images > rules.evaluation.images:
+        raise BenchmarkError(
+            f"{file}: images {grid.images} are more than the {rules.evaluation.images} of {spec.track}"
+        )
+    return grid
+
+
+def _settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track, place: str) -> VariantOnTrack:
+    """The base with a cell's settings in place of its own."""
+    content = base.model_dump(mode="json")
+    for key, value in cell.set.items():
+        _put(content, key, value, owner, place)
+    try:
+        settings = VariantOnTrack.model_validate(content)
+    except ValidationError as error:
+        raise explain(error, VariantOnTrack, place) from None
+    submissions.check_settings(settings, place)
+    if settings.training is None:
+        raise BenchmarkError(f"{place}: has weights that were trained elsewhere; a study trains its networks")
+    if wrong := misfit(settings.training, track.data.shape):
+        raise BenchmarkError(f"{place}: {wrong}")
+    return settings
+
+
+def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place: str) -> None:
+    """Sets a dotted key in a variant's settings; a BenchmarkError when nothing has that name."""
+    *above, last = key.split(".")
+    if above == ["model"]:
+        known = options(owner.name)
+        if known is not None and last not in known:
+            raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
+    else:
+        known = _fields(VariantOnTrack, above)
+        if (known is not None and last not in known) or (not above and last == "adaptive"):
+            raise BenchmarkError(f"{place}: {key!r} names no setting{near_miss(key, _dotted())}")
+    here = content
+    for part in above:
+        if here.get(part) is None:
+            raise BenchmarkError(f"{place}: {key!r} changes a part of {part!r}, which the variant does not have")
+        here = here[part]
+    here[last] = value
+
+
+def _fields(model: type[BaseModel], above: list[str]) -> set[str] | None:
+    """Names that settings have below these keys; None where they are free (an attack's or objective's parameters)."""
+    if above and above[-1] == "parameters":
+        return None
+    return fields_at(model, tuple(above))
+
+
+def _dotted(above: tuple[str, ...] = ()) -> list[str]:
+    """Every dotted name of a setting, for near misses."""
+    found = []
+    for name in sorted(fields_at(VariantOnTrack, above)):
+        below = _dotted((*above, name))
+        found += below or [".".join((*above, name))]
+    return found
+
+
+def options(submission: str) -> set[str] | None:
+    """The options of a method's build, read from its source; None when it takes any."""
+    file = submissions.FOLDER / submission / "method.py"
+    build = _functions(file).get("build")
+    if build is None:
+        raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
+    given = build.args
+    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
+
+
+def _functions(file: Path) -> dict[str, ast.FunctionDef]:
+    """The public functions of a file, by name; none where there is no file."""
+    try:
+        body = ast.parse(file.read_text()).body if file.exists() else []
+    except SyntaxError as error:
+        raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+
+
+def _check_claims(grid: Grid) -> None:
+    labels = [measure.label for measure in grid.study.measures]
+    for cell, claimed in grid.study.claims.items():
+        if cell not in grid.cells:
+            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
+        for label in claimed:
+            if label.partition(": ")[0] not in labels:
+                raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
+    for label in grid.study.figure.measures if grid.study.figure else ():
+        if label.partition(": ")[0] not in labels:
+            raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
+
+
+def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
+    """A measure's file and function are there, and its radius within reach."""
+    place = f"{grid.file}: measure {measure.label!r}"
+    if measure.images and measure.images > grid.images:
+        raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
+    if measure.attack:
+        submissions.check_part("attacks", measure.attack.attack, place)
+        if wrong := too_far(measure.attack, grid.track.data.shape):
+            raise BenchmarkError(f"{place}: {wrong}")
+    elif measure.measure == "certified":
+        for name, settings in grid.cells.items():
+            certificate, _ = grid.certificate(settings, measure)
+            if not certificate:
+                raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
+            submissions.check_part("certificates", certificate, place)
+    elif measure.measure not in BUILTIN:
+        file = submissions.FOLDER / grid.submission.name / "measures.py"
+        known = _functions(file)
+        if measure.measure not in known:
+            where = f"{file} has none" if file.exists() else f"there is no {file}"
+            raise BenchmarkError(
+                f"{place}: no measure of that name; {where}{near_miss(measure.measure, [*BUILTIN, *known])}"
+            )

@@ -1,0 +1,127 @@
+"""What a study measures of one trained network, per image where images are counted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmark.evaluation.run_attack import run_attack
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.study import MeasureSpec, Value
+from benchmark.verdicts.prediction import judge
+
+Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass
+class Measured:
+    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,)."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    x: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    columns: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def clean(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, label: str, batch_size: int) -> Measured:
+    """Share of images whose true logit is above every other."""
+    right = judge(model, images, labels, batch_size).right
+    return Measured({label: _share(right)}, {}, {f"{label}: right": right})
+
+
+def attacked(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    measure: MeasureSpec,
+    *,
+    batch_size: int,
+    checkpoint: Path,
+    engine: str,
+) -> Measured:
+    """Share of images right when clean and after the attack; resumes from `checkpoint`."""
+    assert measure.attack is not None
+    _, after = run_attack(
+        model, images, labels, measure.attack,
+        batch_size=batch_size, checkpoint=checkpoint, engine=engine,
+    )  # fmt: skip
+    return Measured({measure.label: _share(after.right)}, {}, {f"{measure.label}: right": after.right})
+
+
+def certified(
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, measure: MeasureSpec, batch_size: int, radii: Radii
+) -> Measured:
+    """Share of images right when clean with a certified l2 radius of at least each of the measure's: a curve over them."""
+    found = radii(model, images, labels)
+    right = judge(model, images, labels, batch_size).right
+    shares = tuple(_share(right & (found >= radius)) for radius in measure.radii)
+    return Measured({measure.label: shares}, {measure.label: measure.radii}, {f"{measure.label}: l2": found})
+
+
+def own(
+    function: Callable, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, measure: MeasureSpec, seed: int
+) -> Measured:
+    """What a function of the submission's measures.py returns: numbers, and curves over its `x`.
+
+    Raises:
+        BenchmarkError: it returns something else, or a number that is not finite.
+    """
+    torch.manual_seed(seed)
+    found = function(model, images.clone(), labels.clone(), seed=seed, **measure.parameters)
+    place = f"measure {measure.measure}"
+    if not isinstance(found, dict) or not found:
+        raise BenchmarkError(f"{place} returned {type(found).__name__}, not a dict of numbers or lists of numbers")
+    x = tuple(_number(value, place) for value in found.pop("x", ()))
+    measured = Measured()
+    for key, value in found.items():
+        label = measure.label if key == measure.measure or len(found) == 1 else f"{measure.label}: {key}"
+        if isinstance(value, list | tuple):
+            if len(value) != len(x) or not x:
+                raise BenchmarkError(f"{place}: the curve {key!r} has {len(value)} values for {len(x)} places in 'x'")
+            measured.values[label] = tuple(_number(v, place) for v in value)
+            measured.x[label] = x
+        else:
+            measured.values[label] = _number(value, place)
+    return measured
+
+
+def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of the packages that measures need: the versions of those that import, and by label why a measure is left out."""
+    found, left_out = {}, {}
+    for measure in measures:
+        if measure.needs:
+            try:
+                found[measure.needs] = str(getattr(importlib.import_module(measure.needs), "__version__", "unknown"))
+            except ImportError as error:
+                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
+    return found, left_out
+
+
+def check_parameters(function: Callable, given: dict[str, Any], place: str) -> None:
+    """A BenchmarkError for a parameter that a measure's function does not know or that is missing."""
+    known = {
+        n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "seed"
+    }
+    for name in given:
+        if name not in known:
+            raise BenchmarkError(f"{place}: unknown parameter {name!r}{near_miss(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise BenchmarkError(f"{place}: the parameter {name!r} is missing")
+
+
+def _share(right: torch.Tensor) -> float:
+    return int(right.sum()) / len(right)
+
+
+def _number(value: Any, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise BenchmarkError(f"{place} returned {value!r} where a finite number is due")
+    return float(value)

@@ -1,0 +1,42 @@
+"""What `rvb publish` copies of a study: its results with what its file says of them now. No DVC stage."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from benchmark.loading.rows import study_folder
+from benchmark.results.study import PublishedStudy, StudyResult
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import VariantOnTrack
+from benchmark.studies.grids import Grid
+
+
+def collect_study(grid: Grid) -> PublishedStudy:
+    """The results in work/ under the study's present title, claims and figure.
+
+    Raises:
+        BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
+    """
+    path, again = (
+        study_folder(grid.track.name, grid.id) / "study.json",
+        f"run `rvb study {grid.submission.name} {grid.name}`",
+    )
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; {again}")
+    try:
+        result = StudyResult.model_validate(files.read_json(path))
+    except ValidationError as error:
+        raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
+    # validated, since a setting that was not there yet when it was run has its default now
+    settings = {cell.name: VariantOnTrack.model_validate(cell.settings) for cell in result.cells}
+    wanted = {name: s.model_copy(update={"adaptive": ()}) for name, s in grid.cells.items()}
+    seeds = {run.seed for run in result.runs}
+    if (
+        settings != wanted
+        or seeds != {*grid.study.seeds}
+        or result.measures != grid.study.measures
+        or (result.n, result.track_version) != (grid.images, grid.track.version)
+    ):
+        raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
+    return PublishedStudy(study=grid.study, result=result)

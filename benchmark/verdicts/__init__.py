@@ -1,0 +1,1 @@
+"""What counts as right, and as inside a ball: margins, predictions, distances."""

@@ -1,0 +1,69 @@
+"""Adversarial images put back into their ball and the box [0, 1], and how far they lie from the clean ones."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+
+ROUNDING = 1e-12  # float64 rounding of a distance between float32 images of [0, 1]
+
+
+def distances(adversarial: torch.Tensor, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Linf and L2 distance of each image, in float64 pixels: (n, c, h, w) twice to (n,) each."""
+    moved = (adversarial.double() - images.double()).flatten(1)
+    return {"Linf": moved.abs().amax(1), "L2": torch.linalg.vector_norm(moved, dim=1)}
+
+
+def into_ball(found: torch.Tensor, images: torch.Tensor, threat: ThreatModel, attack: str) -> torch.Tensor:
+    """`found`, moved into the ball and the box wherever float32 rounding put it just outside.
+
+    Args:
+        found: (n, c, h, w) what an attack returned.
+        images: (n, c, h, w) the clean images in [0, 1].
+
+    Returns:
+        float32 images in [0, 1] whose distance, in float64, is at most `threat.eps` (+ 1e-12).
+
+    Raises:
+        BenchmarkError: another shape, a value that is not finite, or an image beyond rounding outside the ball or box.
+    """
+    found = found.detach().float()
+    if found.shape != images.shape:
+        raise BenchmarkError(f"attack {attack} returned shape {tuple(found.shape)} for {tuple(images.shape)} images")
+    if not torch.isfinite(found).all():
+        raise BenchmarkError(f"attack {attack} returned pixels that are not finite")
+    over = distances(found, images)[threat.norm] - threat.eps
+    if over.max() > 1e-5 + 1e-4 * threat.eps:
+        raise BenchmarkError(
+            f"attack {attack} left its {threat.label} ball by {over.max():.2g} at image {int(over.argmax())} of its batch"
+        )
+    if found.min() < -1e-5 or found.max() > 1 + 1e-5:
+        raise BenchmarkError(f"attack {attack} left [0, 1]: pixels from {found.min():.4g} to {found.max():.4g}")
+    inside = _clamp_linf(found, images, threat.eps) if threat.norm == "Linf" else _scale_l2(found, images, threat.eps)
+    inside = inside.clamp(0, 1)
+    if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:
+        raise BenchmarkError(f"attack {attack}: the harness could not put an image back into its {threat.label} ball")
+    return inside
+
+
+def _clamp_linf(found: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
+    low, high = images.double() - eps, images.double() + eps
+    low32, high32 = low.float(), high.float()
+    up, down = torch.full_like(low32, float("inf")), torch.full_like(low32, float("-inf"))
+    low32 = torch.where(low32.double() < low, torch.nextafter(low32, up), low32)
+    high32 = torch.where(high32.double() > high, torch.nextafter(high32, down), high32)
+    return torch.minimum(torch.maximum(found, low32), high32)
+
+
+def _scale_l2(found: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
+    for shrink in (1e-7, 1e-6, 1e-5, 1.0):
+        norm = distances(found, images)["L2"]
+        outside = norm > eps
+        if not outside.any():
+            break
+        factor = torch.where(outside, eps / norm.clamp(min=1e-300) * (1 - shrink), 1.0)[:, None, None, None]
+        moved = images.double() + (found.double() - images.double()) * factor
+        found = torch.where(outside[:, None, None, None], moved.float(), found)
+    return found
