@@ -2,7 +2,7 @@
 
     python measurements/engine_verdicts.py [name ...] [--models N] [--images N] [--seeds N] [--jobs N]
 
-Both engines through `benchmark.evaluation.auto_attack.auto_attack` on the models of engine_models.py and the digits track's images. What an
+Both engines through `auto_attack`, on the models of engine_models.py and the images of digits. What an
 engine returns is put into the ball and judged here once more, and that verdict counts. Each finished run is kept in
 work/benchmarks/engines/verdicts with what it depends on (images, weights, code), so that a killed or later call computes only
 what is missing or stale. One thread a process. Prints the tables, every disagreement and the criteria.

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmark.commands.audit import audit_row, certified_rows
+from benchmark.loading import rows
 from benchmark.runtime.errors import BenchmarkError
 
 

@@ -12,7 +12,7 @@ from benchmark.commands import compare_engines as stage
 from benchmark.commands import main
 from benchmark.commands.compare_engines import compare, compare_row
 from benchmark.data.prepare import prepare
-from benchmark.loading import methods, submissions, tracks
+from benchmark.loading import methods, rows, submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 

@@ -282,7 +282,7 @@ def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
         CertificateSpec(name="unsound_paper_formula")
     with pytest.raises(ValidationError, match="no bounds"):
         Certificate.model_validate({"name": "unsound_paper_formula"})
-    for name in ("unsound_paper_formula", "spectral"):
+    for name in ("unsound_paper_formula", "smoothing"):
         with pytest.raises(BenchmarkError, match=r"certifies no models: it defines no certify\(\)"):
             certificate_module(name)
     assert certificate_module("lipschitz") is lipschitz

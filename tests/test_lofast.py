@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_attention import attend, attention_case, steepest
 
-from benchmark.certificates.bounds import attention_norms, sensitivity
-from benchmark.certificates.bounds.sensitivity import attention_bound, attention_sensitivity
+from benchmark.certificates.bounds import attention_norms
+from benchmark.certificates.bounds.sensitivity import METHODS, attention_bound, attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
@@ -24,7 +24,7 @@ ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 def test_every_method_is_above_every_perturbation_found(residual, norm, spread, radius) -> None:
     x, weights = attention_case(0, norm, spread)
     found = steepest(x, weights, radius, residual)
-    for method in sensitivity.METHODS:
+    for method in METHODS:
         assert (attention_bound(x, *weights, radius, residual=residual, method=method) >= found * ROUNDING).all(), (
             method
         )
@@ -64,7 +64,7 @@ def test_extreme_settings(extreme, radius) -> None:
 )
 def test_tight_is_least_and_above_ascent(seed, heads, n, norm, spread, radius) -> None:
     x, weights = attention_case(seed, 10**norm, 10**spread, heads=heads, n=n, d=8, batch=2)
-    tight, paper, naive = (attention_bound(x, *weights, 10**radius, method=m) for m in sensitivity.METHODS)
+    tight, paper, naive = (attention_bound(x, *weights, 10**radius, method=m) for m in METHODS)
     assert (tight <= paper * (1 + 1e-9)).all()
     assert (paper <= naive * (1 + 1e-9)).all()
     assert (tight >= steepest(x, weights, 10**radius, steps=15, starts=1) * ROUNDING).all()
@@ -75,7 +75,7 @@ def test_tight_is_least_and_above_ascent(seed, heads, n, norm, spread, radius) -
 def test_monotone_in_the_radius_and_zero_at_zero(seed, radius, factor) -> None:
     x, weights = attention_case(seed)
     sensitivity = attention_sensitivity(x, *weights)
-    for method in sensitivity.METHODS:
+    for method in METHODS:
         small, large = (sensitivity.bound(torch.full((3,), r).double(), method) for r in (radius, radius * factor))
         assert (small <= large).all()
         assert (sensitivity.bound(torch.zeros(3, dtype=torch.float64), method) == 0).all()

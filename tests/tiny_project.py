@@ -55,8 +55,13 @@ class Project:
     @classmethod
     def new(cls, root: Path) -> Project:
         """A project without submissions."""
+        published = str(ROOT / "leaderboard" / "results")
         for name in ("benchmark", "leaderboard"):
-            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            shutil.copytree(
+                ROOT / name,
+                root / name,
+                ignore=lambda folder, names: [n for n in names if n == "__pycache__" or f"{folder}/{n}" == published],
+            )
         for name in ("params.yaml", ".dvcignore", ".gitignore"):
             shutil.copy(ROOT / name, root / name)
         (root / ".dvc").mkdir()

@@ -19,6 +19,13 @@ from functools import partial
 import torch
 from torch import nn
 
+from benchmark.certificates.bounds import (  # noqa: F401  they register their layers
+    activations,
+    composite,
+    l2_attention,
+    layernorm,
+    linear,
+)
 from benchmark.certificates.bounds.network_bound import Trace, checked_copy, trace
 from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.runtime.errors import BenchmarkError

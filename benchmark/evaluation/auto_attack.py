@@ -1,4 +1,4 @@
-"""AutoAttack on anybody's torch module: `benchmark.evaluation.auto_attack.auto_attack`. Needs no submission, no DVC and no files."""
+"""AutoAttack on anybody's torch module. Needs no submission, no DVC and no files."""
 
 from __future__ import annotations
 

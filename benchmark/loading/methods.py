@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from benchmark.loading.submissions import FOLDER, settings
+from benchmark.loading import submissions
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
@@ -19,7 +19,7 @@ from benchmark.specs.track import Track
 
 def method(name: str) -> ModuleType:
     """The submission's method.py as a module; a BenchmarkError when it does not import or lacks `build`."""
-    path = FOLDER / name / "method.py"
+    path = submissions.FOLDER / name / "method.py"
     module = _module(path)
     if not callable(getattr(module, "build", None)):
         raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
@@ -28,7 +28,7 @@ def method(name: str) -> ModuleType:
 
 def module(name: str, file: str) -> ModuleType:
     """Another file of the submission, such as `measures`, as a module; a BenchmarkError when it does not import."""
-    return _module(FOLDER / name / f"{file}.py")
+    return _module(submissions.FOLDER / name / f"{file}.py")
 
 
 def _module(path: Path) -> ModuleType:
@@ -47,7 +47,7 @@ def _module(path: Path) -> ModuleType:
 
 def attack_file(attack: str, submission: str = "") -> Path:
     """The file of an attack: the submission's own where one is named and has it, else the benchmark's."""
-    own = FOLDER / submission / f"{attack}.py"
+    own = submissions.FOLDER / submission / f"{attack}.py"
     return own if submission and own.exists() else Path("benchmark/attacks") / f"{attack}.py"
 
 
@@ -58,7 +58,7 @@ def attack(name: str, submission: str) -> ModuleType:
     broken image; torch's seed is set before it runs; what it raises becomes a BenchmarkError with its place and words.
     """
     path = attack_file(name, submission)
-    if path.parent != FOLDER / submission:
+    if path.parent != submissions.FOLDER / submission:
         return importlib.import_module(f"benchmark.attacks.{name}")
     module = _module(path)
     module.__dict__["attack"] = _guarded(module.attack, path)
@@ -94,7 +94,7 @@ def build(submission: Submission, variant: str, track: Track):
     Raises:
         BenchmarkError: build refuses its options, or the model returns a wrong shape or something that is not finite.
     """
-    return build_model(submission, settings(submission, variant, track.name), track)
+    return build_model(submission, submissions.settings(submission, variant, track.name), track)
 
 
 def build_model(submission: Submission, entry: VariantOnTrack, track: Track):
@@ -107,10 +107,11 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
     checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
     """
     if not callable(getattr(method(submission.name), "pretrained", None)):
-        raise BenchmarkError(
-            f"{FOLDER / submission.name}/method.py must define pretrained(data, path, **model), since a variant has `weights`"
-        )
-    return _made(submission, settings(submission, variant, track.name), track, "pretrained", (track.data, path))
+        file = submissions.FOLDER / submission.name / "method.py"
+        raise BenchmarkError(f"{file} must define pretrained(data, path, **model), since a variant has `weights`")
+    return _made(
+        submission, submissions.settings(submission, variant, track.name), track, "pretrained", (track.data, path)
+    )
 
 
 def _made(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
@@ -119,7 +120,7 @@ def _made(submission: Submission, entry: VariantOnTrack, track: Track, maker: st
     except BenchmarkError:
         raise
     except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
-        place = _place(FOLDER / submission.name / "method.py", error)
+        place = _place(submissions.FOLDER / submission.name / "method.py", error)
         raise BenchmarkError(f"{place}: {maker} failed: {_words(error)}") from error
     check_output(model, submission.name, track)
     return model
@@ -149,7 +150,7 @@ def check_output(model, name: str, track: Track) -> None:
         with torch.no_grad():
             logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
     except Exception as error:
-        place = _place(FOLDER / name / "method.py", error)
+        place = _place(submissions.FOLDER / name / "method.py", error)
         raise BenchmarkError(f"{place}: the model fails on two images: {_words(error)}") from error
     wanted = (2, track.data.classes)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
