@@ -43,22 +43,28 @@ PUBLISHED = HERE / "results"
 PICTURES = 12  # images shown on a model's page
 
 
-def build(name: str, only: str = "") -> None:
-    """Writes the board of track `name`; an explained empty page when it has no record. Only its times with "times"."""
+def build(name: str, *options: str) -> None:
+    """Writes the board of track `name`; an explained empty page when it has no record.
+
+    Args:
+        options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
+            write anew how long stages took, and nothing else.
+    """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
-    wanted = json.loads(Path(f"pipelines/{name}/rows.json").read_text())
+    part = "_all/rows.json" if "all" in options else "rows.json"
+    wanted = json.loads(Path(f"pipelines/{name}/{part}").read_text())
     records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
-    rows = rank(records, track)
-    folder = WORK / name
-    if only == "times":
-        write_times(folder / "site", folder, rows)
+    rows, work = rank(records, track), WORK / name
+    folder = work / "all" if "all" in options else work
+    if "--times" in options:
+        write_times(folder / "site", work, rows)
         return
     _write(folder / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
     _write(folder / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    render(site, track, rows, folder, read_claimed(Path("leaderboard/claimed") / name))
-    write_times(site, folder, rows)
+    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name))
+    write_times(site, work, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from benchmark.loading import submissions
+from benchmark.loading import components, submissions
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
@@ -48,7 +48,7 @@ def _module(path: Path) -> ModuleType:
 def attack_file(attack: str, submission: str = "") -> Path:
     """The file of an attack: the submission's own where one is named and has it, else the benchmark's."""
     own = submissions.FOLDER / submission / f"{attack}.py"
-    return own if submission and own.exists() else Path("benchmark/attacks") / f"{attack}.py"
+    return own if submission and own.exists() else components.attack_file(attack)
 
 
 def attack(name: str, submission: str) -> ModuleType:

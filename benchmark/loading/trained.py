@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from benchmark.data.images import Images, evaluation_split
 from benchmark.layers.derived import hold
 from benchmark.loading import methods
-from benchmark.loading.rows import Entry
+from benchmark.loading.rows import Row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
@@ -21,21 +21,20 @@ def tensors(images: Images) -> Split:
     return torch.from_numpy(images.floats()), torch.from_numpy(images.labels)
 
 
-def evaluation_images(row: Entry, device: torch.device) -> Split:
+def evaluation_images(row: Row, device: torch.device) -> Split:
     """The test images that every model of this track is judged on."""
     images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
     return images.to(device), labels.to(device)
 
 
-def trained_model(row: Entry, device: torch.device) -> torch.nn.Module:
+def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
     """The row's model with its trained weights, in evaluation mode, frozen.
 
     Raises:
         BenchmarkError: the weights are missing or do not fit what `build` makes.
     """
-    path = row.folder / "train" / "model.safetensors"
     model = methods.build(row.submission, row.variant, row.track)
-    load_weights(model, path)
+    load_weights(model, row.weights)
     methods.check_output(model, row.submission.name, row.track)
     model = model.to(device).eval().requires_grad_(False)
     hold(model)

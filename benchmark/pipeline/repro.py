@@ -1,68 +1,71 @@
-"""Runs a track's pipeline through DVC, submissions side by side.
+"""Runs a track's pipeline through DVC, stages side by side.
 
-DVC runs the stages of one file in order; separate files may run at once if each `dvc` waits for the others' short locks.
-So: the shared data stage first, then one worker a stale row (`dvc --wait-for-lock repro -s FILE`), then one plain
-`dvc repro`, which finds the rows done, renders the board and leaves the locks as a serial run would.
+DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
+what all stages share first, then each stale stage by a command of its own (`dvc --wait-for-lock repro -s FILE:STAGE`) as soon
+as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board and leaves the locks as
+a serial run would. Stages run as forks of one warm process, which has imported torch once.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import psutil
-import yaml
-
-from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import entry_of_row
-from benchmark.pipeline import generate
+from benchmark.loading import tracks
+from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.pipeline import dvc, generate, inputs, schedule
+from benchmark.pipeline.locks import mend_rwlock, put_in_order
+from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
+from benchmark.stages import catalogue
+from benchmark.stages.catalogue import Planned
 from benchmark.studies import grids
 from benchmark.studies.grids import Grid
 
-LOGS = WORK / "logs"
 Report = Callable[[str], None]
 
 
-def repro(track: str, jobs: int, report: Report) -> None:
-    """Brings the track's rows and board up to date with `jobs` rows at a time.
+def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
+    """Brings rows of the track and its board up to date with `jobs` stages at a time.
+
+    Args:
+        names: only these rows, and no board.
+        everything: all rows, those with `default: false` too, and the board that shows them all beside the other.
 
     Raises:
-        BenchmarkError: unknown track, a stage that failed (its last line and its log are named), or DVC in a state that
-            a person must mend.
+        BenchmarkError: unknown track or row, a stage that failed (its last line and its log are named), or DVC in a state
+            that a person must mend.
     """
     tracks.load(track)
+    chosen = [load_row(track, name) for name in names]
     mend_rwlock(report)
     for line in generate.write():
         report(line)
-    board = generate.board_file(track)
-    if not board.exists():
+    if not generate.board_file(track).exists():
         raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
-    changed = _changed_files(board, report)
+    everything = everything and generate.board_file(track, everything=True).exists()
+    chosen = chosen or [row for row in load_rows(track) if everything or row.default]
+    boards = [] if names else [generate.board_file(track)] + [generate.board_file(track, True)] * everything
+    inputs.write(track)
+    changed = _changed(track, chosen, boards, report)
     if not changed:
-        report(f"everything is up to date: open {WORK / track / 'site' / 'index.html'}")
+        report(f"everything is up to date: open {_page(track, everything)}")
         return
-    if str(generate.data_file(track)) in changed:
-        _dvc(["repro", "-s", str(generate.data_file(track))], f"{track}-data", report)
-    rows = [f"{submission.name}-{variant}" for submission, variant in submissions.rows(track)]
-    todo = [row for row in rows if str(generate.row_file(track, row)) in changed]
-    fine_tuned = [row for row in todo if entry_of_row(track, row).source]
-    others = [row for row in todo if row not in fine_tuned]
-    _run_rows(track, sorted(others, key=lambda row: -_seconds(track, row)), jobs, report)
-    for row in fine_tuned:  # their files depend on other rows', so DVC brings those up to date too, one after another
-        _dvc(["repro", str(generate.row_file(track, row))], f"{track}-{row}", report)
-    _dvc(["repro", str(board)], f"{track}-board", report)
+    with warm_process() as extra:
+        dvc.run(["repro", "-s", str(generate.data_file(track))], f"{track}-data", report, extra)
+        _run_rows(track, _tasks(track, chosen, changed), jobs, report, extra)
+        for board in boards:
+            dvc.run(["repro", str(board)], f"{track}-board", report, extra)
     # DVC keeps no times, so a board that it brought back from its cache lacks them
-    subprocess.run([sys.executable, "-m", "leaderboard.build", track, "times"], check=True)
-    report(f"done: open {WORK / track / 'site' / 'index.html'}")
+    for board in boards:
+        which = ["all"] if board == generate.board_file(track, True) else []
+        subprocess.run([sys.executable, "-m", "leaderboard.build", track, *which, "--times"], check=True)
+    report(f"done: open {_page(track, everything)}" if boards else "done")
 
 
 def repro_study(submission: str, name: str, report: Report) -> Grid:
@@ -75,136 +78,96 @@ def repro_study(submission: str, name: str, report: Report) -> Grid:
     mend_rwlock(report)
     for line in generate.write():
         report(line)
-    _dvc(["repro", str(generate.study_file(grid.track.name, grid.id))], f"{grid.track.name}-{grid.id}", report)
+    dvc.run(
+        ["repro", str(generate.study_file(grid.track.name, grid.id))],
+        f"{grid.track.name}-{grid.id}",
+        report,
+        about=grid.id,
+    )
     return grid
 
 
-def _run_rows(track: str, rows: list[str], jobs: int, report: Report) -> None:
-    failures: list[str] = []
-
-    def work(row: str) -> None:
-        started = time.monotonic()
-        report(f"{row}: started")
-        try:
-            _dvc(["--wait-for-lock", "repro", "-s", str(generate.row_file(track, row))], f"{track}-{row}", report)
-        except BenchmarkError as error:
-            failures.append(str(error))
-            report(f"{row}: failed")
-        else:
-            report(f"{row}: done in {time.monotonic() - started:.0f} s")
-
-    with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        list(pool.map(work, rows))
-    if failures:
-        more = f" (and {len(failures) - 1} more rows failed)" if len(failures) > 1 else ""
-        raise BenchmarkError(failures[0] + more)
+def _page(track: str, everything: bool) -> Path:
+    return generate.board_folder(track, everything) / "site" / "index.html"
 
 
-def _seconds(track: str, row: str) -> float:
-    """How long the row took last time, so that the longest starts first; unknown ones before all."""
-    paths = list((WORK / track / row / "times").glob("*.json"))
-    return sum(json.loads(path.read_text())["wall_seconds"] for path in paths) if paths else float("inf")
+def _changed(track: str, rows: Sequence[Row], boards: Sequence[Path], report: Report) -> set[str]:
+    """The stages that DVC would run now; what only writes the inputs files, which it always would, left out."""
+    files = [*boards] or [generate.row_file(track, row.name) for row in rows]
+    found = set().union(*(dvc.changed_stages(file, report) for file in files))
+    return {stage for stage in found if not stage.endswith("_data/dvc.yaml:inputs")}
 
 
-def _changed_files(board: Path, report: Report) -> set[str]:
-    """The dvc.yaml files with a stage that DVC would run."""
-    command = [*_command(), "status", "--json", str(board), "--with-deps"]
-    result = subprocess.run(command, capture_output=True, text=True, env=_environment())
-    if result.returncode and mend_locks(report):
-        result = subprocess.run(command, capture_output=True, text=True, env=_environment())
-    if result.returncode:
-        raise BenchmarkError(f"dvc status failed: {_last_line(result.stderr or result.stdout)}")
-    return {stage.rpartition(":")[0] or "dvc.yaml" for stage in json.loads(result.stdout)}
-
-
-def _dvc(arguments: list[str], name: str, report: Report) -> None:
-    """Runs dvc; all it prints goes to a log, lines about a row and errors also to `report`."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    log, error = LOGS / f"{name}.log", ""
-    with (
-        log.open("w") as kept,
-        subprocess.Popen(
-            [*_command(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
-        ) as process,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            kept.write(line)
-            kept.flush()
-            if line.lower().startswith("error: ") and not error:
-                error = line.strip()
-            elif _is_news(line, name):
-                report(line.strip())
-    if process.returncode:
-        message = error.removeprefix("error: ").removeprefix("ERROR: ") or _last_line(log.read_text())
-        raise BenchmarkError(f"{message} [log: {log}]")
-
-
-def _is_news(line: str, name: str) -> bool:
-    row = name.split("-", 1)[1]
-    return line.startswith((f"{row}: ", f"{row} is ", "resuming ")) or " is already running " in line
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"
-
-
-def _command() -> list[str]:
-    return [sys.executable, "-m", "dvc"]
-
-
-def _environment() -> dict[str, str]:
-    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more."""
-    here = str(Path(sys.executable).parent)
-    return {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        **os.environ,
-        "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
+def _tasks(track: str, rows: Sequence[Row], changed: set[str]) -> dict[str, schedule.Task[Planned]]:
+    """The stages of the rows that DVC would run, and those that read what these write, by `<dvc.yaml>:<name>`."""
+    planned = {f"{_file(one)}:{one.name}": one for row in _with_sources(track, rows) for one in catalogue.plan(row)}
+    writes = {one.folder: key for key, one in planned.items()}
+    after = {
+        key: frozenset(writes[home] for path in one.reads for home in (path, path.parent) if home in writes)
+        for key, one in planned.items()
     }
+    stale: set[str] = set()
+    data = f"{generate.data_file(track)}:data" in changed
+    for key in planned:  # what a stage waits for stands before it
+        if data or key in changed or after[key] & stale:
+            stale.add(key)
+    return {key: schedule.Task(planned[key], after[key], _seconds(planned[key])) for key in planned if key in stale}
 
 
-def mend_rwlock(report: Report) -> None:
-    """Removes the list of running commands that a killed dvc left cut short, when no dvc runs here.
+def _with_sources(track: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows, and before them those of this track from whose weights they start."""
+    found: dict[str, Row] = {}
 
-    Raises:
-        BenchmarkError: it is cut short and a dvc runs, with what to do.
-    """
-    path = Path(".dvc/tmp/rwlock")
-    try:
-        json.loads(path.read_text())
-    except FileNotFoundError:
-        return
-    except ValueError:
-        running = [p.pid for p in psutil.process_iter(["cmdline", "cwd"]) if _is_dvc_here(p.info)]
-        if running:
-            raise BenchmarkError(
-                f"{path} is cut short and dvc runs as process {running[0]}; wait for it or end it, then run this again"
-            ) from None
-        path.unlink()
-        report(f"removed {path}, which a killed dvc had left cut short")
+    def add(row: Row) -> None:
+        start = row.settings.training.init_from if row.settings.training else None
+        if start and start.track in (None, track) and start.row not in found:
+            add(load_row(track, start.row))
+        found[row.name] = row
+
+    for row in rows:
+        add(row)
+    return list(found.values())
 
 
-def mend_locks(report: Report) -> bool:
-    """Removes lock files that a killed dvc left cut short; their stages come back from DVC's run-cache or run again."""
-    broken = [
-        path for path in (Path("dvc.lock"), *generate.FOLDER.rglob("dvc.lock")) if path.exists() and _is_cut(path)
-    ]
-    for path in broken:
-        path.unlink()
-        report(f"removed {path}, which a killed dvc had left cut short")
-    return bool(broken)
+def _run_rows(
+    track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, extra: dict[str, str]
+) -> None:
+    started: dict[str, float] = {}
+    left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
+
+    def work(key: str, one: Planned) -> None:
+        row = one.row.name
+        if row not in started:
+            started[row] = time.monotonic()
+            report(f"{row}: started")
+        elsewhere = one.row.start is not None and not one.row.start.is_relative_to(WORK / track)
+        single = [] if elsewhere and one.name == "train" else ["-s"]  # a row of another track is brought up to date too
+        try:
+            dvc.run(["--wait-for-lock", "repro", *single, key], f"{track}-{row}-{one.name}", report, extra, row)
+        except BenchmarkError:
+            report(f"{row}: failed")
+            raise
+        left[row] -= 1
+        if not left[row]:
+            report(f"{row}: done in {time.monotonic() - started[row]:.0f} s")
+
+    failures = schedule.run(tasks, jobs, work)
+    for name in _names(tasks):
+        put_in_order(generate.row_file(track, name))
+    if failures:
+        more = f" (and {len(failures) - 1} more stages failed)" if len(failures) > 1 else ""
+        raise BenchmarkError(f"{failures[0]}{more}")
 
 
-def _is_cut(lock: Path) -> bool:
-    try:
-        content = yaml.safe_load(lock.read_text())
-    except yaml.YAMLError:
-        return True
-    return not isinstance(content, dict) or "stages" not in content
+def _names(tasks: dict[str, schedule.Task[Planned]]) -> list[str]:
+    return list(dict.fromkeys(task.what.row.name for task in tasks.values()))
 
 
-def _is_dvc_here(process: dict[str, Any]) -> bool:
-    words = [Path(word).name for word in process["cmdline"] or []]
-    return "dvc" in words[:4] and process["cwd"] == str(Path.cwd())
+def _file(one: Planned) -> Path:
+    return generate.row_file(one.row.track.name, one.row.name)
+
+
+def _seconds(one: Planned) -> float:
+    """How long it took last time, or what its kind tends to take."""
+    path = one.row.folder / "times" / f"{one.name}.json"
+    return json.loads(path.read_text())["wall_seconds"] if path.exists() else one.stage.typical_seconds

@@ -5,7 +5,9 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution. 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from benchmark.results.attack import AttackResult, RobustResult
 from benchmark.results.certificate import Certificate, CertifiedResult
@@ -22,7 +24,10 @@ TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 
 
 class Record(Frozen):
-    """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name."""
+    """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name.
+
+    `measured` holds, by name, what stages found that have no field of their own here; JSON leaves it out where it is empty.
+    """
 
     schema_version: Literal[1] = 1
     track: str
@@ -53,6 +58,14 @@ class Record(Frozen):
     settings: VariantOnTrack
     sha256: dict[str, str]
     environment: dict[str, str]
+    measured: dict[str, JsonValue] = Field(default={})
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content = serialise(self)
+        if not self.measured:
+            del content["measured"]
+        return content
 
     @property
     def row(self) -> str:

@@ -1,12 +1,15 @@
 """Which project files a module really imports: a static walk of its import statements.
 
-The same closure makes a stage's DVC dependencies, the scratch key of its partial work and the sha256 of code in the
-Record, so the three cannot disagree. A test compares it with what a running stage has in `sys.modules`.
+The same closure makes the file on which DVC lets a stage depend, the key of its partial work and the sha256 of code in
+the Record, so the three cannot disagree. A test compares it with what a running stage has in `sys.modules`.
+
+A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -31,14 +34,49 @@ def closure(*entries: Path) -> list[Path]:
     return sorted(path for path in seen if path in entries or not _inert(path))
 
 
+def digests(*entries: Path) -> dict[str, str]:
+    """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings."""
+    return {path.as_posix(): _digest(path, path.stat().st_mtime_ns) for path in closure(*entries)}
+
+
+@cache
+def _digest(path: Path, _modified: int) -> str:
+    return hashlib.sha256(_canonical(_parsed(path)).encode()).hexdigest()
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(), str(path))
+    except SyntaxError as error:
+        raise BenchmarkError(f"{path}, line {error.lineno}: {error.msg}") from None
+
+
+def _canonical(value: object) -> str:
+    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field."""
+    if isinstance(value, ast.AST):
+        fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
+        kept = [f"{name}={_canonical(field)}" for name, field in fields.items() if field not in (None, [])]
+        return f"{type(value).__name__}({', '.join(kept)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_canonical, value))}]"
+    return repr(value)
+
+
+def _without_docstring(node: ast.AST, name: str, field: object) -> object:
+    has = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and name == "body"
+    if has and isinstance(field, list) and field and _is_text(field[0]):
+        return field[1:]
+    return field
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 @cache
 def _imports(path: Path, _modified: int) -> list[Path]:
     found: list[Path] = []
-    try:
-        tree = ast.parse(path.read_text(), str(path))
-    except SyntaxError as error:
-        raise BenchmarkError(f"{path}, line {error.lineno}: {error.msg}") from None
-    for node in _statements(tree):
+    for node in _statements(_parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found += _resolve(alias.name)
@@ -72,4 +110,4 @@ def _inert(path: Path) -> bool:
     """Whether the file is an `__init__.py` that holds nothing but a docstring."""
     if path.name != "__init__.py":
         return False
-    return all(isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant) for n in ast.parse(path.read_text()).body)
+    return all(_is_text(node) for node in _parsed(path).body)

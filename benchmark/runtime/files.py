@@ -41,9 +41,14 @@ def write(path: Path, data: str | bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
+def to_json(value: Any) -> bytes:
+    """Canonical JSON: sorted keys, so equal values are equal bytes."""
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Canonical JSON (sorted keys), written whole or not at all."""
-    write(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+    """Canonical JSON, written whole or not at all."""
+    write(path, to_json(value))
 
 
 def read_json(path: Path) -> Any:

@@ -44,7 +44,10 @@ class VariantOnTrack(Frozen):
 
 
 class Variant(Frozen):
+    """`default: false` leaves its rows out of `rvb repro` and of the board; `rvb repro --all`, or its name, builds them."""
+
     title: str
+    default: bool = True
     tracks: dict[str, VariantOnTrack]
 
 

@@ -1,1 +1,1 @@
-"""The commands that DVC runs, one a file: `python -m benchmark.stages.<stage> ...`."""
+"""The stages that DVC runs, one a file: `python -m benchmark.stages <stage> <track> <row>`."""

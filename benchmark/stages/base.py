@@ -1,17 +1,179 @@
-"""What every stage of one row shares: its scratch key, its clock, how it ends."""
+"""What a stage of a row is, and what all of them share: lock, key, clock, resume, outputs.
+
+A stage is one file of this folder that ends in `stage = <Its class>()`; the pipeline, `rvb stage` and the Record find it
+there (catalogue.py). It says where it applies, what it reads and which settings and components its result depends on;
+that is written to its inputs file (benchmark/pipeline/inputs.py), on which DVC makes it depend and which names its
+partial work. It computes in `run`, and imports there what is slow to import: these files are read to plan a pipeline too.
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmark.loading.rows import Entry
-from benchmark.loading.run_settings import run_settings
-from benchmark.runtime import files
+from benchmark.loading.rows import Row, load_row
+from benchmark.runtime import files, scratch
 from benchmark.runtime.environment import environment
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage leaves.
+
+    Attributes:
+        columns: evidence by column, one value an image, (n,) each.
+        fields: what it adds to the Record, as JSON values. Lists of objects that several stages give are joined, objects
+            merged, anything else must be the same in all. A field that Record does not have stands in its `measured`.
+        images: (n, c, h, w) float32 images that the Record keeps, by attack.
+        published: files that stand beside the Record, by path.
+        files: what later stages read, by path.
+        summary: one line for people.
+    """
+
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    images: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    published: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    summary: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A stage at work on a row: `scratch` is a folder of its own, which a kill leaves for the next run."""
+
+    row: Row
+    name: str
+    settings: Mapping[str, Any]
+    reads: tuple[Path, ...]
+    scratch: Path
+    clock: Clock
+
+    def say(self, text: str) -> None:
+        """One line of progress; the time so far is kept too."""
+        self.clock.lap()
+        print(f"{self.row.name}: {text}", flush=True)
+
+
+class Stage(ABC):
+    """One kind of work on a row."""
+
+    name: ClassVar[str]  # of its file, and of what it does on a row unless `names` says otherwise
+    order: ClassVar[int]  # among the stages of a row; evidence is merged in this order
+    typical_seconds: ClassVar[float] = 5  # where none are known yet: what takes longest starts first
+
+    @abstractmethod
+    def applies(self, row: Row) -> bool: ...
+
+    def names(self, row: Row) -> list[str]:
+        """What it does on the row, in order: `<name>`, or several of `<name>-<what>`."""
+        return [self.name] if self.applies(row) else []
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        """Why it does not apply, with what to do."""
+        return BenchmarkError(f"{row.name} has no stage {name} on {row.track.name}")
+
+    def folder(self, row: Row, name: str) -> Path:
+        """Where its outputs stand."""
+        return row.folder / name
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        """Files and folders that it reads, of `earlier` outputs of the row (their folders, in order) and others."""
+        return [row.data, row.weights]
+
+    @abstractmethod
+    def settings(self, row: Row, name: str) -> dict[str, Any]:
+        """All settings that its result depends on, with their defaults, as JSON values."""
+
+    def components(self, row: Row, name: str) -> list[Path]:
+        """Files of code that it finds by name."""
+        return [row.method]
+
+    def versions(self) -> dict[str, str]:
+        """Packages that partial work must not outlive."""
+        return {"torch": version("torch")}
+
+    @abstractmethod
+    def run(self, work: Work) -> Outcome: ...
+
+    def execute(self, name: str, track: str, row_name: str) -> None:
+        """Runs on one row, or goes on where a killed process stopped; writes `folder` and the times beside it.
+
+        Raises:
+            BenchmarkError: it does not apply, what it reads is missing, or its inputs file is of other settings.
+        """
+        row = load_row(track, row_name)
+        if name not in self.names(row):
+            raise self.refuse(row, name)
+        inputs = files.read_json(inputs_file(track, row.name, name))
+        settings = self.settings(row, name)
+        if inputs["settings"] != settings:
+            raise BenchmarkError(f"{row.name}: its settings changed just now; run the same command again")
+        reads = tuple(Path(path) for path in inputs["reads"])
+        key = {**inputs, "read": {str(path): digest(path) for path in reads}, "versions": self.versions()}
+        folder = self.folder(row, name)
+        with scratch.locked(f"{track}/{row.name}/{name}", key, folder) as kept:
+            if kept is None:
+                return
+            work = Work(row, name, settings, reads, kept, Clock(kept))
+            outcome = self.run(work)
+            _write(outcome, kept / "out", code_digest(inputs))
+            files.put_folder(kept / "out", folder)
+            files.write_json(row.folder / "times" / f"{name}.json", work.clock.seconds())
+        if outcome.summary:
+            print(f"{row.name}: {outcome.summary}", flush=True)
+
+
+def inputs_file(track: str, subject: str, name: str) -> Path:
+    """What a stage's result depends on but for earlier outputs: code by file, settings, and what it reads."""
+    return WORK / track / "inputs" / subject / f"{name}.json"
+
+
+def code_digest(inputs: Mapping[str, Any]) -> str:
+    """sha256 of the code that `inputs` names, file by file."""
+    return files.sha256_bytes(json.dumps(inputs["code"], sort_keys=True).encode())
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, or of what a finished folder says of its files; "" where it is missing, as its reader will say."""
+    for place in (path, path / "stage.json", path / "data.json"):
+        if place.is_file():
+            return files.sha256_file(place)
+    return ""
+
+
+def _write(outcome: Outcome, out: Path, code: str) -> None:
+    """The outputs of a stage, its environment and the digest of its code beside them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out.mkdir(parents=True, exist_ok=True)
+    if outcome.columns:
+        table = pa.table({name: tensor.cpu().numpy() for name, tensor in outcome.columns.items()})
+        pq.write_table(table, out / "evidence.parquet")
+    if outcome.images:
+        from safetensors.torch import save
+
+        files.write(
+            out / "images.safetensors", save({k: tensor.cpu().contiguous() for k, tensor in outcome.images.items()})
+        )
+    for path, data in {**outcome.files, **{f"record/{k}": data for k, data in outcome.published.items()}}.items():
+        files.write(out / path, data)
+    if outcome.fields:
+        files.write_json(out / "fields.json", dict(outcome.fields))
+    digests = {p.relative_to(out).as_posix(): files.sha256_file(p) for p in sorted(out.rglob("*")) if p.is_file()}
+    files.write_json(out / "stage.json", {"environment": environment(), "code": code, "sha256": digests})
 
 
 class Clock:
@@ -35,23 +197,3 @@ class Clock:
     def lap(self) -> None:
         """Keeps the time so far in case this process is killed."""
         files.write_json(self._path, self.seconds())
-
-
-def evaluation_inputs(row: Entry, stage: str, rules: Any) -> dict[str, Any]:
-    """Everything that an evaluation stage's result depends on: the key of its partial work. `rules` are its own."""
-    return {
-        "rules": rules,
-        "evaluation": row.track.evaluation.model_dump(),
-        "run": run_settings().evaluate.model_dump(),
-        "data": files.read_json(row.data / "data.json"),
-        "weights": files.sha256_file(row.folder / "train" / "model.safetensors"),
-        "code": files.sha256_files(row.code(stage)),
-        "torch": version("torch"),
-    }
-
-
-def finish(row: Entry, stage: str, out: Path, code_digest: str, clock: Clock) -> None:
-    """Completes a stage: its environment and code beside its results, all moved to their place, its times apart."""
-    files.write_json(out / "stage.json", {"environment": environment(), "code": code_digest})
-    files.put_folder(out, row.folder / stage)
-    files.write_json(row.folder / "times" / f"{stage}.json", clock.seconds())

@@ -1,75 +1,70 @@
-"""Stage `corrupt`: one row on corrupted images. `python -m benchmark.stages.corrupt <track> <submission> <variant>`"""
+"""Stage `corrupt`: one row on corrupted copies of the evaluation images (Hendrycks and Dietterich 2019)."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from safetensors.torch import load_file, save
-
-from benchmark.data.corruptions import PARAMETERS, corrupt, versions
-from benchmark.loading.rows import Entry, entry
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images, trained_model
-from benchmark.runtime import errors, files, scratch
+from benchmark.loading.rows import Row
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge
+from benchmark.stages.base import Outcome, Work
+from benchmark.stages.evaluation import EvaluationStage, Subject
+
+if TYPE_CHECKING:
+    import torch
 
 CHUNK = 25  # images between two checkpoints
 
 
-def corrupt_row(track: str, submission: str, variant: str) -> None:
-    """Writes work/<track>/<row>/corrupt: corrupted.parquet and corruptions.json."""
-    row = entry(track, submission, variant)
-    rules = row.track.corruptions
-    if rules is None:
-        raise BenchmarkError(f"track {track} declares no corruptions")
-    found = versions()
-    device = set_up(run_settings().evaluate.device)
-    inputs = evaluation_inputs(row, "corrupt", [rules.model_dump(), found])
-    with scratch.locked(f"{track}/{row.row}/corrupt", inputs, row.folder / "corrupt") as folder:
-        if folder is not None:
-            _corrupt(row, rules, found, folder, device, inputs["code"])
+class Corrupt(EvaluationStage):
+    """Columns `corrupted <name> <severity>`: whether the model is right on that copy; a tie counts as wrong."""
+
+    name = "corrupt"
+    order = 60
+    typical_seconds = 60
+
+    def applies(self, row: Row) -> bool:
+        return row.track.corruptions is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"track {row.track.name} declares no corruptions")
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        return {"corruptions": _rules(row).model_dump(mode="json")}
+
+    def versions(self) -> dict[str, str]:
+        from benchmark.data.corruptions import versions
+
+        return super().versions() | versions()
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import pyarrow as pa
+
+        from benchmark.data.corruptions import PARAMETERS, versions
+        from benchmark.evaluation.corrupted import corrupted
+
+        rules = _rules(work.row)
+        right = corrupted_columns(work, subject, rules)
+        evidence = pa.table({name: verdicts.numpy() for name, verdicts in right.items()})
+        result = corrupted(evidence, rules, PARAMETERS, versions())
+        counted, n = sum(int(column.sum()) for column in right.values()), len(subject.labels)
+        return Outcome(
+            right,
+            {"corrupted": result.model_dump(mode="json")},
+            summary=f"right on {counted} of {len(right) * n} corrupted images",
+        )
 
 
-def _corrupt(
-    row: Entry, rules: CorruptionSpec, found: dict[str, str], folder: Path, device: torch.device, code_digest: str
-) -> None:
-    clock = Clock(folder)
-    images, labels = evaluation_images(row, device)
-    model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    right = corrupted_columns(model, images, labels, row, rules, folder / "checkpoint.safetensors", clock)
-    clean = judge(model, images, labels, batch_size)
-    columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin, **right}
-    out = folder / "out"
-    out.mkdir(exist_ok=True)
-    pq.write_table(
-        pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "corrupted.parquet"
-    )
-    files.write_json(out / "corruptions.json", {"parameters": PARAMETERS, "versions": found})
-    finish(row, "corrupt", out, code_digest, clock)
-    counted = sum(int(column.sum()) for column in right.values())
-    print(f"{row.row}: right on {counted} of {len(right) * len(labels)} corrupted images")
+def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> dict[str, torch.Tensor]:
+    """The evidence by column, (n,) bool each; resumed after a kill."""
+    import torch
+    from safetensors.torch import load_file, save
 
+    from benchmark.data.corruptions import corrupt
+    from benchmark.verdicts.prediction import judge
 
-def corrupted_columns(
-    model: torch.nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    row: Entry,
-    rules: CorruptionSpec,
-    checkpoint: Path,
-    clock: Clock,
-) -> dict[str, torch.Tensor]:
-    """The evidence by column `corrupted <name> <severity>`, (n,) bool each: whether the model is right on that corrupted
-    copy of the image, a tie counting as wrong; resumes from `checkpoint`.
-    """
+    checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
     columns = load_file(checkpoint) if checkpoint.exists() else {}
     done = len(next(iter(columns.values()))) if columns else 0
     pixels = images.cpu().numpy()
@@ -79,14 +74,17 @@ def corrupted_columns(
         new = {}
         for name, severity in rules.cells:
             copies = torch.from_numpy(corrupt(pixels[chunk], places, name, severity, rules.seed)).to(images.device)
-            judged = judge(model, copies, labels[chunk], row.track.evaluation.batch_size)
+            judged = judge(subject.model, copies, subject.labels[chunk], subject.batch_size)
             new[f"corrupted {name} {severity}"] = judged.right.cpu()
         columns = {name: torch.cat([columns[name], right]) if columns else right for name, right in new.items()}
         files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
-        clock.lap()
-        print(f"{row.row}: corrupted {places.stop} of {len(images)} images", flush=True)
+        work.say(f"corrupted {places.stop} of {len(images)} images")
     return columns
 
 
-if __name__ == "__main__":
-    errors.run(lambda: corrupt_row(*sys.argv[1:]))
+def _rules(row: Row) -> CorruptionSpec:
+    assert row.track.corruptions is not None  # the stage applies
+    return row.track.corruptions
+
+
+stage = Corrupt()

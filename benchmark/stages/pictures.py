@@ -1,76 +1,78 @@
-"""Stage `pictures`: what one row's perturbations look like.
-
-`python -m benchmark.stages.pictures <track> <submission> <variant>`
-"""
+"""Stage `pictures`: what one row's perturbations look like (Debenedetti 2022, Figures 11 to 14)."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-
-from benchmark.analysis.grids import png
-from benchmark.analysis.perturbations import accumulated, grey, noise, perturbed, rescaled
-from benchmark.loading.rows import Entry, entry
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.loading.rows import Row
 from benchmark.results.pictures import Picture
-from benchmark.runtime import errors, files, scratch
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge, logits
+from benchmark.stages.base import Outcome, Work
+from benchmark.stages.evaluation import EvaluationStage, Subject
+
+if TYPE_CHECKING:
+    import torch
 
 
-def pictures_row(track: str, submission: str, variant: str) -> None:
-    """Writes work/<track>/<row>/pictures: a PNG a figure, pictures.json, and pictures.parquet, which says what PGD broke."""
-    row = entry(track, submission, variant)
-    rules = row.track.pictures
-    if rules is None:
-        raise BenchmarkError(f"track {track} declares no pictures")
-    device = set_up(run_settings().evaluate.device)
-    inputs = evaluation_inputs(row, "pictures", rules.model_dump())
-    with scratch.locked(f"{track}/{row.row}/pictures", inputs, row.folder / "pictures") as folder:
-        if folder is not None:
-            _draw(row, rules, folder, device, inputs["code"])
+class Pictures(EvaluationStage):
+    """A PNG a figure beside the Record, and the column `pictured <norm> <eps>`: what PGD broke counts as lost."""
+
+    name = "pictures"
+    order = 50
+    typical_seconds = 2
+
+    def applies(self, row: Row) -> bool:
+        return row.track.pictures is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"track {row.track.name} declares no pictures")
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        return {"pictures": _rules(row).model_dump(mode="json")}
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import torch
+
+        from benchmark.analysis.perturbations import perturbed
+        from benchmark.verdicts.prediction import judge
+
+        rules, model, labels = _rules(work.row), subject.model, subject.labels
+        clean = judge(model, subject.images, labels, subject.batch_size)
+        threat = ThreatModel(norm="Linf", eps=rules.eps)
+        shown = subject.images[: rules.images]
+        attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
+        after = judge(model, attacked, labels[: rules.images], subject.batch_size)
+        figures = [
+            _perturbations(rules, shown, attacked, labels.tolist(), after.prediction.tolist()),
+            *(_accumulated(work, subject, rules, radius) for radius in rules.radii),
+        ]
+        broken = torch.zeros_like(clean.right)
+        broken[: rules.images] = ~after.right
+        return Outcome(
+            columns={f"pictured {threat.norm} {threat.eps:g}": broken & clean.right},
+            fields={"pictures": [picture.model_dump(mode="json") for picture, _ in figures]},
+            published={f"pictures/{picture.file}": data for picture, data in figures},
+            summary=f"{len(figures)} pictures drawn",
+        )
 
 
-def _draw(row: Entry, rules: PicturesSpec, folder: Path, device: torch.device, code_digest: str) -> None:
-    clock, out = Clock(folder), folder / "out"
-    images, labels = evaluation_images(row, device)
-    model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    clean = judge(model, images, labels, batch_size)
-    threat = ThreatModel(norm="Linf", eps=rules.eps)
-    shown = images[: rules.images]
-    attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
-    after = judge(model, attacked, labels[: rules.images], batch_size)
-    figures = [
-        _perturbations(out, rules, shown, attacked, labels.tolist(), after.prediction.tolist()),
-        *(_accumulated(out, rules, model, row, radius, device) for radius in rules.radii),
-    ]
-    broken = torch.zeros_like(clean.right)
-    broken[: rules.images] = ~after.right
-    columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
-    columns[f"pictured {threat.norm} {threat.eps:g}"] = broken & clean.right
-    table = pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()})
-    out.mkdir(exist_ok=True)
-    pq.write_table(table, out / "pictures.parquet")
-    files.write_json(out / "pictures.json", [figure.model_dump() for figure in figures])
-    finish(row, "pictures", out, code_digest, clock)
-    print(f"{row.row}: {len(figures)} pictures drawn")
+def _rules(row: Row) -> PicturesSpec:
+    assert row.track.pictures is not None  # the stage applies
+    return row.track.pictures
 
 
-def _perturbations(out: Path, rules: PicturesSpec, shown, attacked, labels: list[int], said: list[int]) -> Picture:
+def _perturbations(
+    rules: PicturesSpec, shown: torch.Tensor, attacked: torch.Tensor, labels: list[int], said: list[int]
+) -> tuple[Picture, bytes]:
     """Figures 11 and 13: images, perturbations as grey values, images attacked."""
+    from benchmark.analysis.perturbations import grey, rescaled
+
     moved = grey(rescaled(attacked - shown, rules.eps))
     pairs = ", ".join(f"{label} ({answer})" for label, answer in zip(labels, said, strict=False))
     return _picture(
-        out,
         "perturbations",
         [shown, moved, attacked],
         title=f"Perturbations, Linf {rules.eps:g}",
@@ -81,16 +83,18 @@ def _perturbations(out: Path, rules: PicturesSpec, shown, attacked, labels: list
     )
 
 
-def _accumulated(out: Path, rules: PicturesSpec, model, row: Entry, radius: float, device: torch.device) -> Picture:
+def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: float) -> tuple[Picture, bytes]:
     """Figures 12 and 14: noise, and noise after PGD towards random classes."""
-    data, threat = row.track.data, ThreatModel(norm="L2", eps=radius)
-    starts, targets = (t.to(device) for t in noise(data.shape, data.classes, rules.images, rules.seed))
-    found = accumulated(model, starts, targets, threat, steps=rules.steps)
-    scores = logits(model, found, row.track.evaluation.batch_size).softmax(1)
+    from benchmark.analysis.perturbations import accumulated, noise
+    from benchmark.verdicts.prediction import logits
+
+    data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
+    starts, targets = (t.to(subject.device) for t in noise(data.shape, data.classes, rules.images, rules.seed))
+    found = accumulated(subject.model, starts, targets, threat, steps=rules.steps)
+    scores = logits(subject.model, found, subject.batch_size).softmax(1)
     sure = scores.gather(1, targets[:, None])[:, 0].tolist()
     pairs = ", ".join(f"{target} ({100 * share:.0f}%)" for target, share in zip(targets.tolist(), sure, strict=True))
     return _picture(
-        out,
         f"accumulated_{radius:g}".replace(".", "_").replace("-", "_").replace("+", "_"),
         [starts, found],
         title=f"Accumulated gradients, l2 {radius:g}",
@@ -100,11 +104,11 @@ def _accumulated(out: Path, rules: PicturesSpec, model, row: Entry, radius: floa
     )
 
 
-def _picture(out: Path, name: str, rows: list[torch.Tensor], **words: str) -> Picture:
+def _picture(name: str, rows: list[torch.Tensor], **words: str) -> tuple[Picture, bytes]:
+    from benchmark.analysis.grids import png
+
     data = png(rows)
-    files.write(out / f"{name}.png", data)
-    return Picture(file=f"{name}.png", sha256=files.sha256_bytes(data), **words)
+    return Picture(file=f"{name}.png", sha256=files.sha256_bytes(data), **words), data
 
 
-if __name__ == "__main__":
-    errors.run(lambda: pictures_row(*sys.argv[1:]))
+stage = Pictures()

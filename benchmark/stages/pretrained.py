@@ -1,74 +1,100 @@
-"""Stage `train` of a row with `weights`: takes over weights that were trained elsewhere, and trains nothing.
-
-`python -m benchmark.stages.pretrained <track> <submission> <variant>`
-"""
+"""Stage `pretrained` of a row with `weights`: takes over weights that were trained elsewhere, and trains nothing."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from safetensors.torch import save
-
-from benchmark.loading import methods
-from benchmark.loading.rows import Entry, entry
-from benchmark.runtime import errors, files, scratch
+from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.training import WeightsSpec
-from benchmark.stages.base import Clock, finish
+from benchmark.stages.base import Outcome, Stage, Work
 
 
-def pretrained_row(track: str, submission: str, variant: str) -> None:
-    """Writes work/<track>/<row>/train: model.safetensors, pretrained.json (sha256 of the weights as given).
+class Pretrained(Stage):
+    """model.safetensors, where later stages look for trained weights."""
 
-    Raises:
-        BenchmarkError: the file is missing or is not the one pinned, or the method cannot load it.
+    name = "pretrained"
+    order = 0
+    typical_seconds = 2
+
+    def applies(self, row: Row) -> bool:
+        return row.settings.weights is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"{row.name} is trained here; run `rvb stage train {row.name}`")
+
+    def folder(self, row: Row, name: str) -> Path:
+        return row.folder / "train"
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        given = _weights(row)
+        return [Path(given.path)] if given.path else []
+
+    def settings(self, row: Row, name: str) -> dict[str, Any]:
+        return {
+            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            **row.settings.model_dump(mode="json", include={"model", "weights"}),
+        }
+
+    def versions(self) -> dict[str, str]:
+        return {name: version(name) for name in ("torch", "timm", "robustbench")}
+
+    def execute(self, name: str, track: str, row_name: str) -> None:
+        from benchmark.loading.rows import load_row
+
+        row = load_row(track, row_name)
+        if self.applies(row):
+            _check(_weights(row), row)
+        super().execute(name, track, row_name)
+
+    def run(self, work: Work) -> Outcome:
+        from safetensors.torch import save
+
+        from benchmark.loading import methods
+        from benchmark.runtime import files
+        from benchmark.runtime.torch_setup import set_up
+
+        row, given = work.row, _weights(work.row)
+        set_up("cpu")
+        path = Path(given.path) if given.path else None
+        model = methods.pretrained(row.submission, row.variant, row.track, path)
+        weights = save({name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()})
+        digest = files.sha256_bytes(weights)
+        return Outcome(
+            fields={
+                "training": None,
+                "sha256": {"weights": digest, "weights as given": files.sha256_file(path) if path else digest},
+            },
+            files={"model.safetensors": weights},
+            summary=f"{sum(p.numel() for p in model.parameters()):,} parameters taken over, none trained",
+        )
+
+
+def _weights(row: Row) -> WeightsSpec:
+    assert row.settings.weights is not None  # the stage applies
+    return row.settings.weights
+
+
+def _check(given: WeightsSpec, row: Row) -> None:
     """
-    row = entry(track, submission, variant)
-    given = row.settings.weights
-    if given is None:
-        raise BenchmarkError(f"{row.row} is trained here; run `rvb stage train {row.row}`")
-    set_up("cpu")
-    inputs = {
-        "model": row.settings.model,
-        "data": row.track.data.model_dump(mode="json"),
-        "weights": given.model_dump(),
-        "file": _checked(given, row),
-        "code": files.sha256_files(row.code("train")),
-        "versions": {name: version(name) for name in ("torch", "timm", "robustbench")},
-    }
-    with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
-        if folder is not None:
-            _take_over(row, given, folder, inputs)
+    Raises:
+        BenchmarkError: the file is missing, or is not the one pinned.
+    """
+    from benchmark.runtime import files
 
-
-def _checked(given: WeightsSpec, row: Entry) -> str:
-    """sha256 of the file, "" where there is none."""
     if given.path is None:
-        return ""
+        return
     path = Path(given.path)
     if not path.is_file():
-        raise BenchmarkError(f"{row.row}: its weights {path} are missing; put the checkpoint there")
+        raise BenchmarkError(f"{row.name}: its weights {path} are missing; put the checkpoint there")
     digest = files.sha256_file(path)
     if given.sha256 not in (None, digest):
         raise BenchmarkError(
-            f"{row.row}: its weights {path} have sha256 {digest}, submission.yaml pins {given.sha256}; restore the file"
+            f"{row.name}: its weights {path} have sha256 {digest}, submission.yaml pins {given.sha256}; restore the file"
         )
-    return digest
 
 
-def _take_over(row: Entry, given: WeightsSpec, folder: Path, inputs: dict) -> None:
-    clock, out = Clock(folder), folder / "out"
-    path = Path(given.path) if given.path else None
-    model = methods.pretrained(row.submission, row.variant, row.track, path)
-    weights = save({name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()})
-    files.write(out / "model.safetensors", weights)
-    files.write_json(out / "pretrained.json", {"sha256": inputs["file"] or files.sha256_bytes(weights)})
-    finish(row, "train", out, inputs["code"], clock)
-    print(f"{row.row}: {sum(p.numel() for p in model.parameters()):,} parameters taken over, none trained")
-
-
-if __name__ == "__main__":
-    errors.run(lambda: pretrained_row(*sys.argv[1:]))
+stage = Pretrained()

@@ -1,231 +1,33 @@
-"""Stage `study`: one paper's table or figure. `python -m benchmark.stages.study <track> <submission> <study>`"""
+"""Stage `study`: one paper's table or figure, a grid of trainings."""
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
-from safetensors.torch import load_file, save
-
-from benchmark.loading import methods
-from benchmark.loading.rows import Entry, starts, study_folder
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images
-from benchmark.results.study import CellResult, Run, StudyResult
-from benchmark.runtime import errors, files, scratch
-from benchmark.runtime.environment import environment
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import WORK
-from benchmark.runtime.torch_setup import set_up
-from benchmark.specs.base import to_json
-from benchmark.specs.certificate import CertificateSpec
-from benchmark.specs.run import RunSettings
-from benchmark.specs.study import BUILTIN, MeasureSpec
-from benchmark.specs.submission import VariantOnTrack
-from benchmark.stages.certify import certified_radii
-from benchmark.stages.train import check_recipe, fit
-from benchmark.studies import grids, measures
-from benchmark.studies.grids import Grid, recipe
-from benchmark.studies.measures import Measured
+from benchmark.stages.base import code_digest, inputs_file
+from benchmark.studies import grids
 
 
-def run_study(track: str, submission: str, name: str) -> None:
-    """Writes work/<track>/studies/<submission>-<study>: study.json, verdicts.parquet, weights/.
+class StudyStage:
+    """work/<track>/studies/<submission>-<study>: study.json, verdicts.parquet, weights/. No row depends on it."""
 
-    Every (cell, seed) that is finished stays finished when the process is killed; training and attacks go on from their
-    own checkpoints. Seconds stand apart, in work/<track>/studies/times.
+    name = "study"
 
-    Raises:
-        BenchmarkError: a study that does not load, is of another track, or whose networks, recipes or measures do not
-            fit; all of these before anything is trained.
-    """
-    grid, settings = grids.load(submission, name), run_settings()
-    if grid.track.name != track:
-        raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
-    device = set_up(settings.evaluate.device)
-    measuring = _Measuring(grid, settings, _own_measures(grid), device)
-    _check(grid, measuring.own)
-    packages, left_out = measures.versions(grid.study.measures)
-    inputs = {
-        "cells": [[name, s.model_dump(mode="json", exclude={"adaptive"})] for name, s in grid.cells.items()],
-        "measures": [m.model_dump(mode="json") for m in grid.study.measures],
-        "images": grid.images,
-        "seeds": grid.study.seeds,
-        "evaluation": grid.track.evaluation.model_dump(),
-        "run": settings.model_dump(),
-        "data": files.read_json(WORK / track / "data" / "data.json"),
-        "starts": [_weights(start) for start in starts(grid)],
-        "code": files.sha256_files(grid.code()),
-        "torch": torch.__version__,
-        "packages": packages,
-        "left_out": left_out,
-    }
-    target = study_folder(track, grid.id)
-    with scratch.locked(f"{track}/studies/{grid.id}", inputs, target) as folder:
-        if folder is not None:
-            seconds = _run(measuring, folder, inputs)
-            files.put_folder(folder / "out", target)
-            files.write_json(target.parent / "times" / f"{grid.id}.json", seconds)
+    def execute(self, name: str, track: str, study: str) -> None:
+        """
+        Raises:
+            BenchmarkError: a study that does not load, is of another track, or does not fit its networks.
+        """
+        from benchmark.studies.running import run_study
+
+        submission, _, own_name = study.partition("-")
+        grid = grids.load(submission, own_name)
+        if grid.track.name != track:
+            raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
+        inputs = files.read_json(inputs_file(track, f"_studies/{study}", name))
+        if inputs["settings"] != grid.settings:
+            raise BenchmarkError(f"{grid.file} changed just now; run the same command again")
+        run_study(grid, inputs["settings"], code_digest(inputs))
 
 
-def _weights(start: Path) -> str:
-    """sha256 of the weights that cells start from."""
-    path = start / "model.safetensors"
-    if not path.exists():
-        raise BenchmarkError(f"{path} is missing; run `rvb repro` on its track to train that row")
-    return files.sha256_file(path)
-
-
-def _own_measures(grid: Grid) -> ModuleType | None:
-    asks = any(measure.measure not in BUILTIN for measure in grid.study.measures)
-    return methods.module(grid.submission.name, "measures") if asks else None
-
-
-def _check(grid: Grid, own: ModuleType | None) -> None:
-    """Builds each network and recipe once, so that the last of a hundred cells does not fail after hours."""
-    for cell, settings in grid.cells.items():
-        try:
-            methods.build_model(grid.submission, settings, grid.track)
-            check_recipe(recipe(settings))
-        except BenchmarkError as error:
-            raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
-    for measure in grid.study.measures:
-        if measure.measure not in BUILTIN:
-            function = getattr(own, measure.measure)
-            measures.check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}")
-
-
-def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """All cells and seeds that are not done yet, then the results in `folder`/out; the seconds that each took."""
-    grid, out = measuring.grid, folder / "out"
-    total = len(grid.cells) * len(grid.study.seeds)
-    runs: list[Run] = []
-    x: dict[str, Any] = {}
-    tables, seconds = [], []
-    for number, cell in enumerate(grid.cells):
-        for seed in grid.study.seeds:
-            place = folder / f"{number}-{seed}"
-            if not (place / "run.json").exists():
-                print(f"{grid.id}: {cell}, seed {seed}: training", flush=True)
-                _one(measuring, cell, seed, place, inputs["left_out"])
-            kept = files.read_json(place / "run.json")
-            runs.append(Run.model_validate(kept["run"]))
-            tables.append(pq.read_table(place / "verdicts.parquet"))
-            seconds.append({"cell": cell, "seed": seed, **kept["seconds"]})
-            for label, places in kept["x"].items():
-                if x.setdefault(label, places) != places:
-                    raise BenchmarkError(f"{grid.file}: the curve {label!r} has other places 'x' in cell {cell!r}")
-            numbers = ", ".join(f"{n} {v:.3f}" for n, v in runs[-1].values.items() if isinstance(v, float))
-            print(f"{grid.id}: {len(runs)} of {total}: {cell}, seed {seed}: {numbers}", flush=True)
-            files.write(out / "weights" / f"{place.name}.safetensors", (place / "model.safetensors").read_bytes())
-    pq.write_table(pa.concat_tables(tables), out / "verdicts.parquet")
-    result = StudyResult(
-        submission=grid.submission.name,
-        name=grid.name,
-        track=grid.track.name,
-        track_version=grid.track.version,
-        variant=grid.study.variant,
-        n=grid.images,
-        cells=tuple(
-            CellResult(**cell.model_dump(), settings=settings)
-            for cell, (_, settings) in zip(grid.study.grid(), inputs["cells"], strict=True)
-        ),
-        measures=grid.study.measures,
-        runs=tuple(runs),
-        x=x,
-        sha256={f"data {split}": digest for split, digest in inputs["data"]["sha256"].items()}
-        | {"code": inputs["code"], "verdicts": files.sha256_file(out / "verdicts.parquet")},
-        left_out=inputs["left_out"],
-        environment=environment() | inputs["packages"],
-    )
-    files.write(out / "study.json", to_json(result))
-    return seconds
-
-
-@dataclass(frozen=True)
-class _Measuring:
-    """A study with what it is measured by; `own` is the submission's measures.py."""
-
-    grid: Grid
-    settings: RunSettings
-    own: ModuleType | None
-    device: torch.device
-
-    def __call__(
-        self, measure: MeasureSpec, wanted: VariantOnTrack, model, images, labels, seed: int, folder: Path
-    ) -> Measured:
-        batch_size = self.grid.track.evaluation.batch_size
-        if measure.measure == "clean":
-            return measures.clean(model, images, labels, measure.label, batch_size)
-        if measure.attack:
-            return measures.attacked(
-                model, images, labels, measure, batch_size=batch_size,
-                checkpoint=folder / f"{measure.attack.id}.safetensors", engine=self.settings.evaluate.engine,
-            )  # fmt: skip
-        if measure.measure == "certified":
-            name, parameters = self.grid.certificate(wanted, measure)
-            spec = CertificateSpec(name=name, parameters=parameters)
-            radii = partial(certified_radii, spec=spec, batch_size=batch_size)
-            return measures.certified(model, images, labels, measure, batch_size, radii)
-        function: Callable = getattr(self.own, measure.measure)
-        return measures.own(function, model, images[: measure.images], labels[: measure.images], measure, seed)
-
-
-def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str]) -> None:
-    """Trains and measures one network; `folder`/run.json, written last, says that it is done."""
-    grid, wanted = measuring.grid, measuring.grid.cells[cell]
-    row = Entry(grid.track, grid.submission, grid.study.variant, wanted)
-    started, seconds = time.perf_counter(), {}
-    _train(row, measuring.settings, seed, folder)
-    seconds["training"] = round(time.perf_counter() - started, 2)
-    model = methods.build_model(grid.submission, wanted, grid.track)
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    model = model.to(measuring.device).eval().requires_grad_(False)
-    images, labels = (t[: grid.images] for t in evaluation_images(row, measuring.device))
-    found = Measured(columns={"image": torch.arange(len(labels)), "label": labels})
-    for measure in grid.study.measures:
-        if measure.label in left_out:
-            print(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}", flush=True)
-            continue
-        started = time.perf_counter()
-        part = measuring(measure, wanted, model, images, labels, seed, folder)
-        seconds[measure.label] = round(time.perf_counter() - started, 2)
-        found = Measured(found.values | part.values, found.x | part.x, found.columns | part.columns)
-    columns: dict[str, Any] = {"cell": [cell] * len(labels), "seed": [seed] * len(labels)}
-    columns |= {name: column.cpu().numpy() for name, column in found.columns.items()}
-    pq.write_table(pa.table(columns), folder / "verdicts.parquet")
-    run = Run(
-        cell=cell,
-        seed=seed,
-        training=files.read_json(folder / "training.json"),
-        parameters=sum(p.numel() for p in model.parameters()),
-        values=found.values,
-        weights=files.sha256_file(folder / "model.safetensors"),
-    )
-    files.write_json(folder / "run.json", {"run": run.model_dump(mode="json"), "x": found.x, "seconds": seconds})
-
-
-def _train(row: Entry, settings: RunSettings, seed: int, folder: Path) -> None:
-    """Writes model.safetensors and, after it, training.json, unless they are there."""
-    if (folder / "training.json").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = folder / "checkpoint.safetensors"
-    run = settings.train.model_copy(update={"seed": seed})
-    best, _, result = fit(row, run, checkpoint, lambda _: None)
-    files.write(folder / "model.safetensors", save(best))
-    files.write(folder / "training.json", to_json(result))
-    checkpoint.unlink()
-
-
-if __name__ == "__main__":
-    errors.run(lambda: run_study(*sys.argv[1:]))
+stage = StudyStage()

@@ -1,131 +1,83 @@
-"""Stage `train`: one row's weights. `python -m benchmark.stages.train <track> <submission> <variant>`"""
+"""Stage `train`: one row's weights, trained here."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from lightning_fabric import Fabric
-from safetensors.torch import save
-
-from benchmark.data.images import load_split
-from benchmark.loading import methods
-from benchmark.loading.rows import Entry, entry
+from benchmark.loading.components import recipe_files
+from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import start_from, tensors
-from benchmark.results.training import TrainingResult
-from benchmark.runtime import errors, files, scratch
-from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.runtime.torch_setup import set_up
-from benchmark.specs.base import to_json
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.run import TrainRun
-from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
-from benchmark.stages.base import Clock, finish
-from benchmark.training import overfitting, selection
-from benchmark.training.augment import Augment
-from benchmark.training.checkpoint import Progressed
-from benchmark.training.loop import train
-from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
-from benchmark.training.overfitting import Watch
+from benchmark.stages.base import Outcome, Stage, Work
+
+if TYPE_CHECKING:
+    from benchmark.training.checkpoint import Progressed
 
 
-def train_row(track: str, submission: str, variant: str) -> None:
-    """Writes work/<track>/<row>/train: model.safetensors, training.json, history.json."""
-    row, run = entry(track, submission, variant), run_settings().train
-    if row.settings.training is None:
-        raise BenchmarkError(f"{row.row} has weights that were trained elsewhere; run `rvb stage train {row.row}`")
-    set_up(run.device)
-    inputs = {
-        "settings": row.settings.model_dump(mode="json", include={"model", "training"}),
-        "run": run.model_dump(),
-        "data": files.read_json(row.data / "data.json"),
-        "start": files.sha256_file(start) if (start := _start(row)) and start.exists() else "",
-        "code": files.sha256_files(row.code("train")),
-        "torch": torch.__version__,
-    }
-    with scratch.locked(f"{track}/{row.row}/train", inputs, row.folder / "train") as folder:
-        if folder is not None:
-            _train(row, row.settings.training, run, folder, inputs["code"])
+class Train(Stage):
+    """model.safetensors and history.json; where a row is fine-tuned, from another row's weights."""
+
+    name = "train"
+    order = 0
+    typical_seconds = 15
+
+    def applies(self, row: Row) -> bool:
+        return row.settings.training is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(
+            f"{row.name} has weights that were trained elsewhere; run `rvb stage pretrained {row.name}`"
+        )
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        return [row.data, *([row.start] if row.start else [])]
+
+    def settings(self, row: Row, name: str) -> dict[str, Any]:
+        return {
+            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            "run": run_settings().train.model_dump(mode="json"),
+            **row.settings.model_dump(mode="json", include={"model", "training"}),
+        }
+
+    def components(self, row: Row, name: str) -> list[Path]:
+        return [row.method, *recipe_files(_recipe(row))]
+
+    def run(self, work: Work) -> Outcome:
+        from safetensors.torch import save
+
+        from benchmark.loading.fitting import fit
+        from benchmark.runtime import files
+        from benchmark.runtime.torch_setup import set_up
+
+        spec, run = _recipe(work.row), TrainRun.model_validate(work.settings["run"])
+        set_up(run.device)
+
+        def on_epoch(done: Progressed) -> None:
+            work.clock.lap()
+            if done.epoch % max(1, spec.epochs // 4) == 0:
+                work.say(f"epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}")
+
+        best, done, result = fit(work.row, run, work.scratch / "checkpoint.safetensors", on_epoch)
+        if done.epoch < spec.epochs:
+            patience = spec.selection.patience
+            work.say(f"stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {patience}")
+        if result.overfitting:
+            work.say(result.overfitting.words)
+        weights = save(best)
+        return Outcome(
+            fields={"training": result.model_dump(mode="json"), "sha256": {"weights": files.sha256_bytes(weights)}},
+            files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
+            summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",
+        )
 
 
-def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_digest: str) -> None:
-    clock, epochs = Clock(folder), spec.epochs
-
-    def on_epoch(done: Progressed) -> None:
-        clock.lap()
-        if done.epoch % max(1, epochs // 4) == 0:
-            print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
-
-    best, done, result = fit(row, run, folder / "checkpoint.safetensors", on_epoch)
-    out = folder / "out"
-    files.write(out / "model.safetensors", save(best))
-    files.write(out / "training.json", to_json(result))
-    files.write_json(out / "history.json", _history(done))
-    finish(row, "train", out, code_digest, clock)
-    if done.epoch < epochs:
-        patience = spec.selection.patience
-        print(f"{row.row}: stopped after epoch {done.epoch} of {epochs}, nothing better in {patience}")
-    print(f"{row.row}: {result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}")
-    if result.overfitting:
-        print(f"{row.row}: {result.overfitting.words}")
-
-
-def fit(
-    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
-) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
-    """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
-    spec, rules = row.settings.training, row.track.data
-    assert spec is not None  # both callers have looked
-    attack = _attack(spec.attack) if spec.attack else None
-    objective = _objective(spec, attack)
-    scored = selection.scored(
-        spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
-    )
-    watch = _watch(spec.attack, attack) if spec.attack and attack else None
-    torch.manual_seed(run.seed)
-    validation = tensors(load_split(row.data, "validation"))
-    model, start = methods.build_model(row.submission, row.settings, row.track), _start(row)
-    started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
-    best, done = train(
-        model,
-        objective,
-        spec,
-        tensors(load_split(row.data, "train")),
-        validation,
-        fabric=_fabric(run),
-        seed=run.seed,
-        checkpoint=checkpoint,
-        scored=scored,
-        augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
-        watch=watch,
-        on_epoch=on_epoch,
-    )
-    seen = watch.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if watch else None
-    result = TrainingResult(
-        epochs=done.epoch,
-        selected_epoch=done.best_epoch,
-        selected_by=scored.selected_by,
-        validation_score=done.best_score,
-        init_sha256=started,
-        overfitting=seen,
-        **run.model_dump(),
-    )
-    return best, done, result
-
-
-def check_recipe(spec: TrainingSpec) -> None:
-    """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
-    attacks = [_attack(attack) for attack in spec.attacks]
-    _objective(spec, attacks[0] if spec.attack else None)
-
-
-def _start(row: Entry) -> Path | None:
-    return row.source / "train" / "model.safetensors" if row.source else None
+def _recipe(row: Row) -> TrainingSpec:
+    assert row.settings.training is not None  # the stage applies
+    return row.settings.training
 
 
 def _history(done: Progressed) -> dict[str, list[float]]:
@@ -134,64 +86,4 @@ def _history(done: Progressed) -> dict[str, list[float]]:
     return {"loss": done.losses, "score": done.scores, **watched}
 
 
-def _fabric(run: TrainRun) -> Fabric:
-    try:
-        return Fabric(accelerator=run.device.split(":")[0], devices=1, precision=run.precision)  # type: ignore[arg-type]
-    except (ValueError, RuntimeError) as error:
-        raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
-
-
-def _objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
-    module = importlib.import_module(f"benchmark.training.{spec.objective}")
-    _check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
-    if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
-        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
-    return module.objective(attack, **spec.parameters)
-
-
-def _starts_at_random(spec: AttackSpec) -> bool:
-    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
-    default = known["random_start"].default if "random_start" in known else False
-    return bool(spec.parameters.get("random_start", default))
-
-
-def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:
-    probe = overfitting.probe(trained)
-    return Watch(attack, _attack(probe), probe)
-
-
-def _attack(spec: AttackSpec) -> TrainingAttack:
-    """The attack that training is handed: at `strength` of its radius, drawing from the running generator.
-
-    A `step_size` in pixels shrinks with the radius.
-    """
-    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
-    climbs = "loss" in inspect.signature(module.attack).parameters
-
-    def attack(model, images, labels, strength: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
-        if loss is not None and not climbs:
-            raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
-        given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
-        if "step_size" in given:
-            given["step_size"] = float(spec.parameters["step_size"]) * strength
-        threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
-        return module.attack(model, images, labels, threat, seed=None, **given)
-
-    return attack
-
-
-def _check_parameters(function: Callable, given: Mapping[str, object], where: str) -> None:
-    """A BenchmarkError for a parameter that `function` does not know or that is missing."""
-    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
-    for name in given:
-        if name not in known:
-            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in given:
-            raise BenchmarkError(f"{where}: the parameter {name!r} is missing")
-
-
-if __name__ == "__main__":
-    errors.run(lambda: train_row(*sys.argv[1:]))
+stage = Train()

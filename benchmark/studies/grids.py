@@ -10,8 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from benchmark.loading import submissions, tracks
-from benchmark.runtime import code
+from benchmark.loading.components import attack_file, certificate_file, recipe_files
+from benchmark.loading.rows import Row, initial_settings
+from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, explain, fields_at, near_miss
+from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study
 from benchmark.specs.submission import Submission, VariantOnTrack
@@ -41,26 +44,51 @@ class Grid:
     def images(self) -> int:
         return self.study.images or self.track.evaluation.images
 
-    def code(self) -> list[Path]:
-        """The project files that running it imports."""
-        package, folder = Path("benchmark"), submissions.FOLDER / self.submission.name
-        entries = {package / "stages" / "study.py", folder / "method.py"}
+    @property
+    def data(self) -> Path:
+        return WORK / self.track.name / "data"
+
+    @property
+    def folder(self) -> Path:
+        """Where its results stand."""
+        return WORK / self.track.name / "studies" / self.id
+
+    @property
+    def starts(self) -> list[Path]:
+        """The weights of other rows from which its cells start."""
+        rows = [Row(self.track, self.submission, self.study.variant, settings) for settings in self.cells.values()]
+        for row in rows:
+            initial_settings(row.settings, self.track.name, str(self.file))
+        return sorted({row.start for row in rows if row.start})
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings that its numbers depend on, as JSON values; its title, claims and figure only show them."""
+        return {
+            "data": self.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            "cells": [[name, s.model_dump(mode="json", exclude={"adaptive"})] for name, s in self.cells.items()],
+            "measures": [measure.model_dump(mode="json") for measure in self.study.measures],
+            "images": self.images,
+            "seeds": list(self.study.seeds),
+            "evaluation": self.track.evaluation.model_dump(mode="json"),
+            "run": run_settings().model_dump(mode="json"),
+        }
+
+    @property
+    def components(self) -> list[Path]:
+        """The files of code that its settings name."""
+        folder = submissions.FOLDER / self.submission.name
+        files = {folder / "method.py"}
         for settings in self.cells.values():
-            training = recipe(settings)
-            entries.add(package / "training" / f"{training.objective}.py")
-            attacks = {spec.attack for spec in training.attacks}
-            attacks |= {"pgd"} if training.attack else set()  # the probe for catastrophic overfitting
-            entries |= {package / "attacks" / f"{attack}.py" for attack in attacks}
+            files |= {*recipe_files(recipe(settings))}
         for measure in self.study.measures:
             if measure.attack:
-                entries.add(package / "attacks" / f"{measure.attack.attack}.py")
+                files.add(attack_file(measure.attack.attack))
             elif measure.measure == "certified":
-                entries |= {
-                    package / "certificates" / f"{self.certificate(m, measure)[0]}.py" for m in self.cells.values()
-                }
+                files |= {certificate_file(self.certificate(cell, measure)[0]) for cell in self.cells.values()}
             elif measure.measure not in BUILTIN:
-                entries.add(folder / "measures.py")
-        return code.closure(*sorted(entries))
+                files.add(folder / "measures.py")
+        return sorted(files)
 
     @staticmethod
     def certificate(settings: VariantOnTrack, measure: MeasureSpec) -> tuple[str, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from benchmark.loading.rows import study_folder
 from benchmark.results.study import PublishedStudy, StudyResult
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -19,7 +18,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
         BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
     """
     path, again = (
-        study_folder(grid.track.name, grid.id) / "study.json",
+        grid.folder / "study.json",
         f"run `rvb study {grid.submission.name} {grid.name}`",
     )
     if not path.exists():

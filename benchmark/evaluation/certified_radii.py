@@ -1,0 +1,39 @@
+"""A certificate, found by its name, asked about images."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.certificate import CertificateSpec
+
+
+def certificate_module(name: str) -> ModuleType:
+    """benchmark/certificates/<name>.py; a BenchmarkError when it is no certificate of models."""
+    module = importlib.import_module(f"benchmark.certificates.{name}")
+    missing = [entry for entry in ("certify", "guarantee", "float32_gap") if not hasattr(module, entry)]
+    if missing:
+        raise BenchmarkError(
+            f"benchmark/certificates/{name}.py certifies no models: it defines no {missing[0]}(); name another certificate"
+        )
+    return module
+
+
+def certified_radii(
+    model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
+) -> torch.Tensor:
+    """(n,) float64 l2 radii, batch by batch; a BenchmarkError for one that is negative or not finite."""
+    module = certificate_module(spec.name)
+    parts = [
+        module.certify(model, x, y, **spec.parameters)
+        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    ]
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        raise BenchmarkError(f"certificate {spec.name} returned a {type(parts[0]).__name__}, which certifies nothing")
+    radii = torch.cat(parts)
+    if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
+        raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")
+    return radii

@@ -1,0 +1,47 @@
+"""A suite of attacks, one after another, on one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmark.evaluation.run_attack import AttackState, Report, run_attack
+from benchmark.loading import methods
+from benchmark.specs.threat import AttackSpec
+from benchmark.verdicts.prediction import Judged
+
+
+def run_suite(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    specs: Sequence[AttackSpec],
+    *,
+    batch_size: int,
+    folder: Path,
+    engine: str,
+    report: Report,
+    owner: str | None = None,
+) -> Iterator[tuple[AttackSpec, AttackState, Judged]]:
+    """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
+
+    Attacks of a file of the submission `owner` are looked for there first; without one, none takes the place of
+    benchmark/attacks.
+    """
+    for spec in specs:
+        module = methods.attack(spec.attack, owner) if owner else None
+        state, after = run_attack(
+            model,
+            images,
+            labels,
+            spec,
+            batch_size=batch_size,
+            checkpoint=folder / f"{spec.id}.safetensors",
+            engine=engine,
+            report=report,
+            module=module,
+        )
+        yield spec, state, after

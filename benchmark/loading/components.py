@@ -1,0 +1,28 @@
+"""Which files of the benchmark a setting names: components are found by where they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmark.specs.training import TrainingSpec
+
+PACKAGE = Path("benchmark")
+PROBE = "pgd"  # for catastrophic overfitting, wherever training is against an attack
+
+
+def recipe_files(spec: TrainingSpec) -> list[Path]:
+    """The files of the objective and of the attacks that training by this recipe runs."""
+    attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
+    return [objective_file(spec.objective), *(attack_file(attack) for attack in sorted(attacks))]
+
+
+def objective_file(name: str) -> Path:
+    return PACKAGE / "training" / f"{name}.py"
+
+
+def attack_file(name: str) -> Path:
+    return PACKAGE / "attacks" / f"{name}.py"
+
+
+def certificate_file(name: str) -> Path:
+    return PACKAGE / "certificates" / f"{name}.py"

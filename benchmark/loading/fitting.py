@@ -1,0 +1,135 @@
+"""A row's settings to a trained network: its recipe's components found by name, its data read, the loop run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+
+from benchmark.data.images import load_split
+from benchmark.loading import methods
+from benchmark.loading.rows import Row
+from benchmark.loading.trained import start_from, tensors
+from benchmark.results.training import TrainingResult
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.run import TrainRun
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.training import TrainingSpec
+from benchmark.training import overfitting, selection
+from benchmark.training.augment import Augment
+from benchmark.training.checkpoint import Progressed
+from benchmark.training.loop import train
+from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
+from benchmark.training.overfitting import Watch
+
+
+def fit(
+    row: Row, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
+) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
+    """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
+    spec, rules = row.settings.training, row.track.data
+    assert spec is not None  # both callers have looked
+    attack = _attack(spec.attack) if spec.attack else None
+    objective = _objective(spec, attack)
+    scored = selection.scored(
+        spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
+    )
+    watch = _watch(spec.attack, attack) if spec.attack and attack else None
+    torch.manual_seed(run.seed)
+    validation = tensors(load_split(row.data, "validation"))
+    model, start = methods.build_model(row.submission, row.settings, row.track), row.start
+    started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
+    best, done = train(
+        model,
+        objective,
+        spec,
+        tensors(load_split(row.data, "train")),
+        validation,
+        fabric=_fabric(run),
+        seed=run.seed,
+        checkpoint=checkpoint,
+        scored=scored,
+        augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
+        watch=watch,
+        on_epoch=on_epoch,
+    )
+    seen = watch.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if watch else None
+    result = TrainingResult(
+        epochs=done.epoch,
+        selected_epoch=done.best_epoch,
+        selected_by=scored.selected_by,
+        validation_score=done.best_score,
+        init_sha256=started,
+        overfitting=seen,
+        **run.model_dump(),
+    )
+    return best, done, result
+
+
+def check_recipe(spec: TrainingSpec) -> None:
+    """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
+    attacks = [_attack(attack) for attack in spec.attacks]
+    _objective(spec, attacks[0] if spec.attack else None)
+
+
+def _fabric(run: TrainRun) -> Fabric:
+    try:
+        return Fabric(accelerator=run.device.split(":")[0], devices=1, precision=run.precision)  # type: ignore[arg-type]
+    except (ValueError, RuntimeError) as error:
+        raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
+
+
+def _objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
+    module = importlib.import_module(f"benchmark.training.{spec.objective}")
+    _check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
+        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
+    return module.objective(attack, **spec.parameters)
+
+
+def _starts_at_random(spec: AttackSpec) -> bool:
+    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
+    default = known["random_start"].default if "random_start" in known else False
+    return bool(spec.parameters.get("random_start", default))
+
+
+def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:
+    probe = overfitting.probe(trained)
+    return Watch(attack, _attack(probe), probe)
+
+
+def _attack(spec: AttackSpec) -> TrainingAttack:
+    """The attack that training is handed: at `strength` of its radius, drawing from the running generator.
+
+    A `step_size` in pixels shrinks with the radius.
+    """
+    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
+    climbs = "loss" in inspect.signature(module.attack).parameters
+
+    def attack(model, images, labels, strength: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
+        if loss is not None and not climbs:
+            raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
+        given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
+        if "step_size" in given:
+            given["step_size"] = float(spec.parameters["step_size"]) * strength
+        threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
+        return module.attack(model, images, labels, threat, seed=None, **given)
+
+    return attack
+
+
+def _check_parameters(function: Callable, given: Mapping[str, object], where: str) -> None:
+    """A BenchmarkError for a parameter that `function` does not know or that is missing."""
+    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
+    for name in given:
+        if name not in known:
+            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise BenchmarkError(f"{where}: the parameter {name!r} is missing")

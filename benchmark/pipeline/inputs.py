@@ -1,0 +1,77 @@
+"""What each stage's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track>`.
+
+DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on its own file:
+work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
+defaults, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a docstring or a
+setting of somebody else makes nothing stale.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmark.loading import tracks
+from benchmark.loading.rows import load_rows
+from benchmark.runtime import code, errors, files
+from benchmark.runtime.paths import WORK
+from benchmark.stages import catalogue, data
+from benchmark.stages.base import inputs_file
+from benchmark.studies import grids
+
+MAIN = Path("benchmark/stages/__main__.py")
+
+
+def folder(track: str) -> Path:
+    return WORK / track / "inputs"
+
+
+def write(track: str) -> None:
+    """Writes the inputs of every stage of a track, and removes those of stages that are gone.
+
+    Raises:
+        BenchmarkError: a submission, study or file of code that does not load.
+    """
+    wanted = {path: files.to_json(content) for path, content in contents(track).items()}
+    for path, text in wanted.items():
+        if not path.exists() or path.read_bytes() != text:
+            files.write(path, text)
+    for path in sorted(folder(track).rglob("*.json")):
+        if path not in wanted:
+            path.unlink()
+    for path in sorted(folder(track).glob("*")):
+        if path.is_dir() and not any(path.rglob("*.json")):
+            shutil.rmtree(path)
+
+
+def contents(track: str) -> dict[Path, dict[str, Any]]:
+    """Every file and what it should hold."""
+    rules, found = tracks.load(track), {}
+    found[inputs_file(track, "", "data")] = _inputs(
+        [MAIN, catalogue.stage_file("data"), *data.stage.components(rules)], data.stage.settings(rules), []
+    )
+    found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [])
+    for row in load_rows(track):
+        for one in catalogue.plan(row):
+            found[inputs_file(track, row.name, one.name)] = _inputs([MAIN, *one.entries], one.settings, list(one.reads))
+    for grid in grids.load_all():
+        if grid.track.name == track:
+            entries = [MAIN, catalogue.stage_file("study"), *grid.components]
+            found[inputs_file(track, f"_studies/{grid.id}", "study")] = _inputs(
+                entries, grid.settings, [grid.data, *grid.starts]
+            )
+    return found
+
+
+def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path]) -> dict[str, Any]:
+    return {
+        "code": code.digests(*entries),
+        "settings": settings,
+        "reads": [path.as_posix() for path in reads],
+    }
+
+
+if __name__ == "__main__":
+    errors.run(lambda: write(*sys.argv[1:]))

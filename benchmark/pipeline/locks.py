@@ -1,0 +1,72 @@
+"""DVC's lock files after a kill, and after stages that ran side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmark.pipeline.generate import FOLDER
+from benchmark.runtime.errors import BenchmarkError
+
+Report = Callable[[str], None]
+
+
+def mend_rwlock(report: Report) -> None:
+    """Removes the list of running commands that a killed dvc left cut short, when no dvc runs here.
+
+    Raises:
+        BenchmarkError: it is cut short and a dvc runs, with what to do.
+    """
+    path = Path(".dvc/tmp/rwlock")
+    try:
+        json.loads(path.read_text())
+    except FileNotFoundError:
+        return
+    except ValueError:
+        running = [p.pid for p in psutil.process_iter(["cmdline", "cwd"]) if _is_dvc_here(p.info)]
+        if running:
+            raise BenchmarkError(
+                f"{path} is cut short and dvc runs as process {running[0]}; wait for it or end it, then run this again"
+            ) from None
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
+
+
+def mend_locks(report: Report) -> bool:
+    """Removes lock files that a killed dvc left cut short; their stages come back from DVC's run-cache or run again."""
+    broken = [path for path in (Path("dvc.lock"), *FOLDER.rglob("dvc.lock")) if path.exists() and _is_cut(path)]
+    for path in broken:
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
+    return bool(broken)
+
+
+def _is_cut(lock: Path) -> bool:
+    try:
+        content = yaml.safe_load(lock.read_text())
+    except yaml.YAMLError:
+        return True
+    return not isinstance(content, dict) or "stages" not in content
+
+
+def _is_dvc_here(process: dict[str, Any]) -> bool:
+    words = [Path(word).name for word in process["cmdline"] or []]
+    return "dvc" in words[:4] and process["cwd"] == str(Path.cwd())
+
+
+def put_in_order(file: Path) -> None:
+    """Stages in a lock stand in the order of their dvc.yaml, as a serial run leaves them."""
+    from dvc.utils.serialize import dump_yaml, load_yaml
+
+    lock = file.with_name("dvc.lock")
+    if not lock.exists():
+        return
+    content = load_yaml(lock)
+    order = [name for name in yaml.safe_load(file.read_text())["stages"] if name in content["stages"]]
+    if list(content["stages"]) != order:
+        dump_yaml(lock, {**content, "stages": {name: content["stages"][name] for name in order}})

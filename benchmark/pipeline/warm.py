@@ -1,0 +1,135 @@
+"""A warm process: it has imported what stages need and forks once for each stage that DVC runs.
+
+It serves the processes of one folder through a Unix socket that only this user can open, and ends with the process that
+started it. A stage that is still running then goes on by itself, as one does whose DVC was killed: its lock is held, and
+the next run waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmark.runtime import errors
+from benchmark.runtime.warm_client import VARIABLE
+from benchmark.stages.__main__ import main
+
+# what most stages import, and is slow to
+PRELOADED = ("torch", "torchvision", "timm", "scipy.stats", "pyarrow.parquet", "lightning_fabric", "rich.console")
+
+
+@contextlib.contextmanager
+def warm_process() -> Iterator[dict[str, str]]:
+    """Starts one for the present folder; gives what the environment of commands needs to find it."""
+    with tempfile.TemporaryDirectory(prefix="rvb-") as home:
+        place = os.path.join(home, "socket")
+        ours, theirs = os.pipe()
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        server.bind(place)
+        server.listen(64)
+        process = _start(server, ours)
+        os.close(ours)
+        server.close()
+        try:
+            yield {VARIABLE: place}
+        finally:
+            os.close(theirs)
+            process.wait()
+
+
+def _start(server: socket.socket, parent: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "benchmark.pipeline.warm", str(server.fileno()), str(parent)]
+    return subprocess.Popen(command, pass_fds=[server.fileno(), parent])
+
+
+def serve(server: socket.socket, parent: int) -> None:
+    """Forks for each request until `parent`, the reading end of a pipe that the starting process holds open, ends."""
+    folder = str(Path.cwd())
+    for name in PRELOADED:
+        importlib.import_module(name)
+    running: dict[int, socket.socket] = {}
+    wakes, wake = socket.socketpair()
+    for end in (wakes, wake):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent does
+    signal.set_wakeup_fd(wake.fileno())
+    with selectors.DefaultSelector() as selector:
+        for watched in (server, parent, wakes):
+            selector.register(watched, selectors.EVENT_READ)
+        while True:
+            ready = {key.fileobj for key, _ in selector.select()}
+            if wakes in ready:
+                with contextlib.suppress(BlockingIOError):
+                    wakes.recv(4096)
+            _reap(running)
+            if server in ready:
+                _accept(server, folder, running)
+            if parent in ready:
+                return
+
+
+def _accept(server: socket.socket, folder: str, running: dict[int, socket.socket]) -> None:
+    connection, _ = server.accept()
+    request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    asked = json.loads(request)
+    if asked["folder"] != folder:
+        connection.sendall(b"elsewhere")
+        connection.close()
+    elif child := os.fork():
+        running[child] = connection
+    else:
+        _become(asked["arguments"], descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _become(arguments: list[str], descriptors: list[int]) -> None:
+    """In the fork: the stage, with the standard streams of the process that asked for it; does not return."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+    os.closerange(3, 1 << 16)
+    status = 1
+    try:
+        errors.run(lambda: main(*arguments))
+        status = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        elif not end.code:
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    """Tells those who wait for a fork how it ended."""
+    for child, connection in [*running.items()]:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(OSError):  # who asked may have been killed
+                connection.sendall(str(code if code >= 0 else 128 - code).encode())
+            running.pop(child).close()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
