@@ -59,18 +59,18 @@ def built_record(track: str, row: str) -> Record:
     return read_record(entry_of_row(track, row).folder / "record" / "record.json")
 
 
-def read_record(path: Path) -> Record:
-    """A Record.
+def read_record(path: Path, again: str = "delete it and run `rvb repro`") -> Record:
+    """A Record; `again` says what to do about a bad one.
 
     Raises:
         BenchmarkError: the file is missing, damaged, or no Record.
     """
     from benchmark.results.record import Record
 
-    content = files.read_json(path)
+    content = files.read_json(path, again)
     try:
         return Record.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise BenchmarkError(f"{path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`") from None
+        raise BenchmarkError(f"{path} is no record ({place}: {first['msg']}); {again}") from None
