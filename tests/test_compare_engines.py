@@ -8,10 +8,11 @@ from safetensors.torch import save_file
 from tiny_models import Linear, grey_images
 
 from benchmark.attacks import autoattack
-from benchmark.commands import compare_engines as stage
-from benchmark.commands import main
-from benchmark.commands.compare_engines import compare, compare_row
+from benchmark.commands import compare_engines as command
+from benchmark.commands.compare_engines import compare_row
 from benchmark.data.prepare import prepare
+from benchmark.evaluation import engine_comparison
+from benchmark.evaluation.engine_comparison import compare
 from benchmark.loading import methods, rows, submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
@@ -126,7 +127,7 @@ def trained(tmp_path, monkeypatch) -> str:
 
 
 def test_a_row_is_compared_under_each_autoattack_of_its_track(trained, monkeypatch) -> None:
-    monkeypatch.setattr(stage, "compare", lambda *arguments, **options: (arguments, options))
+    monkeypatch.setattr(engine_comparison, "compare", lambda *arguments, **options: (arguments, options))
     found = compare_row("digits", trained, 6, 9)
     specs = [arguments[3] for arguments, _ in found]
     assert [(s.attack, s.norm, s.eps, s.seed) for s in specs] == [
@@ -161,9 +162,9 @@ def test_the_command_prints_counts_times_and_each_disagreement(linear, monkeypat
     found = compare(model, images, labels, SPEC, batch_size=7)
     found.runs["reference"].seconds["square"], found.runs["fast"].seconds["square"] = 6.0, 1.5
     monkeypatch.setattr(
-        stage, "compare_row", lambda *arguments: [found] if arguments == ("digits", "A-b", None, 5) else []
+        command, "compare_row", lambda *arguments: [found] if arguments == ("digits", "A-b", None, 5) else []
     )
-    main.compare_engines("A-b", "digits", 0, 5)
+    command.compare_engines("A-b", "digits", 0, 5)
     printed = capsys.readouterr().out
     assert "A-b on digits, L2 3, seed 5" in printed
     square = next(line for line in printed.splitlines() if "square" in line)

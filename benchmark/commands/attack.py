@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
-from benchmark.loading.rows import entry_of_row
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images, trained_model
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
 from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.base import Frozen
-from benchmark.stages.attack import run_suite, suite_inputs
-from benchmark.stages.base import evaluation_inputs
-from benchmark.verdicts.prediction import judge
 
 
 class Trial(Frozen):
@@ -26,6 +25,26 @@ class Trial(Frozen):
     warnings: dict[str, list[str]]
 
 
+def attack(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
+    track: TrackOption = "digits",
+    engine: EngineOption = "",
+) -> None:
+    """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    trial = try_suite(track, row, suite, progress.print, checked_engine(engine))
+    table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
+    table.add_row("clean", "", f"{trial.clean} of {trial.n}")
+    for name, count in trial.standing.items():
+        parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
+        table.add_row(name, parts, f"{count} of {trial.n}")
+    console.print(table)
+    for name, found in trial.warnings.items():
+        for warning in found:
+            console.print(f"warning: {name}: {warning}")
+
+
 def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> Trial:
     """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
 
@@ -34,6 +53,14 @@ def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], 
     Raises:
         BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
+    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.loading.trained import evaluation_images, trained_model
+    from benchmark.runtime.torch_setup import set_up
+    from benchmark.stages.attack import run_suite, suite_inputs
+    from benchmark.stages.base import evaluation_inputs
+    from benchmark.verdicts.prediction import judge
+
     row = entry_of_row(track, name)
     suites = {**row.track.development, **row.suites}
     if suite not in suites:

@@ -5,20 +5,39 @@ from __future__ import annotations
 import importlib
 import time
 from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
-import pyarrow.parquet as pq
-import torch
+import typer
 from rich.console import Console
+from rich.table import Table
 
-from benchmark.audit import auditor
-from benchmark.loading import submissions
-from benchmark.loading.rows import Entry, entry_of_row
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images, trained_model
-from benchmark.results.certificate import AuditResult
+from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import set_up
-from benchmark.verdicts.prediction import judge
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmark.loading.rows import Entry
+    from benchmark.results.certificate import AuditResult
+
+
+def audit(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> for all its certified rows")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="Certified images to try, evenly spread; 0 for all.")] = 0,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts of each attack an image.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
+) -> None:
+    """Try hard to break a row's published certificates; exit status 1 if one breaks."""
+    for name in certified_rows(track, row):
+        result = audit_row(track, name, images or None, restarts, seed)
+        table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
+        for field, value in result.model_dump().items():
+            text = (
+                f"{value:.6f}" if isinstance(value, float) else ", ".join(value) if field == "attacks" else str(value)
+            )
+            table.add_row(field.replace("_", " "), text)
+        console.print(table)
 
 
 def certified_rows(track: str, name: str) -> list[str]:
@@ -27,6 +46,9 @@ def certified_rows(track: str, name: str) -> list[str]:
     Raises:
         BenchmarkError: there is none.
     """
+    from benchmark.loading import submissions
+    from benchmark.loading.rows import entry_of_row
+
     if "-" in name:
         rows = [entry_of_row(track, name)]
     else:
@@ -44,7 +66,16 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     Raises:
         BenchmarkError: no radii yet, radii of other images or weights, or a certificate that broke.
     """
-    row, console, started = entry_of_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
+    import torch
+
+    from benchmark.audit import auditor
+    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.loading.trained import evaluation_images, trained_model
+    from benchmark.runtime.torch_setup import set_up
+    from benchmark.verdicts.prediction import judge
+
+    row, progress, started = entry_of_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
     spec = row.settings.certificate
     assert spec is not None
     device = set_up(run_settings().evaluate.device)
@@ -56,7 +87,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
     def report(text: str) -> None:
-        console.print(f"{row.row}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
+        progress.print(f"{row.row}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
     return auditor.audit(
@@ -73,6 +104,9 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
 
 
 def _published(row: Entry) -> torch.Tensor:
+    import pyarrow.parquet as pq
+    import torch
+
     path = row.folder / "certify" / "radii.parquet"
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; run `rvb repro --track {row.track.name}` to certify the row")
@@ -81,6 +115,8 @@ def _published(row: Entry) -> torch.Tensor:
 
 def _check_fits(row: Entry, prediction: torch.Tensor, labels: torch.Tensor) -> None:
     """The radii were computed for these images and this network."""
+    import pyarrow.parquet as pq
+
     path = row.folder / "certify" / "radii.parquet"
     table = pq.read_table(path)
     same = all(

@@ -1,147 +1,29 @@
-"""Both AutoAttack engines on one trained row: `rvb compare-engines`. No stage of the pipeline, and writes nothing."""
+"""`rvb compare-engines`: both AutoAttack engines on one trained row. No stage of the pipeline, and writes nothing."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-import torch
+import typer
 from rich.console import Console
-from torch import nn
+from rich.table import Table
 
-from benchmark.attacks import autoattack
-from benchmark.loading.rows import entry_of_row
-from benchmark.loading.run_settings import run_settings
-from benchmark.loading.trained import evaluation_images, trained_model
+from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import set_up
-from benchmark.specs.threat import AttackSpec
-from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import judge
 
-Report = Callable[[str], None]
+if TYPE_CHECKING:
+    from benchmark.evaluation.engine_comparison import Comparison
 
 
-@dataclass
-class EngineRun:
-    """One engine's way through AutoAttack's components.
-
-    Per image, all (n,): `standing` bool, `margin` of the float32 model on the image that broke it (clean where none did),
-    `broke` the number of the component that did, -1 for none. By component: how many images stand after it, its seconds.
-    """
-
-    standing: torch.Tensor
-    margin: torch.Tensor
-    broke: torch.Tensor
-    remaining: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """An image that `engine` broke, with `component`, and the other engine did not; both margins."""
-
-    image: int
-    engine: str
-    component: str
-    margin: float
-    clean_margin: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Both engines under one attack's threat model; `runs` by engine. `clean` and the images counted."""
-
-    spec: AttackSpec
-    clean: torch.Tensor  # (n,) margins
-    runs: dict[str, EngineRun]
-
-    @property
-    def disagreements(self) -> list[Disagreement]:
-        one, other = (self.runs[engine].standing for engine in ("reference", "fast"))
-        found = []
-        for image in (one != other).nonzero()[:, 0].tolist():
-            engine = "fast" if one[image] else "reference"
-            run = self.runs[engine]
-            component = autoattack.components[int(run.broke[image])]
-            found.append(Disagreement(image, engine, component, float(run.margin[image]), float(self.clean[image])))
-        return found
-
-
-def compare(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    spec: AttackSpec,
-    *,
-    batch_size: int,
-    report: Report = lambda _: None,
-) -> Comparison:
-    """Runs both engines as the harness does, each component on the images still standing, the engines in turn.
-
-    Args:
-        images: (n, c, h, w) float32 in [0, 1].
-        spec: norm, radius in pixels and the seed of both engines.
-
-    Returns:
-        Verdicts that are this module's own: what an engine returns is put into the ball and judged again.
-    """
-    clean = judge(model, images, labels, batch_size)
-    runs = {
-        engine: EngineRun(clean.right.clone(), clean.margin.clone(), torch.full_like(labels, -1))
-        for engine in ("reference", "fast")
-    }
-    for number, component in enumerate(autoattack.components):
-        for engine, run in runs.items():
-            report(f"{spec.id}: {engine}: {component} on {int(run.standing.sum())} of {len(labels)} images")
-            started = _clock(images.device)
-            for index in run.standing.nonzero()[:, 0].split(batch_size):
-                _attack(model, images, labels, spec, engine, number, index, batch_size, run)
-            run.seconds[component] = _clock(images.device) - started
-            run.remaining[component] = int(run.standing.sum())
-    return Comparison(spec, clean.margin, runs)
-
-
-def _attack(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    spec: AttackSpec,
-    engine: str,
-    number: int,
-    index: torch.Tensor,
-    batch_size: int,
-    run: EngineRun,
+def compare_engines(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="The first so many evaluation images; 0 for all.")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of both engines (default: the track's).")] = None,
 ) -> None:
-    """One component on one batch, the images `index`; updates `run`."""
-    if not len(index):
-        return
-    x, y = images[index], labels[index]
-    found = autoattack.attack(
-        model,
-        x,
-        y,
-        spec.threat,
-        seed=spec.seed,
-        component=autoattack.components[number],
-        engine=engine,
-        indices=index.tolist(),
-        slots=batch_size,
-    )
-    judged = judge(model, into_ball(found, x, spec.threat, f"{spec.id} ({engine})"), y, len(index))
-    broken = index[~judged.right]
-    run.standing[broken], run.broke[broken] = False, number
-    run.margin[broken] = judged.margin[~judged.right]
-
-
-def _clock(device: torch.device) -> float:
-    """Seconds: the process's CPU time, which other work on the machine does not lengthen; the wall's on a GPU."""
-    if device.type == "cpu":
-        return time.process_time()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    """Run both AutoAttack engines on a row: verdicts, disagreements and times."""
+    for found in compare_row(track, row, images or None, seed):
+        print_comparison(found, f"{row} on {track}, {found.spec.threat.label}, seed {found.spec.seed}")
 
 
 def compare_row(track: str, name: str, count: int | None, seed: int | None) -> list[Comparison]:
@@ -154,7 +36,13 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
     Raises:
         BenchmarkError: unknown row, one not trained yet, more images than the track has, or a track without AutoAttack.
     """
-    row, console = entry_of_row(track, name), Console(stderr=True, soft_wrap=True)
+    from benchmark.evaluation import engine_comparison
+    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.loading.trained import evaluation_images, trained_model
+    from benchmark.runtime.torch_setup import set_up
+
+    row, progress = entry_of_row(track, name), Console(stderr=True, soft_wrap=True)
     specs = [spec for suite in row.track.suites.values() for spec in suite if spec.attack == "autoattack"]
     if not specs:
         raise BenchmarkError(f"track {track} runs no AutoAttack; there are no engines to compare")
@@ -165,10 +53,10 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
     images, labels = evaluation_images(row, device)
 
     def report(text: str) -> None:
-        console.print(f"{row.row}: {text}", highlight=False)
+        progress.print(f"{row.row}: {text}", highlight=False)
 
     return [
-        compare(
+        engine_comparison.compare(
             model,
             images[:count],
             labels[:count],
@@ -178,3 +66,30 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
         )
         for spec in specs
     ]
+
+
+def print_comparison(found: Comparison, title: str) -> None:
+    """Both engines, part by part, then each image on which they differ."""
+    reference, fast = found.runs["reference"], found.runs["fast"]
+    table = Table("after", "robust: reference", "fast", "seconds: reference", "fast", "ratio", title=title)
+    for name in fast.seconds:
+        times = reference.seconds[name], fast.seconds[name]
+        counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
+        table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
+    total = sum(reference.seconds.values()), sum(fast.seconds.values())
+    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
+    table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
+    console.print(table)
+    n, differing = len(found.clean), found.disagreements
+    console.print(
+        f"the same verdict on {n - len(differing)} of {n} images ({int((found.clean > 0).sum())} right when clean)"
+    )
+    for d in differing:
+        console.print(
+            f"image {d.image}: only the {d.engine} engine breaks it, with {d.component}: "
+            f"margin {d.margin:.3g} there, {d.clean_margin:.3g} clean"
+        )
+
+
+def _ratio(reference: float, fast: float) -> str:
+    return f"{reference / fast:.2f}" if min(reference, fast) > 0.005 else ""  # not of nothing

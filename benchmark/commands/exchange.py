@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from benchmark.commands.rows import built_record
+from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError, near_miss
-
-console = Console(highlight=False, soft_wrap=True)
-TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 
 
 def import_robustbench(
@@ -50,14 +48,5 @@ def export_robustbench(
         raise BenchmarkError(f"track {track} has no threat model {threat!r}{near_miss(threat, labels)}")
     smallest = {t.norm: t for t in reversed(rules.threats)}
     chosen = (labels[threat],) if threat else tuple(smallest.values())
-    for path in robustbench.export(record(track, row), rules, out, chosen):
+    for path in robustbench.export(built_record(track, row), rules, out, chosen):
         console.print(f"wrote {path}")
-
-
-def record(track: str, row: str):
-    """The Record of a row that was computed here."""
-    from benchmark.loading.rows import entry_of_row
-    from benchmark.results.record import Record
-    from benchmark.runtime import files
-
-    return Record.model_validate(files.read_json(entry_of_row(track, row).folder / "record" / "record.json"))

@@ -51,14 +51,14 @@ def write_json(path: Path, value: Any) -> None:
     write(path, to_json(value))
 
 
-def read_json(path: Path) -> Any:
-    """Raises BenchmarkError for a missing or damaged file."""
+def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
+    """Raises BenchmarkError for a missing or damaged file; `again` says what to do about a damaged one."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
         raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it") from None
     except ValueError as error:
-        raise BenchmarkError(f"{path} is no valid JSON ({error}); delete it and run `rvb repro`") from None
+        raise BenchmarkError(f"{path} is no valid JSON ({error}); {again}") from None
 
 
 def put_folder(built: Path, target: Path) -> None:

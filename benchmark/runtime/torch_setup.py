@@ -11,7 +11,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 def set_up(device: str) -> torch.device:
     """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one)."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -24,3 +24,8 @@ def set_up(device: str) -> torch.device:
         return torch.device(device)
     except RuntimeError:
         raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda or auto") from None
+
+
+def threads() -> int:
+    """How many threads a stage computes with."""
+    return int(os.environ.get("OMP_NUM_THREADS", "1"))

@@ -1,0 +1,76 @@
+"""Commands that look: `rvb list` and `rvb show`. torch is imported by the calls that need it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+
+from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+
+if TYPE_CHECKING:
+    from benchmark.results.record import Record
+
+
+def list_rows() -> None:
+    """List tracks, the rows that enter them, and the studies on them."""
+    from benchmark.loading import submissions, tracks
+    from benchmark.studies import grids
+
+    loaded = grids.load_all()
+    for name in tracks.names():
+        rows = submissions.rows(name)
+        console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
+        for submission, variant in rows:
+            console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
+        if not rows:
+            console.print("  no submission yet")
+        for grid in [grid for grid in loaded if grid.track.name == name]:
+            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source})")
+
+
+def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
+    """Print the numbers of one row."""
+    record = built_record(track, row)
+    table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
+    from benchmark.results.headline import headline
+
+    for name, p in headline(record).items():
+        table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
+    console.print(table)
+    for attack in record.attacks:
+        for warning in attack.warnings:
+            console.print(f"warning: {attack.id}: {warning}")
+    if record.training and record.training.overfitting and record.training.overfitting.found:
+        console.print(f"warning: training: {record.training.overfitting.words}")
+    for doubt in record.reliability.doubts if record.reliability else ():
+        console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
+
+
+def built_record(track: str, row: str) -> Record:
+    """The Record of a row that was computed here."""
+    from benchmark.loading.rows import entry_of_row
+
+    return read_record(entry_of_row(track, row).folder / "record" / "record.json")
+
+
+def read_record(path: Path, again: str = "delete it and run `rvb repro`") -> Record:
+    """A Record; `again` says what to do about a bad one.
+
+    Raises:
+        BenchmarkError: the file is missing, damaged, or no Record.
+    """
+    from benchmark.results.record import Record
+
+    content = files.read_json(path, again)
+    try:
+        return Record.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BenchmarkError(f"{path} is no record ({place}: {first['msg']}); {again}") from None

@@ -1,0 +1,24 @@
+"""What the commands share: the console they print on, and the options that several of them take."""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from benchmark.runtime.errors import BenchmarkError, near_miss
+
+console = Console(highlight=False, soft_wrap=True)
+TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
+
+
+def checked_engine(name: str) -> str:
+    """`name` itself; a BenchmarkError when it is given and no engine of AutoAttack."""
+    from benchmark.specs.threat import Engine
+
+    known = get_args(Engine)
+    if name and name not in known:
+        raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, known)}")
+    return name

@@ -1,0 +1,148 @@
+"""`rvb publish` and `rvb regress`: on files of Records that nothing was computed for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import tiny_record
+from tiny_linear_row import METHOD, SUBMISSION, TRACK
+from tiny_project import ROOT
+from typer.testing import CliRunner, Result
+
+from benchmark.commands.main import app
+from benchmark.specs.base import to_json
+
+ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
+PUBLISHED = Path("leaderboard/results/tiny")
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path, monkeypatch) -> None:
+    """A track of two rows, both built, as working directory."""
+    monkeypatch.chdir(tmp_path)
+    for row in ROWS:
+        put(row)
+        folder = Path("submissions") / row.partition("-")[0]
+        folder.mkdir(parents=True)
+        (folder / "method.py").write_text(METHOD)
+        (folder / "submission.yaml").write_text(SUBMISSION.replace("Tiny2026Linear", folder.name))
+    for path, text in (("benchmark/tracks/tiny.yaml", TRACK), ("pipelines/tiny/rows.json", json.dumps(ROWS))):
+        Path(path).parent.mkdir(parents=True)
+        Path(path).write_text(text)
+    for part in ("attacks", "training"):  # names in the files are looked up there
+        (Path("benchmark") / part).symlink_to(ROOT / "benchmark" / part)
+
+
+def put(row: str, *path: str | int, to: object = None) -> None:
+    """A built Record of `row`, with one value changed."""
+    record = tiny_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
+    file = built(row)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_json(record))
+
+
+def built(row: str) -> Path:
+    return Path("work/tiny") / row / "record" / "record.json"
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--track", "tiny"])
+
+
+def error(*arguments: str) -> str:
+    """The one line with which a command ends."""
+    result = rvb(*arguments)
+    assert result.exit_code == 1
+    message = str(result.exception)
+    assert "\n" not in message
+    return message
+
+
+def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_same() -> None:
+    assert rvb("publish", "--all").exit_code == 0
+    assert sorted(path.name for path in PUBLISHED.iterdir()) == [f"{row}.json" for row in ROWS] + ["machine.json"]
+    for row in ROWS:
+        assert (PUBLISHED / f"{row}.json").read_bytes() == built(row).read_bytes()
+    machines = json.loads((PUBLISHED / "machine.json").read_text())
+    assert set(machines) == {*ROWS}
+    assert set(machines[ROWS[0]]) == {"processor", "capability", "threads", "accelerator", "pyarrow"}
+    result = rvb("regress")
+    assert result.exit_code == 0
+    assert f"{ROWS[0]}: 19 of 19 numbers and facts are as published" in result.output
+    assert "2 rows are what was published" in result.output
+
+
+def test_nothing_is_published_where_a_row_is_missing() -> None:
+    built(ROWS[1]).unlink()
+    assert error("publish", "--all") == (
+        "not built yet: Tiny2026Other-small; run `rvb repro --track tiny`; nothing published"
+    )
+    built(ROWS[1]).write_text("{}")
+    assert "Tiny2026Other-small/record/record.json is no record (track: Field required)" in error("publish", "--all")
+    assert not PUBLISHED.exists()
+
+
+def test_one_row_keeps_the_machines_of_the_others() -> None:
+    rvb("publish", "--all")
+    there = json.loads((PUBLISHED / "machine.json").read_text())
+    there[ROWS[0]]["processor"] = there[ROWS[1]]["processor"] = "Other Chip"
+    (PUBLISHED / "machine.json").write_text(json.dumps(there))
+    assert rvb("publish", ROWS[0]).exit_code == 0
+    now = json.loads((PUBLISHED / "machine.json").read_text())
+    assert now[ROWS[0]]["processor"] != "Other Chip"
+    assert now[ROWS[1]] == there[ROWS[1]]
+    output = rvb("regress").output
+    assert f"{ROWS[0]} is compared within" not in output
+    assert f"{ROWS[1]} is compared within the allowance, since processor was Other Chip and is " in output
+
+
+def test_what_publish_cannot_make_sense_of_is_one_line() -> None:
+    assert error("publish") == "name what to publish: a row, <submission>-<variant>, or --all"
+    assert "leave out the row and --study" in error("publish", ROWS[0], "--all")
+    assert "did you mean 'tiny'" in str(CliRunner().invoke(app, ["publish", "--all", "--track", "tinny"]).exception)
+
+
+def test_a_flipped_image_fails_its_row_alone() -> None:
+    rvb("publish", "--all")
+    put(ROWS[0], "robust", 0, "accuracy", to=tiny_record.proportion(41))
+    assert error("regress") == (
+        "1 of 2 rows are not what was published: Tiny2026Linear-small; find out why, or publish them anew"
+    )
+    line = next(line for line in rvb("regress").output.splitlines() if "OUTSIDE" in line)
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == [
+        "robust Linf 0.15", "40 of 100", "41 of 100", "1", "0", "OUTSIDE"
+    ]  # fmt: skip
+    assert rvb("regress", ROWS[1]).exit_code == 0
+    assert "did you mean 'Tiny2026Other-small'" in error("regress", "Tiny2026Othr-small")
+
+
+def test_rows_that_are_missing_on_either_side() -> None:
+    rvb("publish", "--all")
+    by_hand = PUBLISHED / "Tiny2026Linear-large.json"
+    by_hand.write_bytes((PUBLISHED / f"{ROWS[0]}.json").read_bytes())
+    result = rvb("regress")
+    assert result.exit_code == 0, "rvb repro does not build it"
+    assert "Tiny2026Linear-large is published and not built here" in result.output
+    assert "not what was published: Tiny2026Linear-large" in error("regress", by_hand.stem), "it was asked for"
+    built(ROWS[0]).unlink()
+    (PUBLISHED / f"{ROWS[1]}.json").unlink()
+    output = rvb("regress").output
+    assert "Tiny2026Linear-small is published and not built; run `rvb repro`" in output
+    assert "Tiny2026Other-small is built and not published; run `rvb publish Tiny2026Other-small`" in output
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"track": 3}', "[]"])
+def test_damaged_files_are_one_line(content) -> None:
+    rvb("publish", "--all")
+    for name in (f"{ROWS[0]}.json", "machine.json"):
+        whole = (PUBLISHED / name).read_text()
+        (PUBLISHED / name).write_text(content)
+        message = error("regress", ROWS[0])
+        assert re.match(f"{PUBLISHED / name} (is no|holds no) ", message)
+        assert "bring it back with git, or " in message
+        (PUBLISHED / name).write_text(whole)
+    (PUBLISHED / f"{ROWS[0]}.json").write_text(content)
+    assert rvb("regress", ROWS[1]).exit_code == 0, "another row's damage"
