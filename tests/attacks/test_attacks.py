@@ -225,13 +225,6 @@ def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch)
         run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state")
 
 
-def test_unknown_attack_parameters_are_named(linear, tmp_path) -> None:
-    model, images, labels = linear
-    spec = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"stepps": 3})
-    with pytest.raises(BenchmarkError, match="stepps"):
-        run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state")
-
-
 def test_logits_that_are_not_finite_name_the_image() -> None:
     class Bad(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

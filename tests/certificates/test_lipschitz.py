@@ -12,7 +12,7 @@ from tiny_layers import LINEAR, draw
 from torch import nn
 
 from benchmark.certificates import lipschitz, unsound_paper_formula
-from benchmark.certificates.lipschitz import certify, float32_gap, lipschitz_constant
+from benchmark.certificates.lipschitz import certify, lipschitz_constant
 from benchmark.certificates.unsound_paper_formula import (
     UnsoundRadius,
     certvit_constant,
@@ -140,26 +140,6 @@ def test_without_a_linear_head_the_margin_pays_root_two() -> None:
     radii = certify(model, images, logits.argmax(1))
     assert (radii <= expected).all()
     assert (radii >= expected * (1 - 1e-5) - 1e-5).all()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_no_attack_breaks_an_image_inside_its_certified_radius(seed) -> None:
-    from benchmark.attacks import pgd
-    from benchmark.specs.threat import ThreatModel
-
-    model = transformer(seed)
-    images = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
-    labels = model(images).argmax(1)
-    radii = certify(model, images, labels)
-    assert (radii > 0).any()
-    found, allowed = float32_gap(model, images, labels)
-    assert 0 < found <= allowed < 0.1
-    for radius, image, label in zip(radii, images, labels, strict=True):
-        if radius > 0:
-            threat = ThreatModel(norm="L2", eps=float(radius))
-            start, target = image.repeat(4, 1, 1, 1), label.repeat(4)
-            found = pgd.attack(model, start, target, threat, seed=seed, steps=10, step_size=float(radius) / 4)
-            assert (model(found).argmax(1) == label).all()
 
 
 class Doubled(nn.Linear):

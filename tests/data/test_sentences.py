@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_sources import write_sentences
 
 from benchmark.data import prepare, sentences
 from benchmark.loading import tracks
@@ -17,9 +18,8 @@ def spec(folder: Path, shape: tuple[int, int, int] = (1, 4, 64)) -> DataSpec:
     return DataSpec(source="sentences", path=str(folder), validation=1, shape=shape, classes=2)
 
 
-def write(folder: Path, train: str, dev: str = "sentence\tlabel\nfine\t1\n") -> DataSpec:
-    (folder / "train.tsv").write_text(train)
-    (folder / "dev.tsv").write_text(dev)
+def write(folder: Path, train: str) -> DataSpec:
+    write_sentences(folder, train)
     return spec(folder)
 
 
@@ -65,11 +65,6 @@ def test_a_shape_that_is_no_sentence_is_refused(tmp_path, shape) -> None:
     write(tmp_path, "sentence\tlabel\nfine\t1\n")
     with pytest.raises(BenchmarkError, match="sentences need the shape"):
         sentences.read(spec(tmp_path, shape))
-
-
-def test_a_missing_file_says_where_to_put_it(tmp_path) -> None:
-    with pytest.raises(BenchmarkError, match=r"train\.tsv is missing; put train\.tsv and dev\.tsv"):
-        sentences.read(spec(tmp_path))
 
 
 def test_the_bundled_reviews_share_no_sentence_between_splits() -> None:

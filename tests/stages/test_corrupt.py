@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from encoded_images import encode
 from scipy.stats import binomtest
 from stage_imports import local_code, really_imported
 from tiny_colours import textures
 from tiny_project import ROOT, Project
 from tiny_record import proportion, record
+from tiny_sources import encode
 from torch import nn
 
 from benchmark.data.corruptions import corrupt
