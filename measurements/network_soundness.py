@@ -2,8 +2,9 @@
 
     python measurements/network_soundness.py 100000 [first seed]
 
-A network (tests/tiny_networks.py: depth 1 to 3, 1 to 8 heads, 2 to 65 tokens, norms 0.1 to 10, a third of them extreme) is
-one seed, the same whatever came before it, so that a run may be cut into pieces; every 20 networks print where they are.
+A network (tests/support/tiny_networks.py: depth 1 to 3, 1 to 8 heads, 2 to 65 tokens, norms 0.1 to 10, a third of them
+extreme) is one seed, the same whatever came before it, so that a run may be cut into pieces; every 20 networks print
+where they are.
 Two kinds of trial. Ball: a class is made the label by its bias, at one of three margins; up to 32 images are certified and
 each certified image's margin over every rival is descended in float64 inside its ball, box or no box; the label must stand.
 Plant: the head's biases are set so that
@@ -25,7 +26,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 warnings.simplefilter("ignore", FutureWarning)
 
 from tiny_networks import Draw, random_network

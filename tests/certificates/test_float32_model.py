@@ -1,0 +1,135 @@
+"""What the error analysis assumes of the network that runs is checked, not believed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny_certified import network
+from tiny_networks import random_network
+from torch import nn
+
+from benchmark.certificates import local
+from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.network_bound import checked_copy
+from benchmark.certificates.local import certified_at, certify, float32_gap
+from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
+
+
+def plain(*middle: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(Patchify(2), *middle, MeanPool(), NormalisedHead(4, 3)).eval().requires_grad_(False)
+
+
+IMAGES = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+LABELS = torch.zeros(6, dtype=torch.long)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_networks_of_another_precision_are_refused(dtype) -> None:
+    with pytest.raises(BenchmarkError, match="float32 networks"):
+        certify(plain().to(dtype), IMAGES, LABELS)
+
+
+def test_autocast_is_refused() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(BenchmarkError, match="outside autocast"):
+        certified_at(plain(), IMAGES, LABELS, 0.1)
+
+
+def test_convolutions_in_bfloat16_are_refused(monkeypatch) -> None:
+    reduced = SimpleNamespace(matmul=None, conv=SimpleNamespace(fp32_precision="bf16"))
+    monkeypatch.setattr(torch.backends, "mkldnn", reduced)
+    with pytest.raises(BenchmarkError, match="TF32"):
+        certify(plain(), IMAGES, LABELS)
+
+
+@pytest.mark.parametrize("norm", [LayerProject(1.0), nn.LayerNorm(4)])
+def test_nothing_is_certified_where_float32_overflows(norm) -> None:
+    """Squares of tokens of size 1e20 are infinite in float32, which then sees other tokens than float64."""
+    model = plain(nn.Linear(4, 4), norm)
+    model[1].weight.data *= 1e20
+    with pytest.raises(BenchmarkError, match="could overflow"):
+        certify(model, IMAGES, LABELS)
+    model = plain(*(nn.Linear(4, 4, bias=False) for _ in range(4)), norm)
+    for layer in model[1:5]:
+        layer.weight.data[:] = 1e6 * torch.eye(4)  # each below the limit, together 1e24
+    labels = model.double()(IMAGES.double()).argmax(1)
+    assert (certify(model.float(), IMAGES, labels) == 0).all()
+
+
+class OldTieRule(LayerProject):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.where(norms >= self.radius, x * (self.radius / norms.clamp(min=1e-30)), x)
+
+
+def test_a_token_on_the_ball_may_be_differentiated_from_either_side(monkeypatch) -> None:
+    """Up to torch 2.13 the derivative at the kink is the outside's, from 2.14 on the inside's."""
+    model = nn.Sequential(
+        Patchify(1), nn.Linear(1, 2), Positions(2, 2), LayerProject(1.0), MeanPool(), NormalisedHead(2, 2)
+    ).requires_grad_(False)
+    model[1].weight.data[:, 0], model[1].bias.data[:] = torch.tensor([0.6, 0.8]), 0.0
+    model[2].offset.data[:] = torch.tensor([[1.0, 0.0], [0.0, 0.5]])
+    model[5].raw.data[:] = torch.tensor([[-0.35, 1.0], [0.35, -1.0]])
+    image = torch.zeros(1, 1, 1, 2)
+    model[5].bias.data[:] = torch.tensor([0.2, 0.0])
+    moves = 0.5 * torch.randn(20000, 2, generator=torch.Generator().manual_seed(0))
+    for rule in (LayerProject.forward, OldTieRule.forward):
+        monkeypatch.setattr(LayerProject, "forward", rule)
+        radius = float(certify(model, image, torch.zeros(1, dtype=torch.long)))
+        assert radius > 0
+        inside = moves[moves.norm(dim=1) < radius].reshape(-1, 1, 1, 2)
+        assert len(inside) > 100
+        assert (model(inside).argmax(1) == 0).all()
+
+
+def test_bounds_that_leave_all_numbers_mean_not_certified() -> None:
+    torch.manual_seed(0)
+    blocks = [ResidualAttention(4, 2, qk_norm=30.0, vo_norm=30.0) for _ in range(12)]
+    assert not certified_at(plain(*blocks), IMAGES, LABELS, 1e6).any()
+
+
+def test_attention_too_wide_for_its_jacobian_is_certified_by_composing_alone(monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.certificates.bounds.attention.FORMED_SIDE", 10)
+    model, images, _ = random_network(3)
+    labels = model(images).argmax(1)
+    radii = certify(model, images, labels)
+    assert torch.equal(local.certified_at(model, images, labels, 0.0), radii >= 0)
+
+
+def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> None:
+    model = network(0)
+    images = torch.rand(10, 1, 4, 4)
+    labels = model(images).argmax(1)
+    found, allowed = float32_gap(model, images, labels)
+    assert 0 < found <= allowed < 1e-3
+    monkeypatch.setattr(
+        "benchmark.certificates.bounds.network_bound.Trace.composed", lambda *_, **__: torch.full((10, 4), 1e-9)
+    )
+    with pytest.raises(BenchmarkError, match="error analysis"):
+        float32_gap(model, images, labels)
+
+
+def test_reduced_precision_products_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    with pytest.raises(BenchmarkError, match="TF32"):
+        certify(network(0), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_no_layer_rounds_more_than_its_bound(seed, scale) -> None:
+    """Every float32 layer against its float64 copy on float32 inputs off the nominal ones."""
+    model = network(seed, scale=scale)
+    x = torch.rand(64, 1, 4, 4, generator=torch.Generator().manual_seed(seed)) * scale
+    for layer, exact in zip(model[:-1], checked_copy(model)[:-1], strict=True):
+        moved = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+        delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
+        step = exact_step(exact, x.double())
+        error = (layer(moved).double() - exact(moved.double())).flatten(1).norm(dim=1)
+        assert (error <= step.rounding(delta)).all(), type(layer).__name__
+        x = layer(x)

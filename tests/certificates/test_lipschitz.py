@@ -1,0 +1,249 @@
+"""Global Lipschitz certificates: constants against exact references and ascent, margins, refusals; and what is unsound."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from jacobian_ascent import ascend
+from pydantic import ValidationError
+from tiny_layers import LINEAR, draw
+from torch import nn
+
+from benchmark.certificates import lipschitz, unsound_paper_formula
+from benchmark.certificates.lipschitz import certify, lipschitz_constant
+from benchmark.certificates.unsound_paper_formula import (
+    UnsoundRadius,
+    certvit_constant,
+    certvit_radius,
+    specformer_constant,
+)
+from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
+from benchmark.layers.lipschitz import NormalisedHead, SLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.results.certificate import Certificate
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.stages.certify import certificate_module, certified_radii
+
+
+def transformer(seed: int, width: int = 8, attention: type[L2Attention] = L2Attention) -> nn.Sequential:
+    """CertViT's network on 4x4 images, with a projection in place of LayerNorm."""
+    torch.manual_seed(seed)
+    mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    return (
+        nn.Sequential(
+            Normalise(),
+            Patchify(2),
+            nn.Linear(4, width),
+            ClassToken(width),
+            Positions(5, width),
+            Residual(nn.Sequential(LayerProject(1.0), attention(width, 2))),
+            Residual(mlp),
+            TakeToken(),
+            nn.Linear(width, 3),
+        )
+        .eval()
+        .requires_grad_(False)
+    )
+
+
+@pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=lambda v: str(v))
+def test_linear_constants_are_above_the_exact_norm_and_close(layer, shape) -> None:
+    layer = layer.double().requires_grad_(False)
+    x = draw(2, *shape)
+    jacobian = torch.autograd.functional.jacobian(lambda y: layer(y[None])[0], x[0]).reshape(-1, x[0].numel())
+    exact = torch.linalg.matrix_norm(jacobian, ord=2)
+    found = lipschitz_constant(layer, x)
+    assert found >= exact
+    assert found <= exact * (1.35 if isinstance(layer, nn.Conv2d) else 1 + 1e-8)
+
+
+CURVED = [
+    (nn.ReLU(), (3, 4), 1.0),
+    (nn.GELU(), (3, 4), 1.0),
+    (nn.GELU("tanh"), (3, 4), 1.0),
+    (nn.LayerNorm(6, eps=1e-2), (3, 6), 1e-3),
+    (nn.LayerNorm(6, eps=1e-5), (6,), 1e-4),
+    (nn.LayerNorm(6, eps=1e-2, elementwise_affine=False), (2, 6), 1e-3),
+    (LayerProject(0.5), (3, 4), 0.3),
+    (SLLBlock(4, 6), (3, 4), 1.0),
+    (Residual(nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))), (3, 4), 1.0),
+    (Residual(L2Attention(4, 2)), (3, 4), 1.0),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape", "size"), CURVED, ids=lambda v: str(v).split("(")[0])
+def test_ascent_does_not_exceed_a_constant(layer, shape, size) -> None:
+    layer = layer.double().requires_grad_(False)
+    if isinstance(layer, nn.LayerNorm) and layer.weight is not None:
+        layer.weight.copy_(draw(6))
+    found = lipschitz_constant(layer, draw(1, *shape))
+    for seed in range(3):
+        best = ascend(lambda y: layer(y[None])[0], size * draw(*shape, seed=seed), 30, 0.1 * size)
+        assert best <= found
+    if not isinstance(layer, Residual):
+        assert best >= 0.5 * found
+
+
+def test_gelu_slopes_are_the_largest_rounded_up() -> None:
+    """The exact one is known; between the points of a fine grid a slope changes by at most step^2 / 8 times |f'''| < 3."""
+    exact = 0.5 * (1 + math.erf(1)) + math.sqrt(2) * math.exp(-1) / math.sqrt(2 * math.pi)
+    assert exact <= lipschitz.GELU_SLOPE["none"] <= exact + 1e-7
+    x = torch.arange(-8, 8, 1e-4, dtype=torch.float64, requires_grad=True)
+    for approximate, bound in lipschitz.GELU_SLOPE.items():
+        (slope,) = torch.autograd.grad(nn.functional.gelu(x, approximate=approximate).sum(), x)
+        assert slope.abs().max() + 1e-8 * 3 / 8 <= bound <= slope.abs().max() + 2e-7
+    assert exact > unsound_paper_formula.GELU_AS_PRINTED
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ascent_does_not_exceed_the_networks_constant(seed) -> None:
+    model = transformer(seed).double()
+    found = lipschitz_constant(model, draw(1, 1, 4, 4))
+    assert ascend(lambda x: model(x[None])[0], draw(1, 4, 4, seed=seed), 20, 0.1) <= found
+
+
+def test_the_certificate_of_a_linear_network_is_exact() -> None:
+    model = nn.Sequential(Normalise(0.5, 0.25), nn.Flatten(), nn.Linear(9, 4)).requires_grad_(False)
+    images = torch.rand(20, 1, 3, 3)
+    logits, weight = model(images).double(), 4 * model[-1].weight.double()
+    labels = logits.argmax(1)
+    margins = logits.gather(1, labels[:, None]) - logits
+    rows = (weight[labels][:, None] - weight[None]).norm(dim=-1)
+    exact = (margins / rows).scatter(1, labels[:, None], math.inf).amin(1)
+    radii = certify(model, images, labels)
+    assert radii.dtype == torch.float64
+    assert (radii <= exact).all()
+    assert (radii >= exact * (1 - 1e-5) - 1e-5 / rows[rows > 0].min()).all()
+    assert (certify(model, images, (labels + 1) % 4) == 0).all()
+    assert (certify(model, images, labels, largest=0.01) <= 0.01).all()
+    model[-1].weight.zero_()
+    model[-1].bias.zero_()
+    assert (certify(model, images, torch.zeros(20, dtype=torch.long)) == 0).all()  # a tie
+    model[-1].bias[0] = 1.0
+    certain = certify(model, images, torch.zeros(20, dtype=torch.long))  # nothing can change it
+    assert (certain > 5).all()
+    assert (certain <= 8).all()
+
+
+def test_without_a_linear_head_the_margin_pays_root_two() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.ReLU()).requires_grad_(False)
+    images = torch.rand(20, 1, 3, 3)
+    logits = model(images).double()
+    margin = logits.topk(2).values.diff(dim=1).abs()[:, 0]
+    expected = margin / (math.sqrt(2) * torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
+    radii = certify(model, images, logits.argmax(1))
+    assert (radii <= expected).all()
+    assert (radii >= expected * (1 - 1e-5) - 1e-5).all()
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+def with_hook() -> nn.Sequential:
+    model = transformer(0)
+    model[6].body[0].register_forward_hook(lambda _module, _inputs, output: 5 * output)
+    return model
+
+
+def with_replaced_forward() -> nn.Sequential:
+    model = transformer(0)
+    model[2].forward = lambda x: 7 * nn.functional.linear(x, model[2].weight)
+    return model
+
+
+def ending(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers, MeanPool(), NormalisedHead(4, 3)).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (ending(Patchify(2), ResidualAttention(4, 2, qk_norm=1.0, vo_norm=0.5)), "dot-product attention.*no global"),
+        (ending(Patchify(2), ReleasedL2Attention(4, 2)), "not Lipschitz"),
+        (ending(Patchify(2), Doubled(4, 4)), "layer Doubled"),
+        (ending(Patchify(2), Residual(nn.Dropout())), "layer Dropout"),
+        (ending(Patchify(2), nn.LayerNorm(4, eps=0.0)), "eps"),
+        (ending(nn.Conv2d(1, 1, 3, dilation=2, padding=2), Patchify(2)), "dilation"),
+        (
+            nn.Sequential(nn.Conv2d(1, 1, 2, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(25, 3)),
+            "circular",
+        ),
+        (ending(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), Patchify(2)), "padding mode"),
+        (nn.Sequential(Patchify(2), nn.Linear(4, 4)), "one row of logits"),
+        (with_hook(), "forward hook"),
+        (with_replaced_forward(), "forward"),
+        (nn.ModuleList([nn.Identity()]), "plain nn.Sequential"),
+    ],
+)
+def test_what_has_no_global_constant_is_refused_with_its_reason(model, reason) -> None:
+    with pytest.raises(BenchmarkError, match=reason):
+        certify(model, torch.rand(3, 1, 4, 4), torch.zeros(3, dtype=torch.long))
+
+
+def test_a_residual_does_not_broadcast() -> None:
+    with pytest.raises(ValueError, match="residual branch"):
+        Residual(MeanPool())(torch.rand(3, 3, 3))
+
+
+def test_the_papers_expression_lies_below_the_truth() -> None:
+    """LayerNorm as 1 and the squared power: CertViT's network constant is exceeded by one Jacobian."""
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.LayerNorm(4), L2Attention(4, 1))
+    model = nn.Sequential(nn.Linear(4, 4), Residual(body)).double().requires_grad_(False)
+    body[1].query.weight.copy_(3 * torch.eye(4))
+    x = draw(1, 3, 4) * 1e-2
+    found = ascend(lambda y: model(y[None])[0], x[0], 20, 1e-3)
+    assert found > certvit_constant(model, x).value
+    assert found <= lipschitz_constant(model, x)
+
+
+def test_the_released_norm_of_an_orthogonal_matrix_is_far_below_one() -> None:
+    orthogonal = nn.Linear(128, 128, bias=False).double().requires_grad_(False)
+    nn.init.orthogonal_(orthogonal.weight, generator=torch.Generator().manual_seed(0))
+    assert certvit_constant(orthogonal, draw(1, 128), released=True).value < 0.7
+    assert certvit_constant(orthogonal, draw(1, 128)).value >= 1
+
+
+def test_the_papers_radii_are_no_tensors_and_cannot_pass_for_certified() -> None:
+    model = transformer(0)
+    images = torch.rand(8, 1, 4, 4)
+    labels = model(images).argmax(1)
+    for released in (False, True):
+        radii = certvit_radius(model, images, labels, released=released)
+        assert type(radii) is UnsoundRadius
+        assert not isinstance(radii, torch.Tensor)
+        assert radii.value.shape == (8,)
+        assert (radii.value > 0).all()
+    with pytest.raises(BenchmarkError, match="Dropout"):
+        certvit_constant(nn.Sequential(nn.Dropout()), images)
+
+
+def test_specformers_theorem_fails_at_the_origin() -> None:
+    """METHODS' case: at X = 0 attention is P X W_V with P = 1/N, of norm ||W_V||; the expression goes to 0 with delta."""
+    w_q, w_k, w_v = draw(4, 4), draw(4, 4, seed=1), draw(4, 4, seed=2)
+    bound = specformer_constant(torch.zeros(1, 6, 4), w_q, w_k, w_v, 1e-3).value
+    assert bound.shape == (1,)
+    assert bound < torch.linalg.matrix_norm(w_v, ord=2)
+
+
+def test_no_stage_and_no_record_takes_an_unsound_formula(monkeypatch) -> None:
+    with pytest.raises(ValidationError, match="no bounds"):
+        CertificateSpec(name="unsound_paper_formula")
+    with pytest.raises(ValidationError, match="no bounds"):
+        Certificate.model_validate({"name": "unsound_paper_formula"})
+    for name in ("unsound_paper_formula", "smoothing"):
+        with pytest.raises(BenchmarkError, match=r"certifies no models: it defines no certify\(\)"):
+            certificate_module(name)
+    assert certificate_module("lipschitz") is lipschitz
+    images = torch.rand(2, 1, 4, 4)
+    monkeypatch.setattr(lipschitz, "certify", lambda model, x, y: certvit_radius(model, x, y))
+    with pytest.raises(BenchmarkError, match="returned a UnsoundRadius"):
+        certified_radii(transformer(0), images, torch.zeros(2, dtype=torch.long), CertificateSpec(name="lipschitz"), 2)

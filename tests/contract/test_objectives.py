@@ -1,0 +1,128 @@
+"""Every objective of benchmark/training gives the loop what benchmark/training/objective.py asks for."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import components
+import pytest
+import torch
+from tiny_models import grey_images
+from torch import nn
+
+from benchmark.attacks import fgsm
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.training import TrainingSpec
+from benchmark.stages.train import check_recipe
+
+PARAMETERS: dict[str, dict[str, Any]] = {  # those without a default
+    "margin": {"margin": 0.1, "temperature": 4.0},
+    "trades": {"beta": 6.0},
+}
+WHOLE_LABELS = ("margin",)  # refuse shares of classes
+OBJECTIVES = components.names("training", "objective")
+RANDOM_FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"random_start": True})
+
+
+def attack(model, images, labels, strength, loss=None, /):
+    threat = ThreatModel(norm="Linf", eps=0.1 * strength)
+    return fgsm.attack(model, images, labels, threat, seed=None, random_start=True, loss=loss)
+
+
+def given(name: str) -> dict[str, Any]:
+    function = components.module("training", name).objective
+    return components.parameters(
+        function, PARAMETERS.get(name, {}), (), "PARAMETERS of tests/contract/test_objectives.py"
+    )
+
+
+def objective(name: str):
+    return components.module("training", name).objective(attack, **given(name))
+
+
+def model() -> nn.Sequential:
+    """In training mode but for one part, with statistics that move in a training step and one frozen parameter."""
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4))
+    made.train()[0].eval()
+    made[3].bias.requires_grad_(False)
+    return made
+
+
+def flags(network: nn.Module) -> tuple[list[bool], list[bool]]:
+    return [part.training for part in network.modules()], [p.requires_grad for p in network.parameters()]
+
+
+IMAGES, LABELS = grey_images(), torch.arange(16) % 4
+SHARES = 0.7 * nn.functional.one_hot(LABELS, 4) + 0.3 / 4
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("labels", [LABELS, SHARES], ids=["whole labels", "shares of classes"])
+def test_a_loss_is_a_finite_number_with_a_gradient(name, strength, labels) -> None:
+    if labels is SHARES and name in WHOLE_LABELS:
+        with pytest.raises(BenchmarkError, match=rf"{name} objective needs whole labels; [^\n]+$"):
+            objective(name).loss(model(), IMAGES, labels, strength)
+        return
+    network, kept = model(), IMAGES.clone()
+    before = flags(network), {k: v.clone() for k, v in network.state_dict().items()}
+    loss = objective(name).loss(network, IMAGES, labels, strength)
+    assert loss.shape == ()
+    assert loss.dtype == torch.float32
+    assert math.isfinite(loss.item())
+    assert all(p.grad is None for p in network.parameters()), "what runs inside leaves no gradient"
+    assert flags(network) == before[0]
+    assert all(torch.equal(v, before[1][k]) for k, v in network.state_dict().items())
+    assert torch.equal(IMAGES, kept)
+    loss.backward()
+    learned = [p for p in network.parameters() if p.requires_grad]
+    assert all(torch.isfinite(p.grad).all() for p in learned)
+    assert any(p.grad.any() for p in learned)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_score_is_a_number_and_moves_nothing(name) -> None:
+    """The loop puts the model into training mode itself before each epoch; modes are its own matter."""
+    network = model()
+    before = flags(network)[1], {k: v.clone() for k, v in network.state_dict().items()}
+    found = objective(name)
+    assert isinstance(found.selected_by, str)
+    assert found.selected_by.startswith("validation")
+    score = found.score(network, IMAGES, LABELS)
+    assert isinstance(score, float)
+    assert math.isfinite(score)
+    assert flags(network)[1] == before[0]
+    assert all(torch.equal(v, before[1][k]) for k, v in network.state_dict().items())
+    assert all(p.grad is None for p in network.parameters())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_same_seed_gives_the_same_loss(name) -> None:
+    losses = []
+    for _ in range(2):
+        network = model()
+        torch.manual_seed(1)
+        losses.append(objective(name).loss(network, IMAGES, LABELS, 1.0))
+    assert torch.equal(*losses)
+
+
+def recipe(name: str, parameters: dict[str, Any]) -> TrainingSpec:
+    rules = {"epochs": 1, "batch_size": 1, "learning_rate": 1.0, "attack": RANDOM_FGSM}
+    return TrainingSpec(objective=name, parameters=parameters, **rules)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_unknown_and_missing_parameters_are_refused_in_one_line(name) -> None:
+    check_recipe(recipe(name, given(name)))
+    wrong = [({**given(name), "bettta": 6}, "bettta")]
+    signature = inspect.signature(components.module("training", name).objective).parameters
+    needed = [n for n, p in signature.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    wrong += [({k: v for k, v in given(name).items() if k != left_out}, left_out) for left_out in needed]
+    for parameters, named in wrong:
+        with pytest.raises(BenchmarkError, match=rf"{name}: .*{named}") as raised:
+            check_recipe(recipe(name, parameters))
+        assert "\n" not in str(raised.value)

@@ -1,0 +1,193 @@
+"""Readers on small files that the tests write, splits, hashes, and bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tiny_cifar import LABELS, PIXELS, write_cifar
+from tiny_sources import write_folder, write_mnist, write_parquet, write_svhn
+
+from benchmark.data.images import Images, evaluation_index, load_split
+from benchmark.data.prepare import prepare, read, split
+from benchmark.loading import tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
+
+
+def spec(**changes) -> DataSpec:
+    return DataSpec(**{"source": "digits", "validation": 5, "shape": (3, 32, 32), "classes": 10, **changes})
+
+
+def test_digits_are_the_real_ones_split_as_pinned(tmp_path) -> None:
+    track = tracks.load("digits")
+    assert set(track.data.sha256) == {"train", "validation", "test"}
+    assert prepare(track.data, tmp_path) == track.data.sha256
+    images = load_split(tmp_path, "test")
+    assert len(images) == 400
+    assert images.pixels.shape == (400, 1, 8, 8)
+    assert images.floats().min() == 0
+    assert images.floats().max() == 1
+    counts = np.bincount(images.labels)
+    assert counts.max() - counts.min() <= 2  # stratified
+
+
+def test_splits_are_disjoint_and_complete() -> None:
+    numbered = Images(np.arange(200, dtype=np.uint8).reshape(200, 1, 1, 1), np.arange(200) % 10)
+    parts = split(spec(validation=30, test=40), {"all": numbered})
+    values = [part.pixels.ravel() for part in parts.values()]
+    assert [len(v) for v in values] == [130, 30, 40]
+    assert sorted(np.concatenate(values)) == list(range(200))
+    again = split(spec(validation=30, test=40), {"all": numbered})
+    assert all(np.array_equal(parts[name].pixels, again[name].pixels) for name in parts)
+    other = split(spec(validation=30, test=40, seed=1), {"all": numbered})
+    assert not np.array_equal(parts["test"].pixels, other["test"].pixels)
+
+
+def test_evaluation_images_are_the_same_for_everyone() -> None:
+    assert evaluation_index(400, 100, 0).tolist() == evaluation_index(400, 100, 0).tolist()
+    assert len(set(evaluation_index(400, 100, 0))) == 100
+    with pytest.raises(BenchmarkError, match="asks for 500"):
+        evaluation_index(400, 500, 0)
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
+def test_cifar_archives(tmp_path, monkeypatch, kind) -> None:
+    write_cifar(tmp_path, monkeypatch, kind)
+    pools = read(spec(source="torchvision_archive", dataset=kind, path=str(tmp_path)))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
+    assert np.array_equal(pools["test"].labels, LABELS[14:])
+
+
+def test_a_corrupt_cifar_archive_is_one_line(tmp_path, monkeypatch) -> None:
+    write_cifar(tmp_path, monkeypatch, "cifar10")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
+    with pytest.raises(BenchmarkError, match="cifar10 archive"):
+        read(spec(source="torchvision_archive", dataset="cifar10", path=str(tmp_path)))
+
+
+def test_svhn_archive(tmp_path, monkeypatch) -> None:
+    write_svhn(tmp_path, monkeypatch)
+    pools = read(spec(source="torchvision_archive", dataset="svhn", path=str(tmp_path)))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
+    assert np.array_equal(pools["test"].labels, LABELS[14:])
+
+
+def test_mnist_archive(tmp_path) -> None:
+    write_mnist(tmp_path)
+    pools = read(spec(source="torchvision_archive", dataset="mnist", path=str(tmp_path), shape=(1, 28, 28)))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14, :1, :28, :28])
+    assert np.array_equal(pools["test"].labels, LABELS[:6])
+
+
+def test_unknown_archives_suggest_the_near_miss(tmp_path) -> None:
+    with pytest.raises(BenchmarkError, match="did you mean 'cifar10'"):
+        read(spec(source="torchvision_archive", dataset="cifar11", path=str(tmp_path)))
+
+
+def test_image_folder(tmp_path) -> None:
+    write_folder(tmp_path)
+    pools = read(spec(source="image_folder", path=str(tmp_path), classes=2))
+    assert np.array_equal(pools["train"].pixels[:3], PIXELS[:3])
+    assert pools["test"].labels.tolist() == [0, 0, 0, 1, 1, 1]
+    smaller = read(spec(source="image_folder", path=str(tmp_path), classes=2, shape=(1, 16, 16)))
+    assert smaller["train"].pixels.shape == (6, 1, 16, 16)
+
+
+def test_bad_image_folders(tmp_path) -> None:
+    write_folder(tmp_path)
+    broken = tmp_path / "train" / "cat" / "0.png"
+    broken.write_bytes(b"no image")
+    with pytest.raises(
+        BenchmarkError, match=rf"0\.png does not open as an image \(sha256 {hashlib.sha256(b'no image').hexdigest()}"
+    ):
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))
+    (tmp_path / "train" / "zebra").mkdir()
+    with pytest.raises(BenchmarkError, match="'zebra' stands in only one"):
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))
+
+
+def test_hugging_face_parquet(tmp_path) -> None:
+    write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
+    write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
+    write_parquet(tmp_path / "test.parquet", slice(14, 20), "image", "fine_label")
+    pools = read(spec(source="parquet", path=str(tmp_path)))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
+    assert np.array_equal(pools["test"].labels, LABELS[14:])
+
+
+def test_bad_parquet_is_one_line_with_its_hash(tmp_path) -> None:
+    (tmp_path / "train.parquet").write_bytes(b"cut short")
+    with pytest.raises(BenchmarkError, match=hashlib.sha256(b"cut short").hexdigest()):
+        read(spec(source="parquet", path=str(tmp_path)))
+    pq.write_table(pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]}), tmp_path / "train.parquet")
+    with pytest.raises(BenchmarkError, match="row 0 does not decode"):
+        read(spec(source="parquet", path=str(tmp_path)))
+    pq.write_table(pa.table({"pixels": [1]}), tmp_path / "train.parquet")
+    with pytest.raises(BenchmarkError, match="no column img or image; it has pixels"):
+        read(spec(source="parquet", path=str(tmp_path)))
+
+
+def test_real_cifar10_parquet_where_it_is_at_hand() -> None:
+    path = Path("../shared/data/cifar10-jpeg")
+    if not (path / "test.parquet").exists():
+        pytest.skip("no ../shared/data/cifar10-jpeg on this machine")
+    from benchmark.data import parquet
+
+    images = parquet._read(path, ("test",), spec(source="parquet", path=str(path)))
+    assert images.pixels.shape == (10000, 3, 32, 32)
+    assert np.bincount(images.labels).tolist() == [1000] * 10
+
+
+def test_the_jpeg_track_says_what_its_images_are() -> None:
+    track = tracks.load("cifar10_jpeg")
+    assert "Real CIFAR-10 images re-encoded as JPEG" in track.description
+    assert "re-encoded as JPEG" in track.title
+    assert track.evaluation.images == 1000
+    assert {threat.eps for threat in track.threats} <= {*track.certified_radii}
+    listed = subprocess.run(["git", "ls-files", track.data.path], capture_output=True, text=True)
+    assert not listed.stdout, "the repository holds no image of this track"
+
+
+@pytest.mark.slow
+def test_the_jpeg_track_where_its_images_are_at_hand(tmp_path) -> None:
+    track = tracks.load("cifar10_jpeg")
+    if not (Path(track.data.path) / "train.parquet").exists():
+        pytest.skip(f"no {track.data.path} in this checkout")
+    assert prepare(track.data, tmp_path) == track.data.sha256
+
+
+def test_a_wrong_pin_shows_both_hashes(tmp_path) -> None:
+    track = tracks.load("digits")
+    wrong = track.data.model_copy(update={"sha256": {"test": "0" * 64}})
+    with pytest.raises(BenchmarkError, match=f"{track.data.sha256['test']}, the track pins {'0' * 64}"):
+        prepare(wrong, tmp_path)
+
+
+def test_damaged_prepared_data(tmp_path) -> None:
+    prepare(tracks.load("digits").data, tmp_path)
+    path = tmp_path / "train.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BenchmarkError, match=r"damaged \(sha256"):
+        load_split(tmp_path, "train")
+    path.unlink()
+    with pytest.raises(BenchmarkError, match="is missing"):
+        load_split(tmp_path, "train")
+
+
+def test_labels_and_shapes_that_do_not_fit_the_track() -> None:
+    with pytest.raises(BenchmarkError, match="images are 1x8x8"):
+        read(spec(test=5))
+    with pytest.raises(BenchmarkError, match=r"outside 0\.\.4"):
+        read(spec(shape=(1, 8, 8), classes=5, test=5))
+    with pytest.raises(BenchmarkError, match="no test split of its own"):
+        split(spec(), {"all": Images(PIXELS, LABELS)})
+    with pytest.raises(BenchmarkError, match="cannot hold 500"):
+        split(spec(test=500), {"all": Images(PIXELS, LABELS)})
+    with pytest.raises(BenchmarkError, match="unknown data source 'digit'; did you mean 'digits'"):
+        read(spec(source="digit"))

@@ -1,0 +1,257 @@
+"""The rendered site: its pages say what the records say, escaped, without network."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save
+from tiny_record import proportion, record
+
+from benchmark.loading import tracks
+from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
+from leaderboard import build
+from leaderboard.rank import columns, heads, rank
+
+
+def reliability(doubtful: int = 0) -> dict:
+    signals = [
+        {"name": f"sign <{i}>", "measured": f"{i} & more", "sound": i >= doubtful, "explanation": f"why {i}"}
+        for i in range(3)
+    ]
+    steps = [{"steps": k, "margin": m, "accuracy": a} for k, m, a in ((0, 2.0, 0.9), (10, 0.5, 0.6), (100, -0.2, 0.5))]
+    radii = [{"eps": e, "accuracy": a} for e, a in ((0.15, 0.5), (0.4, 0.1), (1.0, 0.0))]
+    gradients = {"images": 97, "zeros": 0, "quantiles": [(0.0, 0.5), (0.5, 1.5), (1.0, 4.0)]}
+    threat = {"norm": "Linf", "eps": 0.15}
+    return {"threat": threat, "signals": signals, "gradients": gradients, "steps": steps, "radii": radii}
+
+
+OVERFITTED = {
+    "found": True, "epochs": [7, 8], "trained": 0.9, "pgd": 0.1, "gap": 0.3, "images": 100,
+    "probe": {"attack": "pgd", "norm": "Linf", "eps": 0.15, "parameters": {"steps": 10, "step_size": 0.04}},
+}  # fmt: skip
+
+
+def judged(name: str, found: dict | None, overfitting: dict | None = None) -> Record:
+    made = record(name, 40, 30).model_dump() | {"reliability": found}
+    made["training"] |= {"overfitting": overfitting}
+    return Record.model_validate(made)
+
+
+@pytest.fixture
+def rendered(tmp_path) -> Path:
+    """A site of three rows: one in doubt, one without, one whose attacks were not judged."""
+    records = [
+        judged("Doubtful", reliability(2), OVERFITTED),
+        judged("Sound", reliability(), OVERFITTED | {"found": False, "epochs": []}),
+        judged("Unjudged", None),
+    ]
+    for made in records:
+        folder = tmp_path / made.row / "record"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(made.model_dump_json())
+        pq.write_table(
+            pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]}),
+            folder / "evidence.parquet",
+        )
+        (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
+    track = tracks.load("digits")
+    build.render(tmp_path / "site", track, rank(records, track), tmp_path)
+    return tmp_path / "site"
+
+
+def board_cell(index: str, row: str) -> str:
+    """The cell of trust of a row, which says its doubts too."""
+    found = re.search(rf'data-row="{row}".*?(<td class="first">rebuilt.*?</td>)', index, re.S)
+    assert found
+    return found[1]
+
+
+def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
+    index = (rendered / "index.html").read_text()
+    assert "⚠ doubts: 2 of 3" in board_cell(index, "Doubtful-v")
+    assert 'title="in doubt: sign &lt;0&gt;; sign &lt;1&gt;"' in board_cell(index, "Doubtful-v")
+    assert 'href="models/Doubtful-v/index.html#attacks-trusted"' in board_cell(index, "Doubtful-v")
+    assert ">no doubts</small>" in board_cell(index, "Sound-v")
+    assert ">doubts: –</small>" in board_cell(index, "Unjudged-v")
+    assert "<dt>doubts</dt>" in index
+
+
+def test_the_models_page_explains_each_doubt_and_draws_the_curves(rendered) -> None:
+    pages = {
+        name: (rendered / "models" / f"{name}-v" / "index.html").read_text()
+        for name in ("Doubtful", "Sound", "Unjudged")
+    }
+    assert "Not without doubt" in pages["Doubtful"]
+    assert pages["Doubtful"].count("⚠ doubtful") == 2
+    for i, shown in enumerate((True, True, False)):
+        assert (f"why {i}" in pages["Doubtful"]) is shown
+        assert f"why {i}" not in pages["Sound"]
+    assert "No sign against them" in pages["Sound"]
+    assert pages["Sound"].count("<td>sound</td>") == 3
+    assert "sign &lt;0&gt;" in pages["Sound"]
+    assert pages["Sound"].count("<svg") == 2
+    assert "0.5 (least), 1.5 (50% lie below), 4 (greatest)" in pages["Sound"]
+    assert "Can the attacks be trusted?" not in pages["Unjudged"]
+    assert "<svg" not in pages["Unjudged"]
+
+
+def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
+    pages = [
+        (rendered / "models" / f"{name}-v" / "index.html").read_text() for name in ("Doubtful", "Sound", "Unjudged")
+    ]
+    assert "<strong>Catastrophic overfitting</strong> in epochs 7, 8: PGD broke more than 30% of" in pages[0]
+    assert "No catastrophic overfitting seen." in pages[1]
+    for page in pages[:2]:
+        assert (
+            "90.0% of 100 validation images withstood the attack trained on, 10.0% also PGD (10 steps, Linf 0.15)"
+            in page
+        )
+    assert "overfitting" not in pages[2].partition("Provenance")[2].partition("<details>")[0]
+
+
+def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
+    track = tracks.load("digits")
+    rows = rank(
+        [record("B", 40, 10), record("A", 40, 30), record("C", 70, 0, certified=60), record("D", 10, 90)], track
+    )
+    assert [(row.rank, row.record.submission) for row in rows] == [(1, "C"), (2, "A"), (2, "B"), (4, "D")]
+    names = columns(track)
+    assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
+    assert rows[1].cells[names.index("certified L2 0.1")] is None
+    assert len(rows[0].cells) == len(names)
+
+
+def test_columns_stand_in_groups() -> None:
+    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
+    assert found == [
+        ("clean", [""]),
+        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
+        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+    ]
+
+
+def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
+    """The smoothed version is another classifier: a higher number of it does not lift the model."""
+    track = tracks.load("digits")
+    rows = rank([record("A", 40, 10, smoothed=10), record("B", 40, 10, smoothed=90)], track)
+    assert [(row.rank, row.record.submission) for row in rows] == [(1, "A"), (1, "B")]
+    names = columns(track)
+    assert names[-3:] == ["smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5"]
+    assert rows[1].cells[names.index("smoothed L2 0.1")] == Proportion(**proportion(90))
+    assert rows[1].cells[names.index("certified L2 0.1")] is None
+    assert build.metrics(rows)["B-v"]["smoothed L2 0.1"] == 0.9
+    assert columns(track.model_copy(update={"smoothing": None})) == names[:-3]
+
+
+def test_order_does_not_depend_on_the_order_given() -> None:
+    track = tracks.load("digits")
+    records = [record(name, 50, 50) for name in "CAB"]
+    assert rank(records, track) == rank(records[::-1], track)
+
+
+def test_a_missing_or_damaged_record_is_one_line(tmp_path) -> None:
+    with pytest.raises(SystemExit, match=r"record\.json is missing"):
+        build.read_record(tmp_path / "record.json")
+    (tmp_path / "record.json").write_text('{"track": "digits"}')
+    with pytest.raises(SystemExit, match="is no record"):
+        build.read_record(tmp_path / "record.json")
+
+
+def test_numbers_lacking_are_empty_not_zero() -> None:
+    track = tracks.load("digits")
+    rows = rank([record("A", 40, 30)], track)
+    line = build.table(rows, track).splitlines()[1]
+    assert line == "A-v,0.97,0.4,0.3,0.0,,,,,,"
+    assert "certified L2 0.1" not in build.metrics(rows)["A-v"]
+
+
+@pytest.mark.slow
+def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
+    """Rebuilds the site of a finished project with a hostile title."""
+    root = built.root
+    path = root / "work/tiny/Tiny2026Net-small/record/record.json"
+    content = json.loads(path.read_text())
+    content["title"] = "<script>alert(1)</script> & Co"
+    path.chmod(0o644)
+    path.write_text(json.dumps(content))
+    shutil.rmtree(root / "work/tiny/site")
+    built.run("leaderboard.build", "tiny")
+    site = root / "work/tiny/site"
+    pages = [site / "index.html", *site.glob("models/*/index.html")]
+    assert len(pages) == 3
+    for page in pages:
+        text = page.read_text()
+        assert "<script>alert" not in text
+        links = re.findall(r'(?:src|href)="([^"]+)"', text)
+        for link in links:
+            if not link.startswith(("data:", "https://")):
+                target, _, place = link.partition("#")
+                assert (page.parent / target).exists(), f"{page}: {link}"
+                assert not place or f'id="{place}"' in (page.parent / target).read_text()
+        loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:[^"]+)"', text)
+        assert not loaded, "the site must not need the network"
+    index = pages[0].read_text()
+    assert "&lt;script&gt;alert(1)" in index
+    clean = content["clean"]
+    assert f"<b>{100 * clean['value']:.1f}</b>" in index
+    (smoothed,) = content["smoothed"]["certified"]
+    assert f"<b>{100 * smoothed['accuracy']['value']:.1f}</b>" in index
+    assert "Can the attacks be trusted?" in pages[1].read_text()
+    measured = content["reliability"]["signals"][0]["measured"]
+    assert html.escape(measured, quote=False) in pages[1].read_text() + pages[2].read_text()
+    assert content["smoothed"]["guarantee"] in pages[1].read_text() + pages[2].read_text()
+    assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
+
+
+def chromium() -> list[str]:
+    return [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not all(chromium()), reason="needs chromium and chromedriver (Debian packages)")
+def test_a_reader_finds_a_model_in_a_real_browser(built, tmp_path) -> None:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium()[0]
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromium()[1]))
+    try:
+        site: Path = built.root / "work/tiny/site"
+        browser.set_window_size(1400, 900)
+        browser.get(f"file://{site}/index.html")
+        rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
+        assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
+        seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
+        assert float(seconds) > 0
+        rows[0].find_element(By.TAG_NAME, "a").click()
+        assert browser.find_element(By.TAG_NAME, "h1").text == "Tiny2026Net, small"
+        widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+        assert widths
+        assert all(width == 8 for width in widths)
+        details = browser.find_element(By.TAG_NAME, "summary")
+        details.click()
+        assert len(browser.find_elements(By.CSS_SELECTOR, ".evidence tbody tr")) == 8
+        browser.set_window_size(420, 900)
+        overflow = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0, "a phone should not scroll sideways"
+        errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+        assert not errors
+    finally:
+        browser.quit()

@@ -1,0 +1,142 @@
+"""`kill -9` for real: of the stage, of dvc, of both; during training, attack and rendering. The record stays the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from stage_processes import stage_processes, wait_for
+
+pytestmark = pytest.mark.slow
+
+ROW = "Tiny2026Net-small"
+DVC_FILE = f"pipelines/tiny/{ROW}/dvc.yaml"
+
+
+@pytest.fixture
+def fresh(project):
+    """A project ready to run, without results, cache or run-cache."""
+    project.add("Tiny2026Net")
+    project.rvb("pipeline")
+    project.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
+    return project
+
+
+def start(project) -> subprocess.Popen:
+    """dvc in a session of its own, as a person's terminal would run it."""
+    command = [sys.executable, "-m", "dvc", "repro", "-s", DVC_FILE]
+    return subprocess.Popen(
+        command, cwd=project.root, env=project.environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def scratch_file(project, stage: str, pattern: str) -> Path | None:
+    return next((project.root / "work/scratch/tiny" / ROW / stage).glob(f"*/{pattern}"), None)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+MOMENTS = {"train": ("train", "checkpoint.safetensors"), "attack": ("attack-standard", "autoattack-*.safetensors")}
+
+
+@pytest.mark.parametrize("victims", ["stage", "dvc", "both"])
+@pytest.mark.parametrize("moment", ["train", "attack"])
+def test_killed_runs_resume_to_the_same_bytes(fresh, finished, moment, victims) -> None:
+    stage, checkpoint = MOMENTS[moment]
+    dvc = start(fresh)
+    wait_for(lambda: scratch_file(fresh, stage, checkpoint), "checkpoint")
+    (pid,) = stage_processes(fresh, moment)
+    if victims in ("stage", "both"):
+        kill(pid)
+    if victims in ("dvc", "both"):
+        kill(dvc.pid)
+    dvc.wait()
+    before = scratch_file(fresh, stage, checkpoint)
+    if victims == "both":
+        assert before is not None, "the partial work is gone"
+    again = start(fresh)
+    most = 0
+    while again.poll() is None:
+        holders = [p for p in stage_processes(fresh, moment) if holds_lock(fresh, stage, p)]
+        most = max(most, len(holders))
+        time.sleep(0.02)
+    assert again.returncode == 0
+    assert most <= 1
+    assert not stage_processes(fresh, moment)
+    fresh.rvb("repro", "--track", "tiny")
+    assert fresh.results(ROW) == finished.results(ROW)
+
+
+def holds_lock(project, stage: str, pid: int) -> bool:
+    """Whether this process is the one that owns the stage's scratch folder."""
+    path = project.root / "work/scratch/tiny" / ROW / stage / "lock"
+    inode = str(path.stat().st_ino) if path.exists() else "none"
+    return any(
+        words[1] == "FLOCK" and words[0] != "->" and words[4] == str(pid) and words[5].endswith(f":{inode}")
+        for words in (line.split()[0:1] + line.split()[1:] for line in Path("/proc/locks").read_text().splitlines())
+        if "->" not in words
+    )
+
+
+def test_training_resumes_from_its_last_epoch(fresh) -> None:
+    dvc = start(fresh)
+    wait_for(lambda: scratch_file(fresh, "train", "checkpoint.safetensors"), "checkpoint")
+    for pid in stage_processes(fresh, "train"):
+        kill(pid)
+    dvc.wait()
+    assert dvc.returncode != 0
+    result = fresh.run("dvc", "repro", "-s", DVC_FILE)
+    assert "resuming after epoch" in result.stdout
+
+
+def test_an_orphan_is_waited_for(fresh, finished) -> None:
+    """dvc is killed, its stage lives on: the next run says that it waits, and takes over what the orphan left."""
+    dvc = start(fresh)
+    wait_for(lambda: scratch_file(fresh, "train", "checkpoint.safetensors"), "checkpoint")
+    (orphan,) = stage_processes(fresh, "train")
+    kill(dvc.pid)
+    dvc.wait()
+    os.kill(orphan, signal.SIGSTOP)
+    again = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro", "-s", DVC_FILE], cwd=fresh.root, env=fresh.environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert again.stdout is not None
+    for line in again.stdout:
+        if "already running" in line:
+            break
+    else:
+        raise AssertionError("the second run did not say that it waits")
+    os.kill(orphan, signal.SIGCONT)
+    assert "the earlier process has finished it" in again.stdout.read()
+    assert again.wait() == 0
+    fresh.rvb("repro", "--track", "tiny")
+    assert fresh.results(ROW) == finished.results(ROW)
+
+
+def test_rendering_killed_at_any_moment_is_done_again(built) -> None:
+    """Every page is there again, whether rendered anew or brought back by DVC (times.js alone is not kept by DVC)."""
+    site = built.root / "work/tiny/site"
+
+    def pages() -> dict[Path, bytes]:
+        return {p.relative_to(site): p.read_bytes() for p in site.rglob("*") if p.is_file() and p != site / "times.js"}
+
+    before = pages()
+    for delay in (0.3, 0.6, 0.9, 1.2):
+        dvc = subprocess.Popen(
+            [sys.executable, "-m", "dvc", "repro", "-f", "-s", "pipelines/tiny/dvc.yaml"], cwd=built.root,
+            env=built.environment(), start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(delay)
+        os.killpg(dvc.pid, signal.SIGKILL)
+        dvc.wait()
+        built.rvb("repro", "--track", "tiny")
+        assert pages() == before

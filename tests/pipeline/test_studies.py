@@ -1,0 +1,81 @@
+"""Studies through DVC: their own target, killed and resumed, published on the model's page, and nobody else's business."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import tiny_linear_row
+import tiny_study
+from stage_imports import local_code, really_imported
+from stage_processes import stage_processes, wait_for
+
+from benchmark.pipeline import generate
+from benchmark.specs.study import RUN_KEYS
+
+pytestmark = pytest.mark.slow
+
+DVC_FILE = "pipelines/tiny/_studies/Tiny2026Linear-grid/dvc.yaml"
+
+
+@pytest.fixture
+def project(tmp_path):
+    made = tiny_linear_row.new(tmp_path / "project")
+    tiny_study.add(made)
+    made.rvb("pipeline")
+    return made
+
+
+def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project, tmp_path) -> None:
+    other = project.copy(tmp_path / "other")
+    other.rvb("study", "Tiny2026Linear", "grid")
+    dvc = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro", DVC_FILE], cwd=project.root, env=project.environment(),
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    scratch = project.root / "work/scratch/tiny/studies/Tiny2026Linear-grid"
+    wait_for(lambda: next(scratch.glob("*/0-1/run.json"), None), "second network", 120)
+    for pid in stage_processes(project, "study"):
+        subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(pid)], check=True)
+    assert dvc.wait() != 0
+    output = project.rvb("study", "Tiny2026Linear", "grid").stdout
+    assert "as it is, bias on, seed 0: training" not in output
+    assert "as it is, bias on, seed 1: training" not in output
+    assert "slower, bias off, seed 1: training" in output
+    assert re.search(r"slower, bias off\W+\d", output), "the table is printed"
+    assert tiny_study.results(project) == tiny_study.results(other)
+    assert "didn't change, skipping" in project.run("dvc", "repro", DVC_FILE).stdout
+
+
+def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(project) -> None:
+    project.rvb("repro", "--track", "tiny")
+    assert not (project.root / tiny_study.RESULT).exists()
+    project.rvb("study", "Tiny2026Linear", "grid")
+    before = tiny_study.results(project)
+    project.rvb("publish", "Tiny2026Linear", "--study", "grid")
+    output = project.rvb("repro", "--track", "tiny").stdout
+    assert "Tiny2026Linear-small: started" not in output, "a published study is the board's alone"
+    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
+    assert "A &lt;table&gt;" in page
+    assert 'class="number claim">25.0<' in page
+    tiny_study.add(project, ("{clean: 0.25}", "{clean: 0.5}"))
+    assert "Running stage" not in project.run("dvc", "repro", DVC_FILE).stdout, "a claim costs no training"
+    assert tiny_study.results(project) == before
+    project.rvb("publish", "Tiny2026Linear", "--study", "grid")
+    project.rvb("repro", "--track", "tiny")
+    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
+    assert 'class="number claim">50.0<' in page
+
+
+def test_its_deps_are_what_it_really_imports_and_its_parameters_what_it_runs(project) -> None:
+    stage = json.loads((project.root / DVC_FILE).read_text())["stages"]["study"]
+    project.run("benchmark.stages.data", "tiny")
+    module, *arguments = stage["cmd"].removeprefix("python -m ").split()
+    assert really_imported(project, module, arguments) == local_code(stage["deps"])
+    asked = stage["params"][-1]["submissions/Tiny2026Linear/studies/grid.yaml"]
+    assert set(asked) == {*RUN_KEYS}
+    assert str(generate.study_file("tiny", "Tiny2026Linear-grid")) == DVC_FILE

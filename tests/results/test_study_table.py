@@ -1,0 +1,173 @@
+"""Studies on the page: which differences count as shown, and that noise is called noise."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import ttest_ind
+from tiny_record import record
+
+from benchmark.loading import tracks
+from benchmark.results import study_table
+from benchmark.results.study import PublishedStudy
+from leaderboard import build
+from leaderboard.rank import rank
+from leaderboard.study_charts import figures
+
+SAMPLE = st.lists(st.floats(0, 1).map(lambda v: round(v, 3)), min_size=2, max_size=6)
+
+
+def published(values: dict[str, list[float]], figure: dict | None = None, **study) -> PublishedStudy:
+    """A study of named cells with one number a seed; `curve` is three times that number."""
+    seeds = list(range(len(next(iter(values.values())))))
+    cells = [{"name": name, "set": {"training.epochs": 3}} for name in values]
+    training = {
+        "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
+        "precision": "32-true",
+    }  # fmt: skip
+    runs = [
+        {
+            "cell": name, "seed": seed, "training": training, "parameters": 7, "weights": "w",
+            "values": {"clean": numbers[seed], "m: curve": [numbers[seed], 2.0, 3.0]},
+        }
+        for name, numbers in values.items()
+        for seed in seeds
+    ]  # fmt: skip
+    asked = {
+        "title": "A <study>", "source": "Table 9", "track": "digits", "variant": "v", "seeds": seeds, "cells": cells,
+        "measures": [{"measure": "clean"}, {"measure": "own", "name": "m"}], "figure": figure,
+    }  # fmt: skip
+    result = {
+        "submission": "Sub", "name": "grid", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
+        "cells": [{**cell, "levels": {"cell": cell["name"]}, "settings": {}} for cell in cells],
+        "measures": asked["measures"], "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
+    }  # fmt: skip
+    return PublishedStudy.model_validate({"study": {**asked, **study}, "result": result})
+
+
+@given(SAMPLE, SAMPLE)
+@settings(max_examples=30, deadline=None)
+def test_the_interval_of_a_difference_is_welchs(one, other) -> None:
+    assume(np.var(one) + np.var(other) > 1e-9)
+    found = study_table.contrast((1, -1), (one, other), 0.05, 0.0)
+    assert found is not None
+    expected = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
+    floored = study_table.contrast((1, -1), (one, other), 0.05, 0.5)
+    assert floored is not None
+    assert floored.high - floored.low >= 2 * 1.96 * 0.5 * (1 / len(one) + 1 / len(other)) ** 0.5
+
+
+def test_an_effect_that_is_there_is_found_and_noise_seldom_passes_for_one() -> None:
+    """Seeds of equal cells: at most 5% of studies with eight cells may show any difference."""
+    rng, wrong = np.random.default_rng(0), 0
+    for _ in range(100):
+        table = study_table.table(published({f"cell {i}": rng.normal(0.7, 0.03, 3).tolist() for i in range(8)}))
+        wrong += any(line.entries[0].difference.shown for line in table.lines[1:])  # type: ignore[union-attr]
+    assert wrong <= 10  # 5 expected at most; beyond 10 lies 1.1% of chance
+    table = study_table.table(
+        published({"base": [0.60, 0.61, 0.62], "better": [0.80, 0.82, 0.81], "same": [0.61, 0.63, 0.60]})
+    )
+    assert [line.entries[0].difference.shown for line in table.lines[1:]] == [True, False]  # type: ignore[union-attr]
+    assert table.words[0] == (
+        "clean: beyond the spread of the seeds: better (+20.0); the spread of the seeds covers the other difference."
+    )
+
+
+def test_words_say_when_nothing_is_shown_or_could_be() -> None:
+    covered = study_table.table(published({"base": [0.5, 0.7, 0.6], "other": [0.6, 0.75, 0.7]}))
+    assert covered.words[0] == "clean: no effect is shown, the spread of the seeds covers the difference."
+    single = study_table.table(published({"base": [0.5], "other": [0.9]}))
+    assert single.words[0] == "clean: one seed, so no difference can be told from noise."
+    assert single.lines[1].entries[0].difference is None
+    same = study_table.table(published({"base": [0.5, 0.5], "other": [0.51, 0.51]}))
+    assert "no effect is shown" in same.words[0], "one image of 100 with no spread at all is no effect"
+
+
+def test_cells_that_build_on_each_other_are_held_against_the_one_before() -> None:
+    table = study_table.table(published({"a": [0.1, 0.1], "b": [0.5, 0.5], "c": [0.5, 0.5]}, against="previous"))
+    assert [line.against for line in table.lines] == [None, "a", "b"]
+    assert [round(line.entries[0].difference.estimate, 9) for line in table.lines[1:]] == [0.4, 0]  # type: ignore[union-attr]
+
+
+def test_cells_that_axes_vary_are_held_against_the_first_of_their_own() -> None:
+    content = published({name: [0.5, 0.6] for name in ("a1", "a2", "b1", "b2")}).model_dump()
+    for cell in content["result"]["cells"]:
+        cell["levels"] = {"cell": cell["name"][0], "model.width": cell["name"][1]}
+    lines = study_table.table(PublishedStudy.model_validate(content)).lines
+    assert {line.cell: line.against for line in lines} == {"a1": None, "a2": "a1", "b1": None, "b2": "b1"}
+
+
+def test_what_an_axis_does_is_its_mean_over_the_others() -> None:
+    values = {f"{a}{b}": [0.2 * a + 0.1 * b, 0.2 * a + 0.1 * b + 0.01] for a in (0, 1) for b in (0, 1)}
+    content = published(values).model_dump()
+    for cell in content["result"]["cells"]:
+        cell["levels"] = {"training.mixup": cell["name"][0], "model.width": cell["name"][1]}
+    effects = study_table.table(PublishedStudy.model_validate(content)).effects
+    assert [(e.axis, e.low, e.high, round(e.differences[0].estimate, 9)) for e in effects] == [
+        ("mixup", "0", "1", 0.2),
+        ("width", "0", "1", 0.1),
+    ]
+    assert all(effect.differences[0].shown for effect in effects)
+
+
+def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monkeypatch) -> None:
+    study = published(
+        {"base": [0.5, 0.6], "<other>": [0.55, 0.6]},
+        {"draw": "bars", "measures": ["clean"]},
+        claims={"base": {"clean": 0.4321, "m: curve": [9.5, None, 9.7]}},
+    )
+    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
+    (tmp_path / "published/digits/studies").mkdir(parents=True)
+    (tmp_path / "published/digits/studies/Sub-grid.json").write_text(study.model_dump_json())
+    rows = [record("Sub", 40, 30), record("Other", 40, 30)]
+    seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]})
+    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    for row in rows:
+        folder = tmp_path / row.row / "record"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text("{}")
+        pq.write_table(seen, folder / "evidence.parquet")
+    build.render(tmp_path / "site", tracks.load("digits"), rank(rows, tracks.load("digits")), tmp_path)
+    page = (tmp_path / "site/models/Sub-v/index.html").read_text()
+    assert "A &lt;study&gt;" in page
+    assert '<b>55.0</b></td>\n<td class="number">50.0–60.0</td>' in page
+    assert "+2.5 (not shown)" in page
+    assert [text for text in re.findall(r'<td class="number claim">(.*?)</td>', page) if text] == ["43.2"]
+    assert re.findall(r'<small class="claim">claimed (.*?)</small>', page) == ["9.5", "9.7"], (
+        "curves have sheets of their own"
+    )
+    assert "no effect is shown, the spread of the seeds covers the difference" in page
+    assert "rvb study Sub grid" in page
+    assert page.count("<svg") == 1
+    assert "Studies</h2>" not in (tmp_path / "site/models/Other-v/index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("figure", "count", "lines"),
+    [
+        (None, 0, 0),
+        ({"draw": "bars"}, 4, 0),
+        ({"draw": "curves"}, 1, 4),  # two curves and their marks in the legend
+        ({"draw": "lines", "x": "training.epochs"}, 1, 2),
+    ],
+)
+def test_figures_draw_every_seed(figure, count, lines) -> None:
+    content = published({"a": [0.5, 0.6], "b": [0.55, 0.6]}).model_dump()
+    content["study"] |= {"figure": figure}
+    if figure and figure["draw"] == "lines":
+        content["study"] |= {"axes": {"training.epochs": [1, 2]}, "cells": []}
+        for cell, level in zip(content["result"]["cells"], "12", strict=True):
+            cell["levels"] = {"training.epochs": level}
+        lines = 1  # one line of two places, so no legend
+    drawn = figures(study_table.table(PublishedStudy.model_validate(content)))
+    assert len(drawn) == count
+    for _, chart in drawn:
+        assert len(re.findall("<circle", chart)) == (12 if figure["draw"] == "curves" else 4)  # type: ignore[index]
+    assert sum(chart.count("<polyline") for _, chart in drawn) == lines

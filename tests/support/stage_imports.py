@@ -1,0 +1,32 @@
+"""What a stage imports: by its deps and by what stands in sys.modules when it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmark.runtime import code
+
+
+def local_code(deps: list[str]) -> set[str]:
+    return {dep for dep in deps if dep.endswith(".py")}
+
+
+def really_imported(project, module: str, arguments: list[str]) -> set[str]:
+    """Files of the project that a stage has in sys.modules when it ends, inert packages left out."""
+    script = (
+        "import runpy, sys, pathlib\n"
+        f"sys.argv = {[module, *arguments]!r}\n"
+        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=False)\n"
+        "root = pathlib.Path.cwd()\n"
+        "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
+        "print('MODULES', *sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=project.root, env=project.environment(), capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
+    entry_file = module.replace(".", "/") + ".py"
+    found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
+    return {name for name in found if not code._inert(project.root / name)}

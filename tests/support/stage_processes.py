@@ -1,0 +1,32 @@
+"""Processes of stages: found, and waited for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> object:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"no {what} after {seconds} s")
+
+
+def stage_processes(project, stage: str) -> list[int]:
+    """Python processes that run this stage in this project (not the shells around them)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            here = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if f"benchmark.stages.{stage}".encode() in words and here == str(project.root):
+            found.append(int(entry.name))
+    return found

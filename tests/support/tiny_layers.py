@@ -1,0 +1,99 @@
+"""Small layers that have a bound, linear and curved, in float64 with random weights; and a small ViT of them."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import ClassToken, MeanPool, Patchify, Positions, TakeToken
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+LINEAR = [
+    (nn.Linear(5, 3), (5,)),
+    (nn.Linear(6, 6), (3, 6)),
+    (nn.Conv2d(2, 3, 3, padding=1), (2, 6, 5)),
+    (nn.Conv2d(2, 4, 2, stride=2), (2, 6, 4)),
+    (nn.Conv2d(4, 4, 3, padding=1, groups=2), (4, 5, 5)),
+    (nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), (2, 5, 6)),
+    (nn.Conv2d(2, 3, 3, padding="same", stride=1), (2, 5, 6)),
+    (nn.Flatten(), (3, 4)),
+    (nn.Identity(), (3,)),
+    (ClassToken(4), (3, 4)),
+    (TakeToken(), (3, 4)),
+    (MeanPool(), (3, 4)),
+    (Patchify(2), (1, 4, 4)),
+    (Positions(3, 4), (3, 4)),
+    (Normalise(0.5, 0.25), (1, 2, 2)),
+    (BoundedLinear(4, 6, norm=2.0), (3, 4)),
+]
+
+
+def built(layer: nn.Module, seed: int = 0) -> nn.Module:
+    """The layer in float64 with random weights of size 1."""
+    layer = layer.double().eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in layer.parameters():
+        width = parameter.shape[-1] if parameter.ndim > 1 else 1
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / math.sqrt(width))
+    return layer
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 4))
+
+
+CURVED = {
+    "relu": (nn.ReLU(), (3, 4)),
+    "relu on images": (nn.ReLU(), (2, 3, 3)),
+    "leaky": (nn.LeakyReLU(0.2), (3, 4)),
+    "leaky up": (nn.LeakyReLU(-0.5), (7,)),
+    "gelu": (nn.GELU(), (3, 4)),
+    "gelu on vectors": (nn.GELU(), (9,)),
+    "gelu, tanh form": (nn.GELU("tanh"), (3, 4)),
+    "tanh": (nn.Tanh(), (3, 4)),
+    "sigmoid": (nn.Sigmoid(), (3, 4)),
+    "softplus": (nn.Softplus(beta=2.0), (3, 4)),
+    "softplus cut": (nn.Softplus(beta=3.0, threshold=1.0), (3, 4)),
+    "sll": (SLLBlock(4, 6), (3, 4)),
+    "smooth sll": (SmoothSLLBlock(4, 6, bend=0.5), (3, 4)),
+    "smooth sll, narrow bend": (SmoothSLLBlock(4, 6, bend=0.01), (3, 4)),
+    "smooth sll, wide bend": (SmoothSLLBlock(4, 6, bend=5.0), (3, 4)),
+    "layernorm": (nn.LayerNorm(4), (3, 4)),
+    "layernorm plain": (nn.LayerNorm(5, eps=0.1, elementwise_affine=False), (5,)),
+    "layernorm of two axes": (nn.LayerNorm((2, 3)), (4, 2, 3)),
+    "l2 attention": (L2Attention(4, 2), (3, 4)),
+    "l2 attention, one head": (L2Attention(4, 1), (5, 4)),
+    "l2 attention, one token": (L2Attention(4, 4), (1, 4)),
+    "residual": (Residual(mlp()), (3, 4)),
+    "residual attention": (Residual(nn.Sequential(nn.LayerNorm(4), L2Attention(4, 2))), (3, 4)),
+    "nested": (nn.Sequential(Residual(mlp()), nn.Sequential(nn.Tanh(), nn.Linear(4, 3))), (2, 4)),
+}
+
+
+def vit(seed: int, norm: nn.Module) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return (
+        nn.Sequential(
+            Normalise(),
+            Patchify(2),
+            nn.Linear(4, 8),
+            ClassToken(8),
+            Positions(5, 8),
+            Residual(nn.Sequential(norm, L2Attention(8, 2))),
+            Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))),
+            TakeToken(),
+            NormalisedHead(8, 3),
+        )
+        .eval()
+        .requires_grad_(False)
+    )

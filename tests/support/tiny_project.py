@@ -1,0 +1,116 @@
+"""A copy of the project with a tiny track, in a git and DVC repository of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TINY_TRACK = """\
+version: 1
+title: Tiny digits
+description: A few digits, for tests.
+data: {source: digits, seed: 0, validation: 40, test: 40, shape: [1, 8, 8], classes: 10}
+evaluation: {images: 8, seed: 0, batch_size: 5}
+suites:
+  standard:
+    - {attack: autoattack, norm: Linf, eps: 0.15}
+  papers:
+    - {attack: fgsm, norm: Linf, eps: 0.1}
+    - {attack: pgd, norm: L2, eps: 0.5, parameters: {steps: 3, step_size: 0.2}}
+certified_radii: [0.1]
+smoothing: {sigma: 0.1, n0: 10, n: 64, looks: 3, alpha: 0.05, seed: 0}
+"""
+
+TINY_SUBMISSION = """\
+name: {name}
+summary: A tiny network for tests.
+paper: {{title: None, authors: Nobody, year: 2026}}
+variants:
+  small:
+    title: "{name}, small"
+    tracks:
+      tiny:
+        model: {{patch_size: 4, width: 16, depth: 1, heads: 2, qk_norm: 1.0, vo_norm: 0.25, radius: 1.0}}
+        training:
+          objective: margin
+          parameters: {{margin: 0.2, temperature: 20}}
+          epochs: {epochs}
+          batch_size: 64
+          learning_rate: 0.01
+        certificate: {{name: local}}
+"""
+
+
+class Project:
+    """A copy of the project in its own git and DVC repository, with the track `tiny` and given submissions."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def new(cls, root: Path) -> Project:
+        """A project without submissions."""
+        published = str(ROOT / "leaderboard" / "results")
+        for name in ("benchmark", "leaderboard"):
+            shutil.copytree(
+                ROOT / name,
+                root / name,
+                ignore=lambda folder, names: [n for n in names if n == "__pycache__" or f"{folder}/{n}" == published],
+            )
+        for name in ("params.yaml", ".dvcignore", ".gitignore"):
+            shutil.copy(ROOT / name, root / name)
+        (root / ".dvc").mkdir()
+        shutil.copy(ROOT / ".dvc" / "config", root / ".dvc" / "config")
+        (root / "submissions").mkdir()
+        for track in (root / "benchmark" / "tracks").glob("*.yaml"):
+            if track.stem != "digits":
+                track.unlink()
+        (root / "benchmark" / "tracks" / "tiny.yaml").write_text(TINY_TRACK)
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+        return cls(root)
+
+    def copy(self, root: Path) -> Project:
+        """This project with all that it has computed, elsewhere."""
+        shutil.copytree(self.root, root)
+        return Project(root)
+
+    def add(self, name: str, epochs: int = 40) -> None:
+        folder = self.root / "submissions" / name
+        folder.mkdir()
+        (folder / "submission.yaml").write_text(TINY_SUBMISSION.format(name=name, epochs=epochs))
+        shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / "method.py", folder / "method.py")
+
+    def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
+        """Brings attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
+        folder = self.root / "submissions" / name
+        (folder / f"{attack}.py").write_text(code)
+        text, _, _ = (folder / "submission.yaml").read_text().partition("        adaptive:")
+        lines = "".join(f"          - {{{spec}}}\n" for spec in specs)
+        (folder / "submission.yaml").write_text(text + ("        adaptive:\n" + lines if specs else ""))
+
+    def environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs `python -m <arguments>` here."""
+        result = subprocess.run(
+            [sys.executable, "-m", *arguments], cwd=self.root, env=self.environment(), capture_output=True, text=True
+        )
+        if check and result.returncode:
+            raise AssertionError(f"{arguments} failed:\n{result.stdout}\n{result.stderr}")
+        return result
+
+    def rvb(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return self.run("benchmark.commands.main", *arguments, check=check)
+
+    def results(self, row: str) -> dict[str, bytes]:
+        """All tracked bytes of a row, by file."""
+        folder = self.root / "work" / "tiny" / row
+        found = (p for p in folder.rglob("*") if p.is_file() and "times" not in p.parts)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(found)}
