@@ -30,9 +30,9 @@ from benchmark.loading import methods
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
-from benchmark.certificates.local import by_both, certified_at, dear_traces, disproved, quickly, right
+from benchmark.certificates.local import by_both, certified_at, correct, disproved, quickly, tight_bounds
 from benchmark.data.images import load_split
 from benchmark.layers.attention import ResidualAttention
 from benchmark.loading.rows import Entry, entry
@@ -81,7 +81,7 @@ def measured(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, r
         print(f"| {depth} | {radius} | {name} | {share:.1f} | {ms / len(found):.2f} |", flush=True)
     network = checked_copy(model)
     left = (
-        ~quickly(trace(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
+        ~quickly(bound_network(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
     ).nonzero()[:, 0]
     standing = left[~disproved(network, images[left], labels[left], radius)]
     upper = 100 * (len(labels) - len(left) + len(standing)) / len(labels)
@@ -102,9 +102,9 @@ def full(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: f
     """The last step of the cascade on every image that is right."""
     network = checked_copy(model)
     verdict = torch.zeros(len(images), dtype=torch.bool)
-    for part, traced in dear_traces(network, images, labels, right(network, images, labels)):
-        traced.around = torch.full((len(part),), radius, dtype=torch.float64)
-        verdict[part] = by_both(traced, traced.around)
+    for part, bounded in tight_bounds(network, images, labels, correct(network, images, labels)):
+        bounded.relaxation_radius = torch.full((len(part),), radius, dtype=torch.float64)
+        verdict[part] = by_both(bounded, bounded.relaxation_radius)
     return verdict
 
 

@@ -60,10 +60,10 @@ def main() -> None:
         model.load_state_dict(load_file(weights))
         model = model.eval().requires_grad_(False)
         images, labels = evaluation_images(row, device)
-        right = (model(images).argmax(1) == labels).nonzero()[:count, 0]
-        if len(right) < max(count, dear):
-            raise BenchmarkError(f"{cell}: {len(right)} images are right, fewer than asked for; ask for fewer")
-        network(model, images[right], labels[right], int(settings.model["depth"]), dear)
+        correct = (model(images).argmax(1) == labels).nonzero()[:count, 0]
+        if len(correct) < max(count, dear):
+            raise BenchmarkError(f"{cell}: {len(correct)} images are right, fewer than asked for; ask for fewer")
+        network(model, images[correct], labels[correct], int(settings.model["depth"]), dear)
 
 
 def network(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, depth: int, dear: int) -> None:
@@ -98,8 +98,8 @@ def timed(certified: Callable, *arguments: object) -> tuple[bool, float]:
 def lofast_at(model: nn.Sequential, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
     """The verdict of the published bound on one image that is right."""
     network = published.checked_copy(model)
-    around = published.Published(network, published.trace(network, image, label))
-    return bool((around.traced.lead > around.falls(torch.full((1,), radius, dtype=torch.float64))).all())
+    bound = published.Published(network, published.bound_network(network, image, label))
+    return bool((bound.bounded.rival_margins > bound.margin_drop(torch.full((1,), radius, dtype=torch.float64))).all())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a Record says of how far the row's attacks can be believed. Frozen, typed; imports only threats.py."""
+"""What a Record says of how far the row's attacks can be believed."""
 
 from __future__ import annotations
 
