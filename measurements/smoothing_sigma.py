@@ -43,10 +43,10 @@ def main(track_name: str, sigmas: list[float]) -> None:
             started = time.perf_counter()
             found = smooth(trained_model(row, device), images, range(len(labels)), track.certified_radii, **rules)
             seconds = time.perf_counter() - started
-            right = found.prediction == labels
-            shares = [float((right & (found.radius >= radius)).double().mean()) for radius in track.certified_radii]
+            correct = found.prediction == labels
+            shares = [float((correct & (found.radius >= radius)).double().mean()) for radius in track.certified_radii]
             certified += shares
-            numbers = " | ".join(f"{100 * share:.1f}" for share in (float(right.double().mean()), *shares))
+            numbers = " | ".join(f"{100 * share:.1f}" for share in (float(correct.double().mean()), *shares))
             print(f"| {sigma:g} | {row.row} | {numbers} | {float(found.spent.double().mean()):.0f} | {seconds:.0f} |")
         print(f"| {sigma:g} | mean over rows and radii | | {100 * torch.tensor(certified).mean():.1f} |" + " |" * 4)
 

@@ -58,13 +58,13 @@ def audit_layers(
     with sdpa_kernel(SDPBackend.MATH):
         for index, layer in enumerate(layers[:-1]):
             place = f"{row}: layer {index} ({type(layer).__name__})"
-            LayerTrial(layer, x, place, names, tally, seed + index).run(effort)
+            LayerAudit(layer, x, place, names, tally, seed + index).run(effort)
             x = layer(x)
             tally.layers += 1
     return tally
 
 
-class LayerTrial:
+class LayerAudit:
     """One layer around nominal inputs x (n, *shape), float64."""
 
     def __init__(

@@ -13,20 +13,20 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.base import Frozen
 from benchmark.stages.attack import run_suite, suite_inputs
 from benchmark.stages.base import evaluation_inputs
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 
-class Trial(Frozen):
+class AttackPreview(Frozen):
     """Counts of `n` images: right when clean; by attack, right after each of its parts, and by the final verdict."""
 
     n: int
     clean: int
     parts: dict[str, dict[str, int]]
-    standing: dict[str, int]
+    robust: dict[str, int]
     warnings: dict[str, list[str]]
 
 
-def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> Trial:
+def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> AttackPreview:
     """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
 
     `engine` is that of params.yaml unless given. Killed and run again, it goes on from the images already done.
@@ -42,17 +42,17 @@ def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], 
     device, engine = set_up(run.device), engine or run.engine
     model = trained_model(row, device)
     images, labels = evaluation_images(row, device)
-    clean = judge(model, images, labels, row.track.evaluation.batch_size).right
+    clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
     report(f"{row.row}: {int(clean.sum())} of {len(labels)} right when clean")
     inputs = evaluation_inputs(row, f"attack-{suite}", suite_inputs(row, suite, engine))
     stage = f"{track}/{row.row}/trial-{suite}"
-    parts, standing, warnings = {}, {}, {}
+    parts, robust, warnings = {}, {}, {}
     with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
         assert folder is not None
         for spec, state, after in run_suite(
             row, suite, model, images, labels, folder, engine, lambda text: report(f"{row.row}: {text}")
         ):
-            parts[spec.id], standing[spec.id] = state.remaining, int(after.right.sum())
+            parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
             warnings[spec.id] = state.warnings
-            report(f"{row.row}: {spec.id}: {standing[spec.id]} of {len(labels)} standing")
-    return Trial(n=len(labels), clean=int(clean.sum()), parts=parts, standing=standing, warnings=warnings)
+            report(f"{row.row}: {spec.id}: {robust[spec.id]} of {len(labels)} standing")
+    return AttackPreview(n=len(labels), clean=int(clean.sum()), parts=parts, robust=robust, warnings=warnings)

@@ -18,7 +18,7 @@ from benchmark.loading.trained import evaluation_images, trained_model
 from benchmark.results.certificate import AuditResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 
 def certified_rows(track: str, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     radii = _published(row).to(device)
     x, y = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    _check_fits(row, judge(model, x, y, batch_size).prediction, y)
+    _check_fits(row, predict(model, x, y, batch_size).prediction, y)
     chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 

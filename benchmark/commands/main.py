@@ -110,7 +110,7 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
             console.print(f"warning: {attack.id}: {warning}")
     if record.training and record.training.overfitting and record.training.overfitting.found:
         console.print(f"warning: training: {record.training.overfitting.words}")
-    for doubt in record.reliability.doubts if record.reliability else ():
+    for doubt in record.reliability.failing if record.reliability else ():
         console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
 
 
@@ -162,14 +162,14 @@ def attack(
     from benchmark.commands.attack import try_suite
 
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    trial = try_suite(track, row, suite, progress.print, _engine(engine))
+    preview = try_suite(track, row, suite, progress.print, _engine(engine))
     table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
-    table.add_row("clean", "", f"{trial.clean} of {trial.n}")
-    for name, count in trial.standing.items():
-        parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
-        table.add_row(name, parts, f"{count} of {trial.n}")
+    table.add_row("clean", "", f"{preview.clean} of {preview.n}")
+    for name, count in preview.robust.items():
+        parts = ", ".join(f"{part} {left}" for part, left in preview.parts[name].items())
+        table.add_row(name, parts, f"{count} of {preview.n}")
     console.print(table)
-    for name, found in trial.warnings.items():
+    for name, found in preview.warnings.items():
         for warning in found:
             console.print(f"warning: {name}: {warning}")
 

@@ -22,7 +22,7 @@ def print_comparison(console: Console, found: Comparison, title: str) -> None:
         counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
         table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
     total = sum(reference.seconds.values()), sum(fast.seconds.values())
-    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
+    counts = f"{int(reference.robust.sum())}", f"{int(fast.robust.sum())}"
     table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
     console.print(table)
     n, differing = len(found.clean), found.disagreements

@@ -1,4 +1,4 @@
-"""Per-image evidence of one row: merged from the stages, held against itself, counted into a Record. No torch here.
+"""Per-image evidence of one row: merged from the stages, checked for contradictions, counted into a Record. No torch here.
 
 The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever
 its measured distance lets it, whichever norm and radius it was looked for in: one found in a Linf ball whose l2 distance
@@ -124,8 +124,8 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
 
 
 def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
-    """Holds the smoothed radii against their counts: `count` of `samples` on the candidate must be less likely than
-    alpha / looks for every smoothed classifier whose radius is smaller than the one given.
+    """Checks the smoothed radii against their counts: for every smoothed classifier whose radius is smaller than the one
+    given, at least `count` of `samples` votes for the candidate must be less likely than alpha / looks.
 
     Raises:
         BenchmarkError: the counts do not carry a radius, or contradict each other or the rules; with the image's index.
@@ -158,31 +158,31 @@ def after_attack(evidence: pa.Table, attack: str) -> Proportion:
 
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
-    """For each threat model of the track: images right when clean that no attack broke within its radius, be it the
-    track's, one of the `adaptive` ones, brought against the row, or a probe of the attacks' reliability.
+    """For each threat model of the track: the share of images correct when clean that no attack broke within its radius, be
+    it the track's, one of the `adaptive` ones that were made for the row, or a probe of the attacks' reliability.
     """
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
-        standing = _column(evidence, "clean_margin") > 0
+        unbroken = _column(evidence, "clean_margin") > 0
         for attack in attack_ids(evidence):
             near = _column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-            standing &= ~(_column(evidence, f"{attack}:success") & near)
+            unbroken &= ~(_column(evidence, f"{attack}:success") & near)
         for (norm, eps), broken in probed(evidence).items():
             if norm == threat.norm and eps <= threat.eps:
-                standing &= ~broken
+                unbroken &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
-        results.append(RobustResult(threat=threat, accuracy=proportion(standing), attacks=inside))
+        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken), attacks=inside))
     return tuple(results)
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
-    """For each radius of the track: images right when clean whose certified radius reaches it."""
-    right, radius = _column(evidence, "clean_margin") > 0, _column(evidence, "certified_l2")
+    """For each radius of the track: the share of images correct when clean whose certified radius reaches it."""
+    correct, radius = _column(evidence, "clean_margin") > 0, _column(evidence, "certified_l2")
     return tuple(
         CertifiedResult(
             threat=ThreatModel(norm="L2", eps=eps),
-            accuracy=proportion(right & (radius >= eps)),
+            accuracy=proportion(correct & (radius >= eps)),
             certificate=certificate,
         )
         for eps in track.certified_radii
@@ -190,18 +190,18 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
 
 
 def smoothed(evidence: pa.Table, track: Track, rules: SmoothingSpec, guarantee: str) -> SmoothedResult:
-    """The smoothed version's numbers: right where it answers with the label; certified where its radius reaches too."""
-    right = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
+    """The smoothed version's numbers: correct where it answers with the label; certified where its radius reaches too."""
+    correct = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
     radius = _column(evidence, "smoothed_l2")
     return SmoothedResult(
         rules=rules,
         guarantee=guarantee,
         spent=float(_column(evidence, "smoothed_spent").mean()),
-        clean=proportion(right),
+        clean=proportion(correct),
         certified=tuple(
             CertifiedResult(
                 threat=ThreatModel(norm="L2", eps=eps),
-                accuracy=proportion(right & (radius >= eps)),
+                accuracy=proportion(correct & (radius >= eps)),
                 certificate="smoothing",
             )
             for eps in track.certified_radii
@@ -215,10 +215,10 @@ def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versio
     Raises:
         BenchmarkError: a corruption or severity of the rules lacks its column, or an image its verdict.
     """
-    right = {cell: _verdicts(evidence, f"corrupted {cell[0]} {cell[1]}") for cell in rules.cells}
+    correct = {cell: _verdicts(evidence, f"corrupted {cell[0]} {cell[1]}") for cell in rules.cells}
 
     def mean(*cells: tuple[str, int]) -> Proportion:
-        return mean_proportion(np.stack([right[cell] for cell in cells]))
+        return mean_proportion(np.stack([correct[cell] for cell in cells]))
 
     return CorruptionResult(
         rules=rules,
@@ -229,7 +229,7 @@ def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versio
         corruptions=tuple(
             CorruptionAccuracy(
                 name=name,
-                severities=tuple(proportion(right[name, severity]) for severity in rules.severities),
+                severities=tuple(proportion(correct[name, severity]) for severity in rules.severities),
                 mean=mean(*((name, severity) for severity in rules.severities)),
             )
             for name in rules.names
@@ -237,16 +237,16 @@ def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versio
     )
 
 
-def mean_proportion(right: np.ndarray) -> Proportion:
-    """Share of true values among copies (m, n) of n images, with a 95% interval that takes the images, not the copies, as
-    independent: Wilson's for n. An image's share of right copies lies in [0, 1], so its variance is at most p (1 - p),
-    that of a single verdict.
+def mean_proportion(correct: np.ndarray) -> Proportion:
+    """Share of true values among copies (m, n) of n images, with Wilson's 95% interval for n: only the images are
+    independent, not the copies of one image. An image's share of correct copies lies in [0, 1], so its variance is at most
+    p (1 - p), that of a single verdict.
     """
-    n, share, z = right.shape[1], np.count_nonzero(right) / right.size, float(ndtri(0.975))
+    n, share, z = correct.shape[1], np.count_nonzero(correct) / correct.size, float(ndtri(0.975))
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
     low, high = min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
-    return Proportion(value=share, low=low, high=high, count=int(np.count_nonzero(right)), n=right.size)
+    return Proportion(value=share, low=low, high=high, count=int(np.count_nonzero(correct)), n=correct.size)
 
 
 def _verdicts(evidence: pa.Table, name: str) -> np.ndarray:

@@ -27,7 +27,7 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import ADAPTIVE
 from benchmark.stages.base import Clock, evaluation_inputs, finish
 from benchmark.verdicts.ball import distances
-from benchmark.verdicts.prediction import Judged, judge
+from benchmark.verdicts.prediction import Predictions, predict
 
 
 def attack_row(track: str, submission: str, variant: str, suite: str, engine: str = "") -> None:
@@ -67,7 +67,7 @@ def run_suite(
     folder: Path,
     engine: str,
     report: Report,
-) -> Iterator[tuple[AttackSpec, AttackState, Judged]]:
+) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack of a suite of the row or of its track's development, with what it left and the verdict on it; partial
     work is kept in `folder`. Only an adaptive attack may be the submission's own file: none takes the track's from it.
     """
@@ -92,7 +92,7 @@ def _attack(row: Entry, suite: str, folder: Path, device: torch.device, engine: 
     model = trained_model(row, device)
     batch_size = row.track.evaluation.batch_size
     facts = inspect(model, images[:batch_size], labels[:batch_size], row.submission)
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
     adversarial, summary = {}, []
 
@@ -111,7 +111,7 @@ def _attack(row: Entry, suite: str, folder: Path, device: torch.device, engine: 
                 "warnings": state.warnings,
             }
         )
-        console.print(f"{row.row}: {spec.id}: {int(after.right.sum())} of {len(labels)} robust", highlight=False)
+        console.print(f"{row.row}: {spec.id}: {int(after.correct.sum())} of {len(labels)} robust", highlight=False)
     out = folder / "out"
     out.mkdir(exist_ok=True)
     pq.write_table(pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "verdicts.parquet")
@@ -122,12 +122,12 @@ def _attack(row: Entry, suite: str, folder: Path, device: torch.device, engine: 
 
 
 def _verdict_columns(
-    spec: AttackSpec, clean: Judged, after: Judged, adversarial: torch.Tensor, images: torch.Tensor
+    spec: AttackSpec, clean: Predictions, after: Predictions, adversarial: torch.Tensor, images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Per image: whether the attack succeeded on a rightly classified image, what it became, and how far it moved."""
     moved = distances(adversarial, images)
     return {
-        f"{spec.id}:success": clean.right & ~after.right,
+        f"{spec.id}:success": clean.correct & ~after.correct,
         f"{spec.id}:prediction": after.prediction,
         f"{spec.id}:margin": after.margin,
         f"{spec.id}:linf": moved["Linf"],

@@ -23,7 +23,7 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.base import to_json
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 
 def certify_row(track: str, submission: str, variant: str) -> None:
@@ -48,7 +48,7 @@ def _certify(row: Entry, spec: CertificateSpec, folder: Path, device: torch.devi
     radii = certified_radii(model, images, labels, spec, batch_size)
     certify = partial(module.certify, **spec.parameters)
     audit = auditor.audit(model, images, labels, radii, certify, row.row, batch_size=batch_size)
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     columns = {
         "label": labels,
         "clean_prediction": clean.prediction,

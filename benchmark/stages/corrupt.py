@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.corruptions import CorruptionSpec
 from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 CHUNK = 25  # images between two checkpoints
 
@@ -45,7 +45,7 @@ def _corrupt(
     images, labels = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
     right = corrupted_columns(model, images, labels, row, rules, folder / "checkpoint.safetensors", clock)
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin, **right}
     out = folder / "out"
     out.mkdir(exist_ok=True)
@@ -79,8 +79,8 @@ def corrupted_columns(
         new = {}
         for name, severity in rules.cells:
             copies = torch.from_numpy(corrupt(pixels[chunk], places, name, severity, rules.seed)).to(images.device)
-            judged = judge(model, copies, labels[chunk], row.track.evaluation.batch_size)
-            new[f"corrupted {name} {severity}"] = judged.right.cpu()
+            predictions = predict(model, copies, labels[chunk], row.track.evaluation.batch_size)
+            new[f"corrupted {name} {severity}"] = predictions.correct.cpu()
         columns = {name: torch.cat([columns[name], right]) if columns else right for name, right in new.items()}
         files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
         clock.lap()

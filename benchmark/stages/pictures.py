@@ -24,7 +24,7 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
 from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge, logits
+from benchmark.verdicts.prediction import logits, predict
 
 
 def pictures_row(track: str, submission: str, variant: str) -> None:
@@ -44,19 +44,19 @@ def _draw(row: Entry, rules: PicturesSpec, folder: Path, device: torch.device, c
     clock, out = Clock(folder), folder / "out"
     images, labels = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     threat = ThreatModel(norm="Linf", eps=rules.eps)
     shown = images[: rules.images]
     attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
-    after = judge(model, attacked, labels[: rules.images], batch_size)
+    after = predict(model, attacked, labels[: rules.images], batch_size)
     figures = [
         _perturbations(out, rules, shown, attacked, labels.tolist(), after.prediction.tolist()),
         *(_accumulated(out, rules, model, row, radius, device) for radius in rules.radii),
     ]
-    broken = torch.zeros_like(clean.right)
-    broken[: rules.images] = ~after.right
+    broken = torch.zeros_like(clean.correct)
+    broken[: rules.images] = ~after.correct
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
-    columns[f"pictured {threat.norm} {threat.eps:g}"] = broken & clean.right
+    columns[f"pictured {threat.norm} {threat.eps:g}"] = broken & clean.correct
     table = pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()})
     out.mkdir(exist_ok=True)
     pq.write_table(table, out / "pictures.parquet")

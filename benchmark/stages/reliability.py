@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save
 from benchmark.loading.rows import Entry, entry
 from benchmark.loading.run_settings import run_settings
 from benchmark.loading.trained import evaluation_images, trained_model
-from benchmark.reliability import compare
-from benchmark.reliability import indicators as judgement
-from benchmark.reliability.probes import Found, first_threat, measure, probed_within, radii
+from benchmark.reliability import compare, indicators
+from benchmark.reliability.probes import ProbeResults, first_threat, measure, probed_within, radii
 from benchmark.results.attack import ModelFacts
 from benchmark.results.reliability import Reliability
 from benchmark.runtime import errors, files, scratch
@@ -24,7 +23,7 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.base import to_json
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 
 def reliability_row(track: str, submission: str, variant: str) -> None:
@@ -63,21 +62,21 @@ def _judge_row(row: Entry, threat: ThreatModel, folder: Path, device: torch.devi
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
     found = _measured(row, model, images, labels, threat, folder / "checkpoint.safetensors", clock)
     balls = radii(threat, row.track.data.shape)
-    signals = judgement.signals(found, threat, balls)
+    signals = indicators.failure_indicators(found, threat, balls)
     ran, objections = _ran(row)
-    right = judgement.right(found)
+    right = indicators.correct(found)
     if right.any():
-        signals += compare.signals(ran, right.numpy(), objections)
+        signals += compare.failure_indicators(ran, right.numpy(), objections)
         new = compare.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
         signals += [new] if new else []
     result = Reliability(
         threat=threat,
         signals=tuple(signals),
-        gradients=judgement.gradient_norms(found),
-        steps=judgement.step_curve(found),
-        radii=judgement.radius_curve(found, balls),
+        gradients=indicators.gradient_norms(found),
+        steps=indicators.step_curve(found),
+        radii=indicators.radius_curve(found, balls),
     )
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
     columns |= {f"probe {name}": values for name, values in found.items()}
     columns |= {f"probed {ball.norm} {ball.eps:g}": found[f"radius {ball.eps:g}"] <= 0 for ball in balls}
@@ -87,7 +86,7 @@ def _judge_row(row: Entry, threat: ThreatModel, folder: Path, device: torch.devi
     pq.write_table(pa.table({name: tensor.cpu().numpy() for name, tensor in columns.items()}), out / "probes.parquet")
     files.write(out / "reliability.json", to_json(result))
     finish(row, "reliability", out, code_digest, clock)
-    print(f"{row.row}: {len(result.doubts)} of {len(result.signals)} signals speak against the attacks")
+    print(f"{row.row}: {len(result.failing)} of {len(result.signals)} signals speak against the attacks")
 
 
 def _measured(
@@ -98,10 +97,10 @@ def _measured(
     threat: ThreatModel,
     checkpoint: Path,
     clock: Clock,
-) -> Found:
+) -> ProbeResults:
     """The probes, resumed from `checkpoint`."""
 
-    def keep(name: str, found: Found) -> None:
+    def keep(name: str, found: ProbeResults) -> None:
         files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in found.items()}))
         clock.lap()
         print(f"{row.row}: probed {name}", flush=True)

@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.stages.base import Clock, evaluation_inputs, finish
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 CHUNK = 25  # images between two checkpoints
 
@@ -42,7 +42,7 @@ def _smooth(row: Entry, rules: SmoothingSpec, folder: Path, device: torch.device
     images, labels = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
     found = smoothed_columns(model, images, row, rules, folder / "checkpoint.safetensors", clock)
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     columns = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin, **found}
     out = folder / "out"
     out.mkdir(exist_ok=True)

@@ -28,10 +28,10 @@ from benchmark.specs.training import TrainingSpec
 from benchmark.stages.base import Clock, finish
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
-from benchmark.training.checkpoint import Progressed
+from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
-from benchmark.training.overfitting import Watch
+from benchmark.training.overfitting import OverfittingMonitor
 
 
 def train_row(track: str, submission: str, variant: str) -> None:
@@ -56,7 +56,7 @@ def train_row(track: str, submission: str, variant: str) -> None:
 def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_digest: str) -> None:
     clock, epochs = Clock(folder), spec.epochs
 
-    def on_epoch(done: Progressed) -> None:
+    def on_epoch(done: TrainingProgress) -> None:
         clock.lap()
         if done.epoch % max(1, epochs // 4) == 0:
             print(f"{row.row}: epoch {done.epoch} of {epochs}, score {done.scores[-1]:.3f}", flush=True)
@@ -76,17 +76,17 @@ def _train(row: Entry, spec: TrainingSpec, run: TrainRun, folder: Path, code_dig
 
 
 def fit(
-    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
-) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
+    row: Entry, run: TrainRun, checkpoint: Path, on_epoch: Callable[[TrainingProgress], None]
+) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
     """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
     spec, rules = row.settings.training, row.track.data
     assert spec is not None  # both callers have looked
     attack = _attack(spec.attack) if spec.attack else None
     objective = _objective(spec, attack)
-    scored = selection.scored(
+    metric = selection.selection_metric(
         spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
     )
-    watch = _watch(spec.attack, attack) if spec.attack and attack else None
+    monitor = _watch(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     model, start = methods.build_model(row.submission, row.settings, row.track), _start(row)
@@ -100,16 +100,16 @@ def fit(
         fabric=_fabric(run),
         seed=run.seed,
         checkpoint=checkpoint,
-        scored=scored,
+        metric=metric,
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
-        watch=watch,
+        monitor=monitor,
         on_epoch=on_epoch,
     )
-    seen = watch.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if watch else None
+    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if monitor else None
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=scored.selected_by,
+        selected_by=metric.selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         overfitting=seen,
@@ -128,7 +128,7 @@ def _start(row: Entry) -> Path | None:
     return row.source / "train" / "model.safetensors" if row.source else None
 
 
-def _history(done: Progressed) -> dict[str, list[float]]:
+def _history(done: TrainingProgress) -> dict[str, list[float]]:
     """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
     watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
     return {"loss": done.losses, "score": done.scores, **watched}
@@ -155,13 +155,13 @@ def _starts_at_random(spec: AttackSpec) -> bool:
     return bool(spec.parameters.get("random_start", default))
 
 
-def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:
+def _watch(trained: AttackSpec, attack: TrainingAttack) -> OverfittingMonitor:
     probe = overfitting.probe(trained)
-    return Watch(attack, _attack(probe), probe)
+    return OverfittingMonitor(attack, _attack(probe), probe)
 
 
 def _attack(spec: AttackSpec) -> TrainingAttack:
-    """The attack that training is handed: at `strength` of its radius, drawing from the running generator.
+    """The attack that training is handed: at `eps_factor` of its radius, drawing from the running generator.
 
     A `step_size` in pixels shrinks with the radius.
     """
@@ -169,13 +169,13 @@ def _attack(spec: AttackSpec) -> TrainingAttack:
     _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
     climbs = "loss" in inspect.signature(module.attack).parameters
 
-    def attack(model, images, labels, strength: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
+    def attack(model, images, labels, eps_factor: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
         if loss is not None and not climbs:
             raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
         given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
         if "step_size" in given:
-            given["step_size"] = float(spec.parameters["step_size"]) * strength
-        threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
+            given["step_size"] = float(spec.parameters["step_size"]) * eps_factor
+        threat = ThreatModel(norm=spec.norm, eps=spec.eps * eps_factor)
         return module.attack(model, images, labels, threat, seed=None, **given)
 
     return attack
