@@ -30,12 +30,12 @@ from benchmark.loading import methods
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
-from benchmark.certificates.local import by_both, certified_at, dear_traces, disproved, quickly, right
+from benchmark.certificates.local import by_both, certified_at, correct, disproved, quickly, tight_bounds
 from benchmark.data.images import load_split
 from benchmark.layers.attention import ResidualAttention
-from benchmark.loading.rows import Entry, entry
+from benchmark.loading.rows import Row, load_row
 from benchmark.loading.trained import evaluation_images, tensors
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.training import margin
@@ -52,7 +52,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.chdir(ROOT)
     count, epochs, *depths = [int(word) for word in sys.argv[1:]] + [1000, 6][len(sys.argv) - 1 :]
-    row = entry("cifar10_jpeg", "Havens2024LoFAST", "mean_pool")
+    row = load_row("cifar10_jpeg", "Havens2024LoFAST-mean_pool")
     images, labels = (t[:count] for t in evaluation_images(row, torch.device("cpu")))
     print(f"{platform.machine()}, {os.cpu_count()} cores, one thread, processor time; {len(labels)} test images\n")
     print("| layers | radius | method | certified % | ms an image |")
@@ -81,7 +81,7 @@ def measured(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, r
         print(f"| {depth} | {radius} | {name} | {share:.1f} | {ms / len(found):.2f} |", flush=True)
     network = checked_copy(model)
     left = (
-        ~quickly(trace(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
+        ~quickly(bound_network(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
     ).nonzero()[:, 0]
     standing = left[~disproved(network, images[left], labels[left], radius)]
     upper = 100 * (len(labels) - len(left) + len(standing)) / len(labels)
@@ -102,9 +102,9 @@ def full(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: f
     """The last step of the cascade on every image that is right."""
     network = checked_copy(model)
     verdict = torch.zeros(len(images), dtype=torch.bool)
-    for part, traced in dear_traces(network, images, labels, right(network, images, labels)):
-        traced.around = torch.full((len(part),), radius, dtype=torch.float64)
-        verdict[part] = by_both(traced, traced.around)
+    for part, bounded in tight_bounds(network, images, labels, correct(network, images, labels)):
+        bounded.relaxation_radius = torch.full((len(part),), radius, dtype=torch.float64)
+        verdict[part] = by_both(bounded, bounded.relaxation_radius)
     return verdict
 
 
@@ -124,7 +124,7 @@ def paper(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radi
     return torch.cat(verdicts)
 
 
-def trained(row: Entry, depth: int, epochs: int) -> tuple[nn.Sequential, str]:
+def trained(row: Row, depth: int, epochs: int) -> tuple[nn.Sequential, str]:
     """mean_pool with `depth` blocks, frozen, and how it was trained in words."""
     own = row.settings.model["depth"] == depth
     settings = row.settings.model_copy(update={"model": {**row.settings.model, "depth": depth}})
@@ -153,7 +153,7 @@ def trained(row: Entry, depth: int, epochs: int) -> tuple[nn.Sequential, str]:
     return model.eval().requires_grad_(False), words
 
 
-def build(row: Entry, settings: VariantOnTrack) -> nn.Sequential:
+def build(row: Row, settings: VariantOnTrack) -> nn.Sequential:
     variant = row.submission.variants[row.variant]
     changed = variant.model_copy(update={"tracks": {**variant.tracks, row.track.name: settings}})
     others = {**row.submission.variants, row.variant: changed}

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmark.certificates import crown, local, published
-from benchmark.loading.rows import Entry, study_folder
+from benchmark.loading.rows import Row
 from benchmark.loading.trained import evaluation_images
 from benchmark.runtime.errors import BenchmarkError, run
 from benchmark.runtime.torch_setup import set_up
@@ -52,18 +52,18 @@ def main() -> None:
     )
     print("| layers | radius | method | images | seconds an image | certified of them |\n|---|---|---|---|---|---|")
     for number, (cell, settings) in enumerate(grid.cells.items()):
-        row = Entry(grid.track, grid.submission, grid.study.variant, settings)
-        weights = study_folder(grid.track.name, grid.id) / "weights" / f"{number}-0.safetensors"
+        row = Row(grid.track, grid.submission, grid.study.variant, settings)
+        weights = grid.folder / "weights" / f"{number}-0.safetensors"
         if not weights.exists():
             raise BenchmarkError(f"{weights} is missing; run `rvb study Havens2024LoFAST table1_cifar10`")
         model = methods.build_model(grid.submission, settings, grid.track)
         model.load_state_dict(load_file(weights))
         model = model.eval().requires_grad_(False)
         images, labels = evaluation_images(row, device)
-        right = (model(images).argmax(1) == labels).nonzero()[:count, 0]
-        if len(right) < max(count, dear):
-            raise BenchmarkError(f"{cell}: {len(right)} images are right, fewer than asked for; ask for fewer")
-        network(model, images[right], labels[right], int(settings.model["depth"]), dear)
+        correct = (model(images).argmax(1) == labels).nonzero()[:count, 0]
+        if len(correct) < max(count, dear):
+            raise BenchmarkError(f"{cell}: {len(correct)} images are right, fewer than asked for; ask for fewer")
+        network(model, images[correct], labels[correct], int(settings.model["depth"]), dear)
 
 
 def network(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, depth: int, dear: int) -> None:
@@ -98,8 +98,8 @@ def timed(certified: Callable, *arguments: object) -> tuple[bool, float]:
 def lofast_at(model: nn.Sequential, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
     """The verdict of the published bound on one image that is right."""
     network = published.checked_copy(model)
-    around = published.Published(network, published.trace(network, image, label))
-    return bool((around.traced.lead > around.falls(torch.full((1,), radius, dtype=torch.float64))).all())
+    bound = published.Published(network, published.bound_network(network, image, label))
+    return bool((bound.bounded.rival_margins > bound.margin_drop(torch.full((1,), radius, dtype=torch.float64))).all())
 
 
 if __name__ == "__main__":

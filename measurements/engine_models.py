@@ -126,10 +126,10 @@ def _row(submission: str, variant: str) -> VariantOnTrack:
     return submissions.settings(submissions.load(submission), variant, TRACK)
 
 
-def _fgsm(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+def _fgsm(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
     spec = _row("Wong2020Fast", "linf").training.attack
     assert spec is not None
-    threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
+    threat = ThreatModel(norm=spec.norm, eps=spec.eps * eps_factor)
     return fgsm.attack(model, images, labels, threat, seed=None, **spec.parameters)
 
 

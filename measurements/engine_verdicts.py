@@ -33,7 +33,7 @@ from benchmark.runtime import code, errors, files
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 THREATS = (ThreatModel(norm="Linf", eps=0.15), ThreatModel(norm="L2", eps=0.5))
 ENGINES = ("reference", "fast")
@@ -83,10 +83,10 @@ def compute(run: Run) -> str:
     threat = ThreatModel(norm=run.norm, eps=run.eps)  # type: ignore[arg-type]
     found = auto_attack(model, images, labels, norm=run.norm, eps=run.eps, engine=run.engine, seed=run.seed)
     adversarial = into_ball(found.adversarial, images, threat, run.path.stem)
-    robust = judge(model, adversarial, labels, len(labels)).right
+    robust = predict(model, adversarial, labels, len(labels)).correct
     result = {
         "inputs": run.inputs(),
-        "clean": int(judge(model, images, labels, len(labels)).right.sum()),
+        "clean": int(predict(model, images, labels, len(labels)).correct.sum()),
         "robust": robust.int().tolist(),
         "disputed": (robust != found.robust.cpu()).nonzero()[:, 0].tolist(),
         "remaining": found.remaining,

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from benchmark.certificates.smoothing import smooth
 from benchmark.data.images import load_split
 from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.loading.trained import tensors, trained_model
 from benchmark.runtime.torch_setup import set_up
 
@@ -38,16 +38,16 @@ def main(track_name: str, sigmas: list[float]) -> None:
         rules = track.smoothing.model_dump() | {"sigma": sigma, "batch_size": track.evaluation.batch_size}
         certified = []
         for submission, variant in submissions.rows(track_name):
-            row = entry(track_name, submission.name, variant)
+            row = load_row(track_name, f"{submission.name}-{variant}")
             images, labels = tensors(load_split(row.data, "validation"))
             started = time.perf_counter()
             found = smooth(trained_model(row, device), images, range(len(labels)), track.certified_radii, **rules)
             seconds = time.perf_counter() - started
-            right = found.prediction == labels
-            shares = [float((right & (found.radius >= radius)).double().mean()) for radius in track.certified_radii]
+            correct = found.prediction == labels
+            shares = [float((correct & (found.radius >= radius)).double().mean()) for radius in track.certified_radii]
             certified += shares
-            numbers = " | ".join(f"{100 * share:.1f}" for share in (float(right.double().mean()), *shares))
-            print(f"| {sigma:g} | {row.row} | {numbers} | {float(found.spent.double().mean()):.0f} | {seconds:.0f} |")
+            numbers = " | ".join(f"{100 * share:.1f}" for share in (float(correct.double().mean()), *shares))
+            print(f"| {sigma:g} | {row.name} | {numbers} | {float(found.spent.double().mean()):.0f} | {seconds:.0f} |")
         print(f"| {sigma:g} | mean over rows and radii | | {100 * torch.tensor(certified).mean():.1f} |" + " |" * 4)
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.loading.trained import evaluation_images, trained_model
 from benchmark.runtime.torch_setup import set_up
 
@@ -40,7 +40,7 @@ def main(track_name: str, most: int) -> None:
     )
     print("|---|---|---|---|---|---|")
     for submission, variant in submissions.rows(track_name):
-        row = entry(track_name, submission.name, variant)
+        row = load_row(track_name, f"{submission.name}-{variant}")
         model, (images, _) = trained_model(row, device), evaluation_images(row, device)
         evidence = pq.read_table(row.folder / "record" / "evidence.parquet").to_pydict()
         radii, classes = np.array(evidence["smoothed_l2"]), evidence["smoothed_prediction"]
@@ -60,7 +60,7 @@ def main(track_name: str, most: int) -> None:
             attacked.append(count / SAMPLES)
         spread = f"{radii[chosen].min():.3f}-{radii[chosen].max():.3f}"
         least = f"{min(shares):.4f}, {min(attacked):.4f}"
-        print(f"| {row.row} | {len(chosen)} | {spread} | {refuted} | {broken} | {least} |", flush=True)
+        print(f"| {row.name} | {len(chosen)} | {spread} | {refuted} | {broken} | {least} |", flush=True)
 
 
 @torch.no_grad()

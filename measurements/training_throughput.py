@@ -29,7 +29,7 @@ from benchmark.loading import submissions, tracks
 from benchmark.specs.training import TrainingSpec
 from benchmark.stages.train import _attack, _objective
 from benchmark.training.loop import Split, train
-from benchmark.training.selection import Scored
+from benchmark.training.selection import SelectionMetric
 
 FGSM = {"attack": "fgsm", "norm": "Linf", "eps": 0.15, "parameters": {"step": 1.25, "random_start": True}}
 BATCH = 32
@@ -57,7 +57,7 @@ def ours(data: Split, objective: str, epochs: int) -> float:
         start = time.process_time()
         train(
             model, goal, spec, data, (data[0][:1], data[1][:1]),
-            fabric=fabric, seed=0, checkpoint=Path(folder) / "c", scored=Scored("nothing", lambda *_: 0.0),
+            fabric=fabric, seed=0, checkpoint=Path(folder) / "c", metric=SelectionMetric("nothing", lambda *_: 0.0),
         )  # fmt: skip
         return time.process_time() - start
 

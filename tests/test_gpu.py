@@ -11,7 +11,7 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.loading import methods, submissions, tracks
 from benchmark.specs.threat import AttackSpec
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,7 +43,7 @@ def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> Non
     state, after = run_attack(
         model("cuda"), images.cuda(), labels.cuda(), spec, batch_size=20, checkpoint=tmp_path / "state"
     )
-    again = judge(model("cpu"), state.adversarial.cpu(), labels, 20)
+    again = predict(model("cpu"), state.adversarial.cpu(), labels, 20)
     assert torch.allclose(again.margin, after.margin.cpu(), atol=1e-4)
 
 
@@ -57,7 +57,7 @@ def test_the_fast_engine_breaks_the_same_images_as_on_the_cpu(images, norm, row,
     there = auto_attack(model("cuda", row), images, labels, norm=norm, eps=0.05)
     assert there.adversarial.device.type == "cpu"
     assert int((here.robust != there.robust).sum()) <= 1
-    again = judge(model("cpu", row), there.adversarial, labels, 20)
+    again = predict(model("cpu", row), there.adversarial, labels, 20)
     assert (again.margin[~there.robust] <= 1e-4).all()
 
 

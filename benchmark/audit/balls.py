@@ -14,7 +14,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 RIVALS = 9  # nearest rivals descended towards, as many as AutoAttack has targets
 
@@ -34,7 +34,7 @@ class Balls:
         Raises:
             BenchmarkError: one of them is certified, or a certified image is wrong or tied in float64.
         """
-        single = judge(self.model, self.images, self.labels, batch_size).margin.double()
+        single = predict(self.model, self.images, self.labels, batch_size).margin.double()
         with torch.no_grad():
             logits = torch.cat([self.network(image[None].double()) for image in self.images])
         double = margins(logits, self.labels)
@@ -58,7 +58,7 @@ class Balls:
         threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
         start, label = self.images[image].expand_as(found), self.labels[image].expand(len(found))
         inside = into_ball(found, start, threat, attack)
-        single = judge(self.model, inside, label, len(found)).margin.double()
+        single = predict(self.model, inside, label, len(found)).margin.double()
         with torch.no_grad():
             double = margins(self.network(inside.double()), label)
         if not ((single > 0) & (double > 0)).all():

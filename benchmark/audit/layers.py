@@ -1,7 +1,7 @@
-"""What each layer really does to a perturbation, found by ascent, against what its `Step` claims.
+"""What each layer does to a perturbation, found by gradient ascent, compared with what its `LayerBound` claims.
 
-Every quantity found is a lower bound of the supremum that is claimed to be bounded, so found / claimed above 1 + 1e-9 is a
-failure. Float64 rounding is taken off what is found: 64 units of the values met, and 64 times what one unit of rounding of
+Every quantity found is a lower bound of the supremum that the claim bounds from above, so found / claimed above 1 + 1e-9 is
+a failure. Float64 rounding is taken off what is found: 64 units of the values met, and 64 times what one unit of rounding of
 the input does to the output. Attention is evaluated by its plain formula, not by the kernel that the network runs.
 """
 
@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.audit.ascent import Map, ascend, float64_copy, shrink
-from benchmark.certificates.bounds.dispatch import exact_step, step
-from benchmark.certificates.bounds.layer_bound import Reach, Step
+from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
 from benchmark.runtime.errors import BenchmarkError
 
 UNIT = 2.0**-53
@@ -45,26 +45,26 @@ def audit_layers(
 ) -> Tally:
     """Every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`.
 
-    A model that is no sequence of layers with Steps has no layer bounds to audit: the tally is empty.
+    A model that is no sequence of layers with a `LayerBound` has no layer bounds to audit: the tally is empty.
 
     Raises:
         BenchmarkError: a bound was exceeded; with the layer, the quantity, the image, the radius and both values.
     """
     tally = Tally()
     layers = list(float64_copy(model).children()) if type(model) is nn.Sequential else []
-    if not layers or any(type(layer) not in step.registry for layer in layers[:-1]):
+    if not layers or any(type(layer) not in layer_bound.registry for layer in layers[:-1]):
         return tally
     x = images.double()
     with sdpa_kernel(SDPBackend.MATH):
         for index, layer in enumerate(layers[:-1]):
             place = f"{row}: layer {index} ({type(layer).__name__})"
-            LayerTrial(layer, x, place, names, tally, seed + index).run(effort)
+            LayerAudit(layer, x, place, names, tally, seed + index).run(effort)
             x = layer(x)
             tally.layers += 1
     return tally
 
 
-class LayerTrial:
+class LayerAudit:
     """One layer around nominal inputs x (n, *shape), float64."""
 
     def __init__(
@@ -72,15 +72,15 @@ class LayerTrial:
     ) -> None:
         self.layer, self.x, self.place, self.names, self.tally = layer, x, place, names, tally
         self.generator = torch.Generator().manual_seed(seed)
-        self.claims: Step = exact_step(layer, x)
+        self.claims: LayerBound = exact_layer_bound(layer, x)
         self.out = layer(x)
         self.noise = self._noise()
 
     def run(self, effort: Effort) -> None:
-        steep = self._gain()
+        steep = self._jacobian_norm()
         for radius in effort.radii:
             delta = torch.full((len(self.x),), radius, dtype=torch.float64, device=self.x.device)
-            self._push(delta)
+            self._jvp(delta)
             self._bound(delta, steep, effort)
             self._remainders(delta, False, effort)
             self._remainders(delta, True, effort)
@@ -96,7 +96,7 @@ class LayerTrial:
         return torch.randn(*shape, dtype=torch.float64, generator=self.generator).to(self.x.device)
 
     def _jacobian(self, moves: torch.Tensor) -> torch.Tensor:
-        """J D by automatic differentiation, not by the Step: (s * n, *shape) to (s * n, *output shape)."""
+        """J D by automatic differentiation, not by the `LayerBound`: (s * n, *shape) to (s * n, *output shape)."""
         x = self.x.repeat(len(moves) // len(self.x), *[1] * (self.x.ndim - 1))
         return torch.func.jvp(self.layer, (x,), (moves,))[1]
 
@@ -121,22 +121,24 @@ class LayerTrial:
                 "the certificate is wrong and nothing is published"
             )
 
-    def _gain(self) -> torch.Tensor:
-        """Checks `gain` and returns the steepest direction that power iteration found, of norm 1: (n, *shape)."""
+    def _jacobian_norm(self) -> torch.Tensor:
+        """Checks `jacobian_norm` and returns the steepest direction that power iteration found, of norm 1: (n, *shape)."""
         unit = torch.ones(len(self.x), dtype=torch.float64, device=self.x.device)
         v = shrink(self._draw(*self.x.shape) * 1e6, unit)
         pull = torch.func.vjp(self.layer, self.x)[1]
         for _ in range(30):
             v = shrink(pull(self._jacobian(v))[0] * 1e6, unit)
         found = self._jacobian(v).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1).clamp(min=1e-300)
-        self._check(found, torch.as_tensor(self.claims.gain, dtype=torch.float64).expand(len(self.x)), unit, "gain")
+        self._check(
+            found, torch.as_tensor(self.claims.jacobian_norm, dtype=torch.float64).expand(len(self.x)), unit, "gain"
+        )
         return v
 
-    def _push(self, delta: torch.Tensor) -> None:
-        """`push` is the nominal Jacobian, to 1e-9 of the largest it can be."""
+    def _jvp(self, delta: torch.Tensor) -> None:
+        """`jvp` is the nominal Jacobian, to 1e-9 of the largest it can be."""
         moves = shrink(self._draw(*self.x.shape) * 1e6, delta)
-        gap = (self.claims.push(moves[None])[0] - self._jacobian(moves)).flatten(1).norm(dim=1)
-        self._check(gap, 1e-9 * self.claims.gain * delta + self.noise, delta, "Jacobian (push)")
+        gap = (self.claims.jvp(moves[None])[0] - self._jacobian(moves)).flatten(1).norm(dim=1)
+        self._check(gap, 1e-9 * self.claims.jacobian_norm * delta + self.noise, delta, "Jacobian (push)")
 
     def _bound(self, delta: torch.Tensor, steep: torch.Tensor, effort: Effort) -> None:
         random = self._draw(max(effort.starts - 2, 1) * len(self.x), *self.x.shape[1:]) * 1e6
@@ -153,8 +155,9 @@ class LayerTrial:
         self._check(found, self.claims.quick_bound(delta), delta, "quick bound")
 
     def _remainders(self, radius: torch.Tensor, split: bool, effort: Effort) -> None:
-        """`remainder` and `along` over D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho: L the identity (or as many
-        orthonormal directions as are affordable) and rho 0; or split, with 8 directions and rho a quarter of the radius.
+        """Checks `remainder` and `remainder_along` over D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho: L the identity
+        (or as many orthonormal directions as are affordable) and rho 0; or split, with 8 directions and rho a quarter of
+        the radius.
         """
         n, size = len(self.x), self.x[0].numel()
         width = min(8 if split else WHOLE, size)
@@ -163,7 +166,7 @@ class LayerTrial:
             basis = torch.linalg.qr(self._draw(size, width)).Q
         columns = basis.mT.reshape(width, 1, *self.x.shape[1:]).expand(-1, n, *self.x.shape[1:]).contiguous()
         rho = radius / 4 if split else torch.zeros_like(radius)
-        reach = Reach(columns, radius, rho, radius + rho)
+        perturbation = PerturbationSet(columns, radius, rho, radius + rho)
         most, rest = radius.repeat(effort.starts), rho.repeat(effort.starts)
 
         def left(z: torch.Tensor) -> torch.Tensor:
@@ -176,14 +179,16 @@ class LayerTrial:
 
         start = project(self._draw(n * effort.starts, width + size) * 1e6)
         found, where = ascend(lambda z: left(z).norm(dim=1), project, start, most, effort.steps)
-        self._check(found, self.claims.remainder(reach), radius, "remainder")
+        self._check(found, self.claims.remainder(perturbation), radius, "remainder")
         worst = found.reshape(-1, n).argmax(0) * n + torch.arange(n, device=self.x.device)
         with torch.no_grad():
             against = -left(where[worst])
         against = against / against.norm(dim=1, keepdim=True).clamp(min=1e-300)
         random = self._draw(*against.shape)
         random = random / random.norm(dim=1, keepdim=True).clamp(min=1e-300)
-        claimed = self.claims.along(torch.stack([against, random], 1).unflatten(2, self.out.shape[1:]), reach)
+        claimed = self.claims.remainder_along(
+            torch.stack([against, random], 1).unflatten(2, self.out.shape[1:]), perturbation
+        )
         for place, direction in enumerate((against, random)):
             a = direction.repeat(effort.starts, 1)
             begin = torch.cat([where[worst], start[n:]])

@@ -19,7 +19,7 @@ from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import distances, into_ball
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -100,8 +100,8 @@ def plants(
         with torch.no_grad():
             logits = network(both.double())
         plant = _plant(model, logits, int(labels[i]), int(rivals[i]))
-        single = judge(plant, both, pair, 2).margin.double()
-        double = judge(float64_copy(plant), both.double(), pair, 2).margin.double()
+        single = predict(plant, both, pair, 2).margin.double()
+        double = predict(float64_copy(plant), both.double(), pair, 2).margin.double()
         if (single[0] > 0) & (double[0] > 0) & (single[1] < 0) & (double[1] < 0):
             distance = float(distances(moved, images[i : i + 1])["L2"])
             made.append(Plant(plant, i, int(rivals[i]), distance, (float(double[0]), float(double[1]))))

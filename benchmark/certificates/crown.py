@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.runtime.errors import BenchmarkError
@@ -77,8 +77,8 @@ def certify(
     bounds = Bounds(model, images, alpha_steps)
     radii = []
     for image, label in zip(images.split(1), labels.split(1), strict=True):
-        right = bounds.least_margin(image, label, 0.0) > 0
-        radii.append(_largest(partial(bounds.holds, image, label), largest, precision) if right else 0.0)
+        correct = bounds.least_margin(image, label, 0.0) > 0
+        radii.append(_largest(partial(bounds.holds, image, label), largest, precision) if correct else 0.0)
     return torch.tensor(radii, dtype=torch.float64, device=images.device)
 
 
@@ -90,7 +90,7 @@ def certified_at(
     Raises:
         BenchmarkError: as `certify`.
     """
-    wanted = _right(model, images, labels)[:, None].expand(-1, len(radii))
+    wanted = _correct(model, images, labels)[:, None].expand(-1, len(radii))
     return _certified(Bounds(model, images, alpha_steps), images, labels, radii, wanted)
 
 
@@ -119,7 +119,7 @@ def two_pass(
         BenchmarkError: as `certify`, if anything is left for CROWN.
     """
     known = first(model, images, labels)[:, None] >= radii
-    rest = ~known & _right(model, images, labels)[:, None]
+    rest = ~known & _correct(model, images, labels)[:, None]
     by_crown = torch.zeros_like(known)
     if rest.any():
         by_crown = _certified(Bounds(model, images, alpha_steps), images, labels, radii, rest)
@@ -187,7 +187,7 @@ class Bounds:
     def allowance(self, image: torch.Tensor, label: torch.Tensor) -> float:
         """Taken from every margin of one image: twice what the error analysis allows where it is clean, or the least."""
         still = torch.zeros(1, dtype=torch.float64, device=image.device)
-        allowed = trace(self.checked, image, label).composed(still, quick=True)
+        allowed = bound_network(self.checked, image, label).composed(still, quick=True)
         return max(FLOAT32_ALLOWANCE, 2 * float(allowed.max()))
 
     def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
@@ -211,7 +211,7 @@ class Bounds:
         return bound.detach()[0].nan_to_num(nan=-math.inf)
 
 
-def _right(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _correct(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """(n,) bool: every margin of the clean image is above the least allowance; the others are certified by nothing."""
     with torch.no_grad():
         logits = copy.deepcopy(model).double().eval()(images.double())

@@ -19,9 +19,9 @@ from functools import partial, singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
-from benchmark.certificates.bounds.layer_bound import UP, Step
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.network_bound import refuse_hooks
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
 from benchmark.certificates.local import MANY, _largest, checked_gap
@@ -70,16 +70,16 @@ def certify(
     """
     network, radii = _checked_copy(model), []
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        margins, falls = _margins(network, x.double(), y)
-        lead = margins.scatter(1, y[:, None], math.inf)
+        margins, margin_drop = _margins(network, x.double(), y)
+        rival_margins = margins.scatter(1, y[:, None], math.inf)
         zero = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        holds = partial(_holds, lead, falls)
+        holds = partial(_holds, rival_margins, margin_drop)
         radii.append(_largest(holds, zero, largest, precision).clamp(max=largest))
     return torch.cat(radii)
 
 
-def _holds(lead: torch.Tensor, falls: Move, radius: torch.Tensor) -> torch.Tensor:
-    return (lead > falls(radius)).all(1)
+def _holds(rival_margins: torch.Tensor, margin_drop: Move, radius: torch.Tensor) -> torch.Tensor:
+    return (rival_margins > margin_drop(radius)).all(1)
 
 
 @torch.no_grad()
@@ -93,8 +93,8 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     network, found, allowed = _checked_copy(model), 0.0, 0.0
     model = model.eval()
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        margins, falls = _margins(network, x.double(), y)
-        bound = falls(torch.zeros(len(x), dtype=torch.float64, device=x.device))
+        margins, margin_drop = _margins(network, x.double(), y)
+        bound = margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
         gap, most = checked_gap(model, x, y, margins, bound)
         found, allowed = max(found, gap), max(allowed, most)
     return found, allowed
@@ -113,19 +113,19 @@ def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tup
     head = model[-1]
     if isinstance(head, HEADS) and type(head) in HEADS:
         move, features = _move(model[:-1], x), model[:-1](x)
-        margins = _lead(head(features), labels)
-        return margins, partial(_head_falls, head.weight, head.bias, labels, move, size(features))
-    move, margins = _move(model, x), _lead(model(x), labels)
+        margins = _margins_of(head(features), labels)
+        return margins, partial(_head_margin_drop, head.weight, head.bias, labels, move, size(features))
+    move, margins = _move(model, x), _margins_of(model(x), labels)
     return margins, lambda radius: (math.sqrt(2) * UP * move(radius))[:, None].expand_as(margins)
 
 
-def _lead(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _margins_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     if logits.ndim != 2:
         raise BenchmarkError(f"the network should give one row of logits an image; it gives {tuple(logits.shape)}")
     return logits.gather(1, labels[:, None]) - logits
 
 
-def _head_falls(
+def _head_margin_drop(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     labels: torch.Tensor,
@@ -138,8 +138,8 @@ def _head_falls(
     norms, moved = torch.linalg.vector_norm(weight, dim=-1), move(radius)[:, None]
     terms = norms * (nominal[:, None] + moved) + (0.0 if bias is None else bias.abs())
     terms = terms + terms.gather(1, labels[:, None])
-    falls = (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
-    return torch.where(nominal[:, None] + moved <= LARGEST, falls, torch.inf)
+    margin_drop = (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
+    return torch.where(nominal[:, None] + moved <= LARGEST, margin_drop, torch.inf)
 
 
 def _move(layer: nn.Module, x: torch.Tensor) -> Move:
@@ -164,8 +164,8 @@ def _move(layer: nn.Module, x: torch.Tensor) -> Move:
             return (whole + UNIT32 * (nominal + whole) * FLOAT64 + TINY) * UP
 
         return both
-    most, step = lipschitz_constant(layer, x), exact_step(layer, x)
-    return lambda delta: (most * delta + step.runs(delta)) * UP
+    most, layer_bound = lipschitz_constant(layer, x), exact_layer_bound(layer, x)
+    return lambda delta: (most * delta + layer_bound.rounding_in_range(delta)) * UP
 
 
 def lipschitz_constant(layer: nn.Module, x: torch.Tensor) -> float:
@@ -182,10 +182,10 @@ def lipschitz_constant(layer: nn.Module, x: torch.Tensor) -> float:
     """
     if type(layer) in constant.registry:  # a subclass may compute something else
         return constant(layer, x)
-    only = exact_step(layer, x)
-    if type(only) is not Step:
+    only = exact_layer_bound(layer, x)
+    if type(only) is not LayerBound:
         raise BenchmarkError(f"no global Lipschitz constant is known for the layer {type(layer).__name__}")
-    return float(torch.as_tensor(only.gain, dtype=torch.float64).max())  # a linear layer
+    return float(torch.as_tensor(only.jacobian_norm, dtype=torch.float64).max())  # a linear layer
 
 
 @singledispatch
@@ -254,4 +254,4 @@ def _(layer: nn.Module, x: torch.Tensor) -> float:
 @constant.register(SLLBlock)
 @constant.register(SmoothSLLBlock)
 def _(layer: SLLBlock, x: torch.Tensor) -> float:
-    return float(exact_step(layer, x).gain)
+    return float(exact_layer_bound(layer, x).jacobian_norm)

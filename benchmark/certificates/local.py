@@ -1,9 +1,10 @@
-"""Certified l2 radii of a network of known layers, from local bounds around each clean image (trace.py has the proof).
+"""Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
-The model is a plain `nn.Sequential` of layers with a `Step` (steps.py), ending in a `NormalisedHead` with rows w_j. Every
-class but the label is a rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
+bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
+(bounds/dispatch.py), ending in a `NormalisedHead` with rows w_j. Every class but the label is a rival, and a tie is not
+certified. The certificate speaks of the float32 network that runs.
 
-A cascade: cheap bounds decide most images and dear ones only what is left.
+A cascade: cheap bounds decide most images, and costly ones only those that are left.
   1. A wrong or tied clean prediction: nothing.
   2. Composing, attention by its quick bound (attention_quick.py): yes where it suffices.
   3. A few steps down the margin: an image of the ball that is wrong or tied in float64 is a no, because no sound bound
@@ -26,15 +27,15 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     layernorm,
     linear,
 )
-from benchmark.certificates.bounds.network_bound import Trace, checked_copy, trace
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network, checked_copy
 from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
-FEW = 8  # at most, at a time for the dear ones; more do not fit a cache
-DEAR_NUMBERS = 2**23  # of the Jacobians of that many images, (tokens width)^2 each
+FEW = 8  # images at a time for the tight bounds, at most; more do not fit a cache
+JACOBIAN_NUMBERS = 2**23  # entries of the Jacobians of that many images, (tokens width)^2 each
 DESCENT_STEPS = 8
-HOPED = 1.2  # by how much the margin gradient may raise a radius that composing gives
+HOPED = 1.2  # by what factor the margin gradient is hoped to raise the radius that composing gives
 FARTHEST = 1e4  # pixels; the margin gradient is not asked about larger radii, whose powers overflow
 
 
@@ -55,7 +56,7 @@ def certify(
     ball that holds contains the smaller ones.
 
     Args:
-        model: a plain `nn.Sequential` of layers with a Step, ending in a `NormalisedHead`.
+        model: a plain `nn.Sequential` of layers with a `LayerBound`, ending in a `NormalisedHead`.
         images: (n, c, h, w) in [0, 1].
         labels: (n,) int64.
         largest: radii above this are not looked for, in pixels.
@@ -69,21 +70,21 @@ def certify(
     """
     full_precision(model)
     network = checked_copy(model)
-    trace(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
+    bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    rows = right(network, images, labels)
+    rows = correct(network, images, labels)
     for part in _parts(rows, MANY):
-        traced = trace(network, images[part], labels[part])
-        radius[part] = _largest(partial(quickly, traced), radius[part], largest, precision)
-    for part, traced in dear_traces(network, images, labels, rows):
-        radius[part] = _largest(partial(composing, traced), radius[part], largest, precision)
-        traced.around = HOPED * radius[part]
-        radius[part] = _largest(partial(by_both, traced), radius[part], largest, precision)
+        bounded = bound_network(network, images[part], labels[part])
+        radius[part] = _largest(partial(quickly, bounded), radius[part], largest, precision)
+    for part, bounded in tight_bounds(network, images, labels, rows):
+        radius[part] = _largest(partial(composing, bounded), radius[part], largest, precision)
+        bounded.relaxation_radius = HOPED * radius[part]
+        radius[part] = _largest(partial(by_both, bounded), radius[part], largest, precision)
     return radius
 
 
 def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
-    """Whether each image is certified at one l2 radius, by the cascade: the verdicts of its last step alone, sooner.
+    """Whether each image is certified at one l2 radius, by the cascade: the verdicts of its last step alone, faster.
 
     Args:
         model, images, labels: as in `certify`.
@@ -100,20 +101,20 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         raise ValueError(f"radius {radius} is negative or not finite")
     full_precision(model)
     network = checked_copy(model)
-    trace(network, images[:1], labels[:1])
+    bound_network(network, images[:1], labels[:1])
     verdict = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    left = right(network, images, labels)
+    left = correct(network, images, labels)
     for part in _parts(left, MANY):
-        traced = trace(network, images[part], labels[part])
-        verdict[part] = quickly(traced, _all(radius, part))
+        bounded = bound_network(network, images[part], labels[part])
+        verdict[part] = quickly(bounded, _all(radius, part))
     left = left[~verdict[left]]
     left = left[~disproved(network, images[left], labels[left], radius)]
-    for part, traced in dear_traces(network, images, labels, left):
-        verdict[part] = composing(traced, _all(radius, part))
+    for part, bounded in tight_bounds(network, images, labels, left):
+        verdict[part] = composing(bounded, _all(radius, part))
         rest = (~verdict[part]).nonzero()[:, 0]
         if len(rest):
-            left_open = traced.take(rest)
-            left_open.around = _all(min(radius, FARTHEST), rest)
+            left_open = bounded.take(rest)
+            left_open.relaxation_radius = _all(min(radius, FARTHEST), rest)
             verdict[part[rest]] = by_both(left_open, _all(radius, rest))
     return verdict
 
@@ -128,9 +129,9 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     network, model = checked_copy(model), model.eval()
     found = allowed = 0.0
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        traced = trace(network, x, y)
-        bound = traced.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
-        gap, most = checked_gap(model, x, y, traced.margins, bound)
+        bounded = bound_network(network, x, y)
+        bound = bounded.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
+        gap, most = checked_gap(model, x, y, bounded.margins, bound)
         found, allowed = max(found, gap), max(allowed, most)
     return found, allowed
 
@@ -154,29 +155,33 @@ def checked_gap(
     return float(gap.max()), float(bound.max())
 
 
-def quickly(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing with quick bounds certifies each image at its radius: (n,) to (n,) bool."""
-    return (traced.lead > traced.composed(radius, quick=True)).all(1)
+def quickly(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
+    """Whether composing the quick bounds certifies each image at its radius: (n,) to (n,) bool."""
+    return (bounded.rival_margins > bounded.composed(radius, quick=True)).all(1)
 
 
-def composing(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
-    """The same with the tight bounds."""
-    return (traced.lead > traced.composed(radius)).all(1)
+def composing(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
+    """Whether composing the tight bounds certifies each image at its radius: (n,) to (n,) bool."""
+    return (bounded.rival_margins > bounded.composed(radius)).all(1)
 
 
-def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
-    """The same with the better of composing and the margin gradient, for the rivals that composing leaves open."""
-    composed = traced.composed(radius)
-    open_rivals, known = ~(traced.lead > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
+def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
+    """Whether composing, or the margin gradient for the rivals that composing leaves open, certifies each image at its
+    radius: (n,) to (n,) bool.
+    """
+    composed = bounded.composed(radius)
+    open_rivals, known = ~(bounded.rival_margins > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
     radius = torch.where(known, radius, 0.0)  # nothing is known where a bound is infinite, or its powers may be
-    if not all(step.pushes for step in traced.steps):  # a layer too large for the margin gradient
+    if not all(
+        layer_bound.has_jvp for layer_bound in bounded.layer_bounds
+    ):  # a layer too large for the margin gradient
         return ~open_rivals.any(1)
-    for effort in ("each", "all"):  # from the cheap to the dear
+    for effort in ("each", "all"):  # the cheaper bound first
         count = int(open_rivals.sum(1).max())
         if not count:
             break
         rivals = open_rivals.to(torch.int8).topk(count, dim=1).indices
-        shut = traced.lead.gather(1, rivals) > traced.falls(radius, rivals, effort=effort)
+        shut = bounded.rival_margins.gather(1, rivals) > bounded.margin_drop(radius, rivals, effort=effort)
         shut &= known[:, None]
         open_rivals = open_rivals & ~torch.zeros_like(open_rivals).scatter(1, rivals, shut)
     return ~open_rivals.any(1)
@@ -184,9 +189,9 @@ def by_both(traced: Trace, radius: torch.Tensor) -> torch.Tensor:
 
 @torch.enable_grad()
 def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
-    """Whether a few steps down the margin meet an image within `radius` that is wrong or tied: (n,) bool.
+    """Whether a few steps down the margin find an image within `radius` that is misclassified or tied: (n,) bool.
 
-    `network` is a `checked_copy`. Such an image cannot be certified by any sound bound, so nothing dear is tried on it.
+    `network` is a `checked_copy`. No sound bound can certify such an image, so the costly bounds are not tried on it.
     """
     found = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     rows = torch.arange(len(images), device=images.device)  # those still to be disproved
@@ -195,8 +200,8 @@ def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor
         if not len(rows):
             break
         moved = (images[rows].double() + move).requires_grad_()
-        logits, right = network(moved), labels[rows][:, None]
-        margin = (logits.gather(1, right) - logits).scatter(1, right, torch.inf).amin(1)
+        logits, label = network(moved), labels[rows][:, None]
+        margin = (logits.gather(1, label) - logits).scatter(1, label, torch.inf).amin(1)
         stands = margin.detach() > 0
         found[rows[~stands]] = True
         (gradient,) = torch.autograd.grad(margin.sum(), moved)
@@ -207,7 +212,7 @@ def disproved(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor
 
 
 @torch.no_grad()
-def right(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def correct(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Indices of the images whose label's logit is above every other in float64."""
     found = [torch.zeros(0, dtype=torch.bool, device=images.device)]
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
@@ -216,18 +221,20 @@ def right(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) ->
     return torch.cat(found).nonzero()[:, 0]
 
 
-def dear_traces(
+def tight_bounds(
     network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
-) -> Iterator[tuple[torch.Tensor, Trace]]:
-    """Traces of the images `rows`, so many at a time as memory bears, with their indices."""
+) -> Iterator[tuple[torch.Tensor, NetworkBound]]:
+    """`NetworkBound`s of the images `rows` for the tight bounds, as many images at a time as memory allows, with their
+    indices.
+    """
     prefix, few = None, 1  # the first image shows how large the network is
     while len(rows):
         part, rows = rows[:few], rows[few:]
-        traced = trace(network, images[part], labels[part], prefix=prefix)
-        yield part, traced
-        prefix = traced.prefix
-        largest = max(activation[0].numel() for activation in traced.activations[traced.prefix.layers :])
-        few = max(1, min(FEW, DEAR_NUMBERS // largest**2))
+        bounded = bound_network(network, images[part], labels[part], prefix=prefix)
+        yield part, bounded
+        prefix = bounded.prefix
+        largest = max(activation[0].numel() for activation in bounded.activations[bounded.prefix.layers :])
+        few = max(1, min(FEW, JACOBIAN_NUMBERS // largest**2))
 
 
 def _parts(rows: torch.Tensor, size: int) -> Sequence[torch.Tensor]:

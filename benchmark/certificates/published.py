@@ -1,14 +1,14 @@
 """Certified l2 radii as Havens et al. 2024 publish them: Theorem 1 composed through the layers, then Proposition 1.
 
-||D_(k+1)|| <= delta_k(||D_k||), delta_k the attention bound of Theorem 1 (`method="paper"` of lofast.py: exact zeta of Lemma
-1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound), and for every other layer
-its Lipschitz constant times ||D_k||. Certified where margin > sqrt(2) ||W|| delta, W the head, its constant beside
-Proposition 1's sqrt(2): the same for all rivals. The paper counts every layer but attention as 1-Lipschitz; that mean
-pooling is 1/sqrt(tokens)-Lipschitz is conceded here. Float32's rounding is covered as in local.py.
+||D_(k+1)|| <= delta_k(||D_k||), delta_k the attention bound of Theorem 1 (`method="paper"` of bounds/sensitivity.py: exact
+zeta of Lemma 1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound), and for
+every other layer its Lipschitz constant times ||D_k||. Certified where margin > sqrt(2) ||W|| delta, W the head, its
+constant beside Proposition 1's sqrt(2): the same for all rivals. The paper counts every layer but attention as 1-Lipschitz;
+here mean pooling has its own constant, 1/sqrt(tokens). Float32's rounding is covered as in local.py.
 
-`falls` can take this project's improvements one by one, to show what each is worth on the same weights (local.py has them
-all, and the margin gradient): `attention` the tight bound of lofast.py; `projection` its sensitivity around the tokens at
-hand in place of 1; `rivals` ||w_y - w_j|| of each rival in place of sqrt(2) ||W||.
+`margin_drop` can take this project's improvements one by one, to show what each is worth on the same weights (local.py has
+them all, and the margin gradient): `attention` the tight bound of bounds/sensitivity.py; `projection` its sensitivity around
+the tokens at hand in place of 1; `rivals` ||w_y - w_j|| of each rival in place of sqrt(2) ||W||.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.attention import AttentionStep, where_finite
+from benchmark.certificates.bounds.attention import AttentionBound, where_finite
 from benchmark.certificates.bounds.layer_bound import UP
-from benchmark.certificates.bounds.network_bound import Trace, checked_copy, trace
-from benchmark.certificates.bounds.projection import ProjectStep
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network, checked_copy
+from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.certificates.local import _largest, _parts, right
+from benchmark.certificates.local import _largest, _parts, correct
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
@@ -52,49 +52,49 @@ def certify(
     """
     full_precision(model)
     network, radius = checked_copy(model), torch.zeros(len(images), dtype=torch.float64, device=images.device)
-    trace(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
-    for part in _parts(right(network, images, labels), AT_ONCE):
-        published = Published(network, trace(network, images[part], labels[part]))
+    bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
+    for part in _parts(correct(network, images, labels), AT_ONCE):
+        published = Published(network, bound_network(network, images[part], labels[part]))
         radius[part] = _largest(partial(_holds, published), radius[part], largest, precision)
     return radius
 
 
 def _holds(published: Published, radius: torch.Tensor) -> torch.Tensor:
-    return (published.traced.lead > published.falls(radius)).all(1)
+    return (published.bounded.rival_margins > published.margin_drop(radius)).all(1)
 
 
 class Published:
-    """The published bound around the images of a trace.
+    """The published bound around the images of a `NetworkBound`.
 
     Raises:
         BenchmarkError: attention whose score map is too large to form.
     """
 
-    def __init__(self, network: nn.Sequential, traced: Trace) -> None:
+    def __init__(self, network: nn.Sequential, bounded: NetworkBound) -> None:
         head = network[-1]
         assert isinstance(head, NormalisedHead)
-        self.traced, self.head = traced, spectral_norm_upper(head.weight)
+        self.bounded, self.head = bounded, spectral_norm_upper(head.weight)
         self.attention: dict[int, AttentionSensitivity] = {}
-        for index, step in enumerate(traced.steps):
-            if isinstance(step, AttentionStep):
-                if not step.pushes:
+        for index, layer_bound in enumerate(bounded.layer_bounds):
+            if isinstance(layer_bound, AttentionBound):
+                if not layer_bound.has_jvp:
                     raise BenchmarkError(
                         "attention this wide (tokens * width > 8192) has no exact published bound here"
                     )
-                self.attention[index] = attention_sensitivity(step.x, *step.layer.head_weights())
+                self.attention[index] = attention_sensitivity(layer_bound.x, *layer_bound.layer.head_weights())
 
-    def falls(
+    def margin_drop(
         self, radius: torch.Tensor, *, attention: bool = False, projection: bool = False, rivals: bool = False
     ) -> torch.Tensor:
         """How far each margin can fall within `radius` (n,) pixels: (n, classes); the options are in the module's words."""
-        traced, delta = self.traced, radius
-        for index, step in enumerate(traced.steps):
-            rounding = traced.rounding(index, delta)
+        bounded, delta = self.bounded, radius
+        for index, layer_bound in enumerate(bounded.layer_bounds):
+            rounding = bounded.rounding(index, delta)
             if index in self.attention:
                 way = "tight" if attention else "paper"
                 delta = where_finite(partial(self.attention[index].bound, method=way), delta)
-            elif not isinstance(step, ProjectStep) or projection:
-                delta = step.bound(delta)
+            elif not isinstance(layer_bound, ProjectionBound) or projection:
+                delta = layer_bound.bound(delta)
             delta = (delta + rounding) * UP
-        slope = traced.rivals if rivals else math.sqrt(2) * self.head
-        return (slope * delta[:, None] + traced.head_rounding(delta)) * UP
+        slope = bounded.difference_norms if rivals else math.sqrt(2) * self.head
+        return (slope * delta[:, None] + bounded.head_rounding(delta)) * UP

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,14 +15,18 @@ from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.base import Frozen
 
+if TYPE_CHECKING:
+    from benchmark.loading.rows import Row
+    from benchmark.specs.threat import AttackSpec
 
-class Trial(Frozen):
+
+class AttackPreview(Frozen):
     """Counts of `n` images: right when clean; by attack, right after each of its parts, and by the final verdict."""
 
     n: int
     clean: int
     parts: dict[str, dict[str, int]]
-    standing: dict[str, int]
+    robust: dict[str, int]
     warnings: dict[str, list[str]]
 
 
@@ -36,7 +41,7 @@ def attack(
     trial = try_suite(track, row, suite, progress.print, checked_engine(engine))
     table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
     table.add_row("clean", "", f"{trial.clean} of {trial.n}")
-    for name, count in trial.standing.items():
+    for name, count in trial.robust.items():
         parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
         table.add_row(name, parts, f"{count} of {trial.n}")
     console.print(table)
@@ -45,7 +50,7 @@ def attack(
             console.print(f"warning: {name}: {warning}")
 
 
-def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> Trial:
+def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> AttackPreview:
     """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
 
     `engine` is that of params.yaml unless given. Killed and run again, it goes on from the images already done.
@@ -53,33 +58,51 @@ def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], 
     Raises:
         BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
-    from benchmark.loading.rows import entry_of_row
+    from benchmark.evaluation.suite import run_suite
+    from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images, trained_model
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.stages.attack import run_suite, suite_inputs
-    from benchmark.stages.base import evaluation_inputs
-    from benchmark.verdicts.prediction import judge
+    from benchmark.specs.track import ADAPTIVE
+    from benchmark.verdicts.prediction import predict
 
-    row = entry_of_row(track, name)
+    row = load_row(track, name)
     suites = {**row.track.development, **row.suites}
     if suite not in suites:
-        raise BenchmarkError(f"{row.row} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
+        raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
     run = run_settings().evaluate
     device, engine = set_up(run.device), engine or run.engine
     model = trained_model(row, device)
     images, labels = evaluation_images(row, device)
-    clean = judge(model, images, labels, row.track.evaluation.batch_size).right
-    report(f"{row.row}: {int(clean.sum())} of {len(labels)} right when clean")
-    inputs = evaluation_inputs(row, f"attack-{suite}", suite_inputs(row, suite, engine))
-    stage = f"{track}/{row.row}/trial-{suite}"
-    parts, standing, warnings = {}, {}, {}
+    clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
+    report(f"{row.name}: {int(clean.sum())} of {len(labels)} right when clean")
+    owner = row.submission.name if suite == ADAPTIVE else None
+    inputs = _inputs(row, suites[suite], owner, engine)
+    stage = f"{track}/{row.name}/trial-{suite}"
+    parts, robust, warnings = {}, {}, {}
     with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
         assert folder is not None
         for spec, state, after in run_suite(
-            row, suite, model, images, labels, folder, engine, lambda text: report(f"{row.row}: {text}")
-        ):
-            parts[spec.id], standing[spec.id] = state.remaining, int(after.right.sum())
+            model, images, labels, suites[suite], batch_size=row.track.evaluation.batch_size, folder=folder,
+            engine=engine, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
+        ):  # fmt: skip
+            parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
             warnings[spec.id] = state.warnings
-            report(f"{row.row}: {spec.id}: {standing[spec.id]} of {len(labels)} standing")
-    return Trial(n=len(labels), clean=int(clean.sum()), parts=parts, standing=standing, warnings=warnings)
+            report(f"{row.name}: {spec.id}: {robust[spec.id]} of {len(labels)} standing")
+    return AttackPreview(n=len(labels), clean=int(clean.sum()), parts=parts, robust=robust, warnings=warnings)
+
+
+def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: str) -> dict[str, Any]:
+    """All that partial work depends on."""
+    from benchmark.loading import methods
+    from benchmark.runtime import code, files
+
+    attacks = [methods.attack_file(spec.attack, owner or "") for spec in specs]
+    return {
+        "code": code.digests(Path("benchmark/evaluation/suite.py"), row.method, *attacks),
+        "suite": [spec.model_dump(mode="json") for spec in specs],
+        "engine": engine,
+        "evaluation": row.track.evaluation.model_dump(mode="json"),
+        "model": row.settings.model,
+        "weights": files.sha256_file(row.weights),
+    }

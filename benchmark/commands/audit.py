@@ -17,7 +17,7 @@ from benchmark.runtime.errors import BenchmarkError
 if TYPE_CHECKING:
     import torch
 
-    from benchmark.loading.rows import Entry
+    from benchmark.loading.rows import Row
     from benchmark.results.certificate import AuditResult
 
 
@@ -47,14 +47,14 @@ def certified_rows(track: str, name: str) -> list[str]:
         BenchmarkError: there is none.
     """
     from benchmark.loading import submissions
-    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.rows import load_row
 
     if "-" in name:
-        rows = [entry_of_row(track, name)]
+        rows = [load_row(track, name)]
     else:
         variants = submissions.load(name).variants
-        rows = [entry_of_row(track, f"{name}-{variant}") for variant in variants if track in variants[variant].tracks]
-    certified = [row.row for row in rows if row.settings.certificate]
+        rows = [load_row(track, f"{name}-{variant}") for variant in variants if track in variants[variant].tracks]
+    certified = [row.name for row in rows if row.settings.certificate]
     if not certified:
         raise BenchmarkError(f"{name} declares no certificate on {track}; there is nothing to audit")
     return certified
@@ -69,25 +69,25 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import torch
 
     from benchmark.audit import auditor
-    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images, trained_model
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.verdicts.prediction import judge
+    from benchmark.verdicts.prediction import predict
 
-    row, progress, started = entry_of_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
+    row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
     spec = row.settings.certificate
     assert spec is not None
     device = set_up(run_settings().evaluate.device)
     radii = _published(row).to(device)
     x, y = evaluation_images(row, device)
     model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    _check_fits(row, judge(model, x, y, batch_size).prediction, y)
+    _check_fits(row, predict(model, x, y, batch_size).prediction, y)
     chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
     def report(text: str) -> None:
-        progress.print(f"{row.row}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
+        progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
     return auditor.audit(
@@ -96,28 +96,28 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         y,
         only,
         partial(module.certify, **spec.parameters),
-        row.row,
+        row.name,
         batch_size=batch_size,
         plan=auditor.deep(restarts, seed),
         report=report,
     )
 
 
-def _published(row: Entry) -> torch.Tensor:
+def _published(row: Row) -> torch.Tensor:
     import pyarrow.parquet as pq
     import torch
 
-    path = row.folder / "certify" / "radii.parquet"
+    path = row.folder / "certify" / "evidence.parquet"
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; run `rvb repro --track {row.track.name}` to certify the row")
     return torch.tensor(pq.read_table(path)["certified_l2"].to_pylist(), dtype=torch.float64)
 
 
-def _check_fits(row: Entry, prediction: torch.Tensor, labels: torch.Tensor) -> None:
+def _check_fits(row: Row, prediction: torch.Tensor, labels: torch.Tensor) -> None:
     """The radii were computed for these images and this network."""
     import pyarrow.parquet as pq
 
-    path = row.folder / "certify" / "radii.parquet"
+    path = row.folder / "certify" / "evidence.parquet"
     table = pq.read_table(path)
     same = all(
         table[name].to_pylist() == now.tolist() for name, now in (("label", labels), ("clean_prediction", prediction))

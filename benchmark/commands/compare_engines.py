@@ -37,12 +37,12 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
         BenchmarkError: unknown row, one not trained yet, more images than the track has, or a track without AutoAttack.
     """
     from benchmark.evaluation import engine_comparison
-    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images, trained_model
     from benchmark.runtime.torch_setup import set_up
 
-    row, progress = entry_of_row(track, name), Console(stderr=True, soft_wrap=True)
+    row, progress = load_row(track, name), Console(stderr=True, soft_wrap=True)
     specs = [spec for suite in row.track.suites.values() for spec in suite if spec.attack == "autoattack"]
     if not specs:
         raise BenchmarkError(f"track {track} runs no AutoAttack; there are no engines to compare")
@@ -53,7 +53,7 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
     images, labels = evaluation_images(row, device)
 
     def report(text: str) -> None:
-        progress.print(f"{row.row}: {text}", highlight=False)
+        progress.print(f"{row.name}: {text}", highlight=False)
 
     return [
         engine_comparison.compare(
@@ -77,7 +77,7 @@ def print_comparison(found: Comparison, title: str) -> None:
         counts = f"{reference.remaining[name]}", f"{fast.remaining[name]}"
         table.add_row(name, *counts, *(f"{t:.2f}" for t in times), _ratio(*times))
     total = sum(reference.seconds.values()), sum(fast.seconds.values())
-    counts = f"{int(reference.standing.sum())}", f"{int(fast.standing.sum())}"
+    counts = f"{int(reference.robust.sum())}", f"{int(fast.robust.sum())}"
     table.add_row("all", *counts, *(f"{t:.2f}" for t in total), _ratio(*total))
     console.print(table)
     n, differing = len(found.clean), found.disagreements

@@ -48,15 +48,15 @@ def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], tra
             console.print(f"warning: {attack.id}: {warning}")
     if record.training and record.training.overfitting and record.training.overfitting.found:
         console.print(f"warning: training: {record.training.overfitting.words}")
-    for doubt in record.reliability.doubts if record.reliability else ():
+    for doubt in record.reliability.failing if record.reliability else ():
         console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
 
 
 def built_record(track: str, row: str) -> Record:
     """The Record of a row that was computed here."""
-    from benchmark.loading.rows import entry_of_row
+    from benchmark.loading.rows import load_row
 
-    return read_record(entry_of_row(track, row).folder / "record" / "record.json")
+    return read_record(load_row(track, row).folder / "record" / "record.json")
 
 
 def read_record(path: Path, again: str = "delete it and run `rvb repro`") -> Record:

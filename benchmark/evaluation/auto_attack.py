@@ -14,7 +14,7 @@ from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 PRODUCTS = (
     (torch.backends.cuda, "matmul"),
@@ -83,15 +83,15 @@ def auto_attack(
         flags: list[str] = []
         remaining: dict[str, int] = {}
         if not len(images):
-            adversarial, right = inputs, torch.zeros(0, dtype=torch.bool)
+            adversarial, correct = inputs, torch.zeros(0, dtype=torch.bool)
         elif eps == 0:
-            adversarial, right = inputs, judge(model, inputs, targets, batch_size).right
+            adversarial, correct = inputs, predict(model, inputs, targets, batch_size).correct
         else:
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            state, judged = run_attack(model, inputs, targets, spec, batch_size=batch_size, engine=engine)
-            adversarial, right, remaining = state.adversarial, judged.right, state.remaining
+            state, predictions = run_attack(model, inputs, targets, spec, batch_size=batch_size, engine=engine)
+            adversarial, correct, remaining = state.adversarial, predictions.correct, state.remaining
             flags += state.warnings
-    return Attacked(adversarial.to(images.device), right.to(images.device), remaining, engine, tuple(flags))
+    return Attacked(adversarial.to(images.device), correct.to(images.device), remaining, engine, tuple(flags))
 
 
 def _specification(norm: str, eps: float, engine: str, seed: int, batch_size: int) -> AttackSpec:

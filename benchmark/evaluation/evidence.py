@@ -119,25 +119,25 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
-        standing = column(evidence, "clean_margin") > 0
+        unbroken = column(evidence, "clean_margin") > 0
         for attack in attack_ids(evidence):
             near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-            standing &= ~(column(evidence, f"{attack}:success") & near)
+            unbroken &= ~(column(evidence, f"{attack}:success") & near)
         for (norm, eps), broken in probed(evidence).items():
             if norm == threat.norm and eps <= threat.eps:
-                standing &= ~broken
+                unbroken &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
-        results.append(RobustResult(threat=threat, accuracy=proportion(standing), attacks=inside))
+        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken), attacks=inside))
     return tuple(results)
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
     """For each radius of the track: images right when clean whose certified radius reaches it."""
-    right, radius = column(evidence, "clean_margin") > 0, column(evidence, "certified_l2")
+    correct, radius = column(evidence, "clean_margin") > 0, column(evidence, "certified_l2")
     return tuple(
         CertifiedResult(
             threat=ThreatModel(norm="L2", eps=eps),
-            accuracy=proportion(right & (radius >= eps)),
+            accuracy=proportion(correct & (radius >= eps)),
             certificate=certificate,
         )
         for eps in track.certified_radii

@@ -1,4 +1,4 @@
-"""Runs attacks and certificates on one model, trusts neither, and keeps what each image went through.
+"""Runs an attack on one model in batches, re-tests what it returns, and keeps the state of each image.
 
 Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
 image that the harness itself put into the ball and the box. A tie counts as broken.
@@ -24,7 +24,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import Judged, judge
+from benchmark.verdicts.prediction import Predictions, predict
 
 Report = Callable[[str], None]
 
@@ -34,8 +34,8 @@ class AttackState:
     """How far one attack has come on one model; survives a kill."""
 
     adversarial: torch.Tensor
-    standing: torch.Tensor  # (n,) bool: right on the clean image and not broken yet
-    remaining: dict[str, int] = field(default_factory=dict)  # standing after each finished component
+    robust: torch.Tensor  # (n,) bool: correct on the clean image and not broken yet
+    remaining: dict[str, int] = field(default_factory=dict)  # robust images after each finished component
     warnings: list[str] = field(default_factory=list)
     queue: list[int] = field(default_factory=list)  # images that the running component started with
     component: str | None = None
@@ -44,14 +44,14 @@ class AttackState:
 
     def save(self, path: Path) -> None:
         state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch", "engine")}
-        tensors = {"adversarial": self.adversarial.cpu().contiguous(), "standing": self.standing.cpu()}
+        tensors = {"adversarial": self.adversarial.cpu().contiguous(), "robust": self.robust.cpu()}
         files.write(path, save(tensors, {"state": json.dumps(state)}))
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> AttackState:
         with safe_open(path, "pt") as stored:
             state = json.loads(stored.metadata()["state"])
-            return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("standing").to(device), **state)
+            return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("robust").to(device), **state)
 
 
 def run_attack(
@@ -65,8 +65,8 @@ def run_attack(
     engine: str = "fast",
     report: Report = lambda _: None,
     module: ModuleType | None = None,
-) -> tuple[AttackState, Judged]:
-    """Runs one attack, component by component, each on the images still standing, in batches; resumes from `checkpoint`.
+) -> tuple[AttackState, Predictions]:
+    """Runs one attack, component by component, each on the images still robust, in batches; resumes from `checkpoint`.
 
     Args:
         images: (n, c, h, w) float32 in [0, 1].
@@ -88,7 +88,7 @@ def run_attack(
         if state.engine != used:
             raise BenchmarkError(f"{checkpoint} was begun by the {state.engine} engine; delete it to attack by {used}")
     else:
-        state = AttackState(images.clone(), judge(model, images, labels, batch_size).right, engine=used)
+        state = AttackState(images.clone(), predict(model, images, labels, batch_size).correct, engine=used)
     components = getattr(module, "components", (spec.attack,))
     for component in components:
         if component not in state.remaining:
@@ -97,7 +97,7 @@ def run_attack(
             )
     if hasattr(module, "flags"):
         state.warnings += [w for w in module.flags(state.remaining, len(labels)) if w not in state.warnings]
-    return state, judge(model, state.adversarial, labels, batch_size)
+    return state, predict(model, state.adversarial, labels, batch_size)
 
 
 def _run_component(
@@ -119,7 +119,7 @@ def _run_component(
     if hasattr(module, "per_image"):
         options["slots"] = batch_size
     if state.component != component:
-        state.component, state.batch, state.queue = component, 0, state.standing.nonzero()[:, 0].tolist()
+        state.component, state.batch, state.queue = component, 0, state.robust.nonzero()[:, 0].tolist()
     batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
     for number, index in enumerate(batches):
         if number < state.batch or not len(index):
@@ -128,21 +128,21 @@ def _run_component(
         if hasattr(module, "per_image"):
             options["indices"] = index.tolist()
         with logged_warnings() as warnings:
-            found = _call(module, model, images[index], labels[index], spec, options)
-        found = into_ball(found, images[index], spec.threat, spec.id)
-        broken = ~_judge_in_place(model, state.adversarial, found, labels, index, batch_size)
-        state.adversarial[index[broken]] = found[broken]
-        state.standing[index[broken]] = False
+            adversarial = _call(module, model, images[index], labels[index], spec, options)
+        adversarial = into_ball(adversarial, images[index], spec.threat, spec.id)
+        broken = ~_correct_in_full_batches(model, state.adversarial, adversarial, labels, index, batch_size)
+        state.adversarial[index[broken]] = adversarial[broken]
+        state.robust[index[broken]] = False
         state.warnings += [w for w in warnings if w not in state.warnings]
         state.batch = number + 1
         if checkpoint:
             state.save(checkpoint)
-    state.remaining[component] = int(state.standing.sum())
+    state.remaining[component] = int(state.robust.sum())
     if checkpoint:
         state.save(checkpoint)
 
 
-def _judge_in_place(
+def _correct_in_full_batches(
     model: nn.Module,
     adversarial: torch.Tensor,
     found: torch.Tensor,
@@ -150,16 +150,18 @@ def _judge_in_place(
     index: torch.Tensor,
     batch_size: int,
 ) -> torch.Tensor:
-    """Whether the model is right on each of `found`, the images `index`: in the batches of the final verdict, lest rounding
-    make an image broken here and robust there.
+    """Whether the model classifies each of `found`, adversarial images of the images `index`, correctly: (len(index),) bool.
+
+    They are evaluated in the batches of the final verdict, so that rounding cannot make an image broken here and robust
+    there.
     """
-    right = torch.empty_like(index, dtype=torch.bool)
+    correct = torch.empty_like(index, dtype=torch.bool)
     for batch in (index // batch_size).unique().tolist():
         rows = slice(batch * batch_size, (batch + 1) * batch_size)
         here, tried = index // batch_size == batch, adversarial[rows].clone()
         tried[index[here] - rows.start] = found[here]
-        right[here] = judge(model, tried, labels[rows], batch_size).right[index[here] - rows.start]
-    return right
+        correct[here] = predict(model, tried, labels[rows], batch_size).correct[index[here] - rows.start]
+    return correct
 
 
 def _call(

@@ -11,7 +11,7 @@ from torch import nn
 from benchmark.evaluation.run_attack import AttackState, Report, run_attack
 from benchmark.loading import methods
 from benchmark.specs.threat import AttackSpec
-from benchmark.verdicts.prediction import Judged
+from benchmark.verdicts.prediction import Predictions
 
 
 def run_suite(
@@ -25,7 +25,7 @@ def run_suite(
     engine: str,
     report: Report,
     owner: str | None = None,
-) -> Iterator[tuple[AttackSpec, AttackState, Judged]]:
+) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
     Attacks of a file of the submission `owner` are looked for there first; without one, none takes the place of

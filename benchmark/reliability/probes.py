@@ -1,7 +1,7 @@
-"""What is measured of one model to judge attacks on it: numbers of each image, no judgement here.
+"""Measurements of one model that indicators.py reads: numbers for each image, without a verdict.
 
 Margins are the true logit less the largest other, of the float32 model on an image that the harness itself put into the
-ball and the box; the image stands while its margin is above 0.
+ball and the box; an image is broken unless its margin is above 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmark.attacks import fgsm, pgd
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import judge, logits
+from benchmark.verdicts.prediction import logits, predict
 
 STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius
@@ -25,8 +25,8 @@ RADII = 8
 RADIUS_STEPS = 20  # cross the ball from side to side
 DRAWS = 100
 
-Found = dict[str, torch.Tensor]  # (n,) each, by name
-Probe = Callable[[torch.Tensor, torch.Tensor], Found]  # of one batch of images and labels
+ProbeResults = dict[str, torch.Tensor]  # (n,) each, by name
+Probe = Callable[[torch.Tensor, torch.Tensor], ProbeResults]  # of one batch of images and labels
 
 
 def first_threat(threats: tuple[ThreatModel, ...]) -> ThreatModel | None:
@@ -50,9 +50,9 @@ def measure(
     *,
     batch_size: int,
     seed: int = 0,
-    done: Found | None = None,
-    keep: Callable[[str, Found], None] = lambda _name, _done: None,
-) -> Found:
+    done: ProbeResults | None = None,
+    keep: Callable[[str, ProbeResults], None] = lambda _name, _done: None,
+) -> ProbeResults:
     """All that `probes` finds, float64 on the CPU.
 
     Args:
@@ -64,17 +64,17 @@ def measure(
     Raises:
         BenchmarkError: a logit is not finite.
     """
-    found = dict(done or {})
+    results = dict(done or {})
     for name, probe in probes(model, threat, tuple(images.shape[1:]), seed).items():
-        if name in found:
+        if name in results:
             continue
         parts = []
         for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
             torch.manual_seed(seed)
             parts.append({key: values.detach().double().cpu() for key, values in probe(x, y).items()})
-        found |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-        keep(name, found)
-    return found
+        results |= {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+        keep(name, results)
+    return results
 
 
 def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: int) -> dict[str, Probe]:
@@ -91,31 +91,33 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
     """
 
     def pgd_in(ball: ThreatModel, name: str, steps: int, loss: str = "", random_start: bool = True) -> Probe:
-        def probe(x: torch.Tensor, y: torch.Tensor) -> Found:
+        def probe(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
             size = STEP * ball.eps
-            found = pgd.attack(model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start)
-            output = logits(model, into_ball(found, x, ball, "pgd"), len(x))
+            adversarial = pgd.attack(
+                model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start
+            )
+            output = logits(model, into_ball(adversarial, x, ball, "pgd"), len(x))
             # float64, lest rounding hide a rise that the attack itself could see
             losses = {loss: functional.cross_entropy(output.double(), y, reduction="none")} if loss else {}
             return {name: margins(output, y), **losses}
 
         return probe
 
-    def again(x: torch.Tensor, y: torch.Tensor) -> Found:
+    def again(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         torch.manual_seed(seed + 1)
         return {"again": _margin(model, x, y)}
 
-    def gradient(x: torch.Tensor, y: torch.Tensor) -> Found:
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         return {"gradient": _gradient_norm(lambda probe: margins(model(probe), y).sum(), x)}
 
-    def loss_gradient(x: torch.Tensor, y: torch.Tensor) -> Found:
+    def loss_gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         return {"loss gradient": _gradient_norm(lambda p: functional.cross_entropy(model(p), y, reduction="sum"), x)}
 
-    def one_step(x: torch.Tensor, y: torch.Tensor) -> Found:
-        found = fgsm.attack(model, x, y, threat, seed=seed)
-        return {"fgsm": _margin(model, into_ball(found, x, threat, "fgsm"), y)}
+    def one_step(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
+        adversarial = fgsm.attack(model, x, y, threat, seed=seed)
+        return {"fgsm": _margin(model, into_ball(adversarial, x, threat, "fgsm"), y)}
 
-    found: dict[str, Probe] = {
+    every: dict[str, Probe] = {
         "clean": lambda x, y: {"clean": _margin(model, x, y)},
         "again": again,
         "gradient": gradient,
@@ -123,24 +125,24 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
         "noise": lambda x, y: {"noise": noise(model, x, y, threat, seed)},
     }
     if threat.norm == "Linf":
-        found["fgsm"] = one_step
-    found["clean start"] = pgd_in(threat, "clean start", RADIUS_STEPS, random_start=False)
-    found |= {f"steps {k}": pgd_in(threat, f"steps {k}", k, f"loss {k}") for k in STEPS}
-    return found | {name: pgd_in(ball, name, RADIUS_STEPS) for name, ball in _named(radii(threat, shape)).items()}
+        every["fgsm"] = one_step
+    every["clean start"] = pgd_in(threat, "clean start", RADIUS_STEPS, random_start=False)
+    every |= {f"steps {k}": pgd_in(threat, f"steps {k}", k, f"loss {k}") for k in STEPS}
+    return every | {name: pgd_in(ball, name, RADIUS_STEPS) for name, ball in _named(radii(threat, shape)).items()}
 
 
 def _named(balls: tuple[ThreatModel, ...]) -> dict[str, ThreatModel]:
     return {f"radius {ball.eps:g}": ball for ball in balls}
 
 
-def probed_within(found: Found, threat: ThreatModel) -> torch.Tensor:
+def probed_within(results: ProbeResults, threat: ThreatModel) -> torch.Tensor:
     """(n,) bool: images that some probe inside `threat` showed to be wrong."""
     inside = [
         name
-        for name in found
+        for name in results
         if name in ("fgsm", "noise", "clean start", f"radius {threat.eps:g}") or name.startswith("steps ")
     ]
-    return torch.stack([found[name] <= 0 for name in inside]).any(0)
+    return torch.stack([results[name] <= 0 for name in inside]).any(0)
 
 
 def noise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: ThreatModel, seed: int) -> torch.Tensor:
@@ -149,13 +151,13 @@ def noise(model: nn.Module, x: torch.Tensor, y: torch.Tensor, threat: ThreatMode
     for _ in range(DRAWS):
         drawn = torch.randn(x.shape, generator=generator).to(x.device)
         size = drawn.abs() if threat.norm == "Linf" else drawn.flatten(1).norm(dim=1)[:, None, None, None]
-        found = (x + threat.eps * drawn / size.clamp(min=1e-12)).clamp(0, 1)
-        least = torch.minimum(least, _margin(model, into_ball(found, x, threat, "noise"), y))
+        noisy = (x + threat.eps * drawn / size.clamp(min=1e-12)).clamp(0, 1)
+        least = torch.minimum(least, _margin(model, into_ball(noisy, x, threat, "noise"), y))
     return least
 
 
 def _margin(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return judge(model, x, y, len(x)).margin
+    return predict(model, x, y, len(x)).margin
 
 
 def _gradient_norm(loss: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

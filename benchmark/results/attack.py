@@ -1,4 +1,4 @@
-"""What attacks left standing, and what the harness measured of the model before them."""
+"""Accuracy under attacks, and what the harness measured of the model before them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmark.specs.threat import AttackSpec, Engine, ThreatModel
 
 
 class AttackResult(Frozen):
-    """What one attack left standing: `accuracy` after it alone; `remaining` images after each of its components."""
+    """One attack's result: `accuracy` under it alone, and the images `remaining` correct after each of its components."""
 
     id: str
     suite: str

@@ -1,4 +1,4 @@
-"""What a Record says of how far the row's attacks can be believed. Frozen, typed; imports only threats.py."""
+"""What a Record says of how far the row's attacks can be believed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from benchmark.specs.base import Frozen
 from benchmark.specs.threat import ThreatModel
 
 
-class Signal(Frozen):
-    """One sign that attacks work or fail: what was measured, in a sentence with its numbers, and what it would mean for
-    people if it is not `sound`.
+class FailureIndicator(Frozen):
+    """One indicator of attack failure (Pintor et al. 2022): what was measured, in a sentence with its numbers, and what it
+    means if it is not `sound`.
     """
 
     name: str
@@ -18,7 +18,7 @@ class Signal(Frozen):
 
 
 class StepPoint(Frozen):
-    """PGD after `steps` steps: the mean margin (logits) of the images right when clean, and the share of all still right."""
+    """PGD after `steps` steps: the mean margin (logits) of the images correct when clean; the share of all still correct."""
 
     steps: int
     margin: float
@@ -26,15 +26,15 @@ class StepPoint(Frozen):
 
 
 class RadiusPoint(Frozen):
-    """PGD within `eps` (pixels): the share of all images still right."""
+    """PGD within `eps` (pixels): the share of all images still correct."""
 
     eps: float
     accuracy: float
 
 
 class GradientNorms(Frozen):
-    """l2 norms of the margin's gradient (logits a pixel) at the `images` right when clean: how many of them have none
-    (zero or not finite), and (share of images below, norm) pairs of the others.
+    """l2 norms of the margin's gradient (logits a pixel) at the images correct when clean, `images` of them: for how many it
+    is zero or not finite, and (share of images below, norm) pairs of the others.
     """
 
     images: int
@@ -43,17 +43,18 @@ class GradientNorms(Frozen):
 
 
 class Reliability(Frozen):
-    """Every signal of a row, and the curves that some were read from, measured in `threat` and, for radii, around it.
+    """All failure indicators of a row (`signals`), and the curves that some were read from, measured in `threat` and, for
+    radii, in balls around it.
 
-    A row that is right on no image has neither curves nor gradients.
+    A row that is correct on no image has neither curves nor gradients.
     """
 
     threat: ThreatModel
-    signals: tuple[Signal, ...]
+    signals: tuple[FailureIndicator, ...]
     gradients: GradientNorms | None = None
     steps: tuple[StepPoint, ...] = ()
     radii: tuple[RadiusPoint, ...] = ()
 
     @property
-    def doubts(self) -> tuple[Signal, ...]:
-        return tuple(signal for signal in self.signals if not signal.sound)
+    def failing(self) -> tuple[FailureIndicator, ...]:
+        return tuple(indicator for indicator in self.signals if not indicator.sound)

@@ -185,7 +185,7 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if found[0].accuracy.count < alone[0].accuracy.count:
         row["external"] = _percent(found[0].accuracy.value)
     if record.reliability:
-        row["unreliable"] = bool(record.reliability.doubts)
+        row["unreliable"] = bool(record.reliability.failing)
     return row
 
 

@@ -17,7 +17,7 @@ from benchmark.stages.evaluation import EvaluationStage, Subject
 if TYPE_CHECKING:
     import torch
 
-    from benchmark.verdicts.prediction import Judged
+    from benchmark.verdicts.prediction import Predictions
 
 
 class Attack(EvaluationStage):
@@ -64,7 +64,7 @@ class Attack(EvaluationStage):
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.suite import run_suite
         from benchmark.runtime import files
-        from benchmark.verdicts.prediction import judge
+        from benchmark.verdicts.prediction import predict
 
         row, suite, size = work.row, _suite(work.name), subject.batch_size
         console = Console(stderr=True, soft_wrap=True)
@@ -74,7 +74,7 @@ class Attack(EvaluationStage):
             console.print(f"{row.name}: {text}", highlight=False)
 
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
-        clean = judge(subject.model, subject.images, subject.labels, size)
+        clean = predict(subject.model, subject.images, subject.labels, size)
         specs, engine = row.suites[suite], work.settings["engine"]
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
@@ -85,8 +85,8 @@ class Attack(EvaluationStage):
         ):  # fmt: skip
             columns |= _evidence(spec, clean, after, state.adversarial, subject.images)
             adversarial[spec.id] = state.adversarial.cpu().contiguous()
-            results.append(_result(spec, suite, state, clean.right & after.right))
-            report(f"{spec.id}: {int(after.right.sum())} of {len(subject.labels)} robust")
+            results.append(_result(spec, suite, state, clean.correct & after.correct))
+            report(f"{spec.id}: {int(after.correct.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
             **facts.model_dump(mode="json"),
@@ -119,14 +119,14 @@ def _result(spec: AttackSpec, suite: str, state: Any, robust: torch.Tensor) -> d
 
 
 def _evidence(
-    spec: AttackSpec, clean: Judged, after: Judged, adversarial: torch.Tensor, images: torch.Tensor
+    spec: AttackSpec, clean: Predictions, after: Predictions, adversarial: torch.Tensor, images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Per image: whether the attack succeeded on a rightly classified image, what it became, and how far it moved."""
     from benchmark.verdicts.ball import distances
 
     moved = distances(adversarial, images)
     return {
-        f"{spec.id}:success": clean.right & ~after.right,
+        f"{spec.id}:success": clean.correct & ~after.correct,
         f"{spec.id}:prediction": after.prediction,
         f"{spec.id}:margin": after.margin,
         f"{spec.id}:linf": moved["Linf"],

@@ -69,6 +69,7 @@ class Work:
 class Stage(ABC):
     """One kind of work on a row."""
 
+    subject: ClassVar[str] = "row"  # what it works on
     name: ClassVar[str]  # of its file, and of what it does on a row unless `names` says otherwise
     order: ClassVar[int]  # among the stages of a row; evidence is merged in this order
     typical_seconds: ClassVar[float] = 5  # where none are known yet: what takes longest starts first

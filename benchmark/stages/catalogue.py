@@ -44,11 +44,24 @@ def stage_file(name: str) -> Path:
 
 
 @cache
-def row_stages() -> tuple[Stage, ...]:
-    """Every stage of rows, in order."""
+def stages() -> dict[str, Any]:
+    """Every stage by name: those of rows, and those of tracks and studies, which have no more than `execute` in common."""
     modules = [importlib.import_module(f"benchmark.stages.{path.stem}") for path in sorted(HERE.glob("[a-z]*.py"))]
-    found = [module.stage for module in modules if isinstance(getattr(module, "stage", None), Stage)]
-    return tuple(sorted(found, key=lambda stage: (stage.order, stage.name)))
+    return {module.stage.name: module.stage for module in modules if hasattr(module, "stage")}
+
+
+def row_stages() -> list[Stage]:
+    """Every stage of rows, in order."""
+    found = [stage for stage in stages().values() if isinstance(stage, Stage)]
+    return sorted(found, key=lambda stage: (stage.order, stage.name))
+
+
+def find(name: str) -> Any:
+    """The stage that does `name`; a BenchmarkError with the near miss where there is none."""
+    kind = name.partition("-")[0]
+    if kind not in stages():
+        raise BenchmarkError(f"unknown stage {name!r}{near_miss(kind, stages())}")
+    return stages()[kind]
 
 
 def plan(row: Row) -> list[Planned]:
@@ -67,11 +80,8 @@ def planned(track: str, row_name: str, name: str) -> Planned:
     Raises:
         BenchmarkError: no stage has this name (the near miss is suggested), or it does not apply to the row.
     """
-    row, known = load_row(track, row_name), {stage.name: stage for stage in row_stages()}
-    kind = name.partition("-")[0]
-    if kind not in known:
-        raise BenchmarkError(f"unknown stage {name!r}{near_miss(kind, known)}")
+    row, stage = load_row(track, row_name), find(name)
     for one in plan(row):
-        if one.name == name and one.stage is known[kind]:
+        if one.name == name:
             return one
-    raise known[kind].refuse(row, name)
+    raise stage.refuse(row, name)

@@ -62,7 +62,7 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
     from safetensors.torch import load_file, save
 
     from benchmark.data.corruptions import corrupt
-    from benchmark.verdicts.prediction import judge
+    from benchmark.verdicts.prediction import predict
 
     checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
     columns = load_file(checkpoint) if checkpoint.exists() else {}
@@ -74,8 +74,8 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
         new = {}
         for name, severity in rules.cells:
             copies = torch.from_numpy(corrupt(pixels[chunk], places, name, severity, rules.seed)).to(images.device)
-            judged = judge(subject.model, copies, subject.labels[chunk], subject.batch_size)
-            new[f"corrupted {name} {severity}"] = judged.right.cpu()
+            judged = predict(subject.model, copies, subject.labels[chunk], subject.batch_size)
+            new[f"corrupted {name} {severity}"] = judged.correct.cpu()
         columns = {name: torch.cat([columns[name], right]) if columns else right for name, right in new.items()}
         files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
         work.say(f"corrupted {places.stop} of {len(images)} images")

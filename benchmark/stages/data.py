@@ -16,6 +16,7 @@ class Data:
     """work/<track>/data, which all rows of a track share: data.json with the digests, and the splits."""
 
     name = "data"
+    subject = ""  # the track itself
 
     def settings(self, track: Track) -> dict[str, Any]:
         return track.data.model_dump(mode="json")

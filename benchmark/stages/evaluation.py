@@ -50,12 +50,12 @@ class EvaluationStage(Stage):
     def run(self, work: Work) -> Outcome:
         from benchmark.loading.trained import evaluation_images, trained_model
         from benchmark.runtime.torch_setup import set_up
-        from benchmark.verdicts.prediction import judge
+        from benchmark.verdicts.prediction import predict
 
         device = set_up(work.settings["device"])
         images, labels = evaluation_images(work.row, device)
         subject = Subject(trained_model(work.row, device), images, labels, work.row.track.evaluation.batch_size)
         outcome = self.evaluate(work, subject)
-        clean = judge(subject.model, images, labels, subject.batch_size)
+        clean = predict(subject.model, images, labels, subject.batch_size)
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
         return replace(outcome, columns={**shared, **outcome.columns})

@@ -37,22 +37,22 @@ class Pictures(EvaluationStage):
         import torch
 
         from benchmark.analysis.perturbations import perturbed
-        from benchmark.verdicts.prediction import judge
+        from benchmark.verdicts.prediction import predict
 
         rules, model, labels = _rules(work.row), subject.model, subject.labels
-        clean = judge(model, subject.images, labels, subject.batch_size)
+        clean = predict(model, subject.images, labels, subject.batch_size)
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
-        after = judge(model, attacked, labels[: rules.images], subject.batch_size)
+        after = predict(model, attacked, labels[: rules.images], subject.batch_size)
         figures = [
             _perturbations(rules, shown, attacked, labels.tolist(), after.prediction.tolist()),
             *(_accumulated(work, subject, rules, radius) for radius in rules.radii),
         ]
-        broken = torch.zeros_like(clean.right)
-        broken[: rules.images] = ~after.right
+        broken = torch.zeros_like(clean.correct)
+        broken[: rules.images] = ~after.correct
         return Outcome(
-            columns={f"pictured {threat.norm} {threat.eps:g}": broken & clean.right},
+            columns={f"pictured {threat.norm} {threat.eps:g}": broken & clean.correct},
             fields={"pictures": [picture.model_dump(mode="json") for picture, _ in figures]},
             published={f"pictures/{picture.file}": data for picture, data in figures},
             summary=f"{len(figures)} pictures drawn",

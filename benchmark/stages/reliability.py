@@ -15,7 +15,7 @@ from benchmark.stages.evaluation import EvaluationStage, Subject
 
 if TYPE_CHECKING:
     from benchmark.reliability import compare
-    from benchmark.reliability.probes import Found
+    from benchmark.reliability.probes import ProbeResults
 
 
 class ReliabilityStage(EvaluationStage):
@@ -48,11 +48,11 @@ class ReliabilityStage(EvaluationStage):
         assert threat is not None  # the stage applies
         found = _measured(work, subject, threat)
         balls = radii(threat, work.row.track.data.shape)
-        signals = indicators.signals(found, threat, balls)
+        signals = indicators.failure_indicators(found, threat, balls)
         ran, objections = _suites(work)
-        right = indicators.right(found)
+        right = indicators.correct(found)
         if right.any():
-            signals += compare.signals(ran, right.numpy(), objections)
+            signals += compare.failure_indicators(ran, right.numpy(), objections)
             new = compare.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
             signals += [new] if new else []
         result = Reliability(
@@ -68,11 +68,11 @@ class ReliabilityStage(EvaluationStage):
         return Outcome(
             columns,
             {"reliability": result.model_dump(mode="json")},
-            summary=f"{len(result.doubts)} of {len(result.signals)} signals speak against the attacks",
+            summary=f"{len(result.failing)} of {len(result.signals)} signals speak against the attacks",
         )
 
 
-def _measured(work: Work, subject: Subject, threat: ThreatModel) -> Found:
+def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:
     """The probes, resumed after a kill."""
     from safetensors.torch import load_file, save
 
@@ -80,7 +80,7 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> Found:
 
     checkpoint = work.scratch / "checkpoint.safetensors"
 
-    def keep(name: str, found: Found) -> None:
+    def keep(name: str, found: ProbeResults) -> None:
         files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in found.items()}))
         work.say(f"probed {name}")
 

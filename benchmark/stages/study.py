@@ -12,6 +12,7 @@ class StudyStage:
     """work/<track>/studies/<submission>-<study>: study.json, verdicts.parquet, weights/. No row depends on it."""
 
     name = "study"
+    subject = "study"
 
     def execute(self, name: str, track: str, study: str) -> None:
         """

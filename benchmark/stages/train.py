@@ -15,7 +15,7 @@ from benchmark.specs.training import TrainingSpec
 from benchmark.stages.base import Outcome, Stage, Work
 
 if TYPE_CHECKING:
-    from benchmark.training.checkpoint import Progressed
+    from benchmark.training.checkpoint import TrainingProgress
 
 
 class Train(Stage):
@@ -56,7 +56,7 @@ class Train(Stage):
         spec, run = _recipe(work.row), TrainRun.model_validate(work.settings["run"])
         set_up(run.device)
 
-        def on_epoch(done: Progressed) -> None:
+        def on_epoch(done: TrainingProgress) -> None:
             work.clock.lap()
             if done.epoch % max(1, spec.epochs // 4) == 0:
                 work.say(f"epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}")
@@ -80,7 +80,7 @@ def _recipe(row: Row) -> TrainingSpec:
     return row.settings.training
 
 
-def _history(done: Progressed) -> dict[str, list[float]]:
+def _history(done: TrainingProgress) -> dict[str, list[float]]:
     """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
     watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
     return {"loss": done.losses, "score": done.scores, **watched}

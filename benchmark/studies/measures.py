@@ -16,7 +16,7 @@ from torch import nn
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import MeasureSpec, Value
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -32,7 +32,7 @@ class Measured:
 
 def clean(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, label: str, batch_size: int) -> Measured:
     """Share of images whose true logit is above every other."""
-    right = judge(model, images, labels, batch_size).right
+    right = predict(model, images, labels, batch_size).correct
     return Measured({label: _share(right)}, {}, {f"{label}: right": right})
 
 
@@ -52,7 +52,7 @@ def attacked(
         model, images, labels, measure.attack,
         batch_size=batch_size, checkpoint=checkpoint, engine=engine,
     )  # fmt: skip
-    return Measured({measure.label: _share(after.right)}, {}, {f"{measure.label}: right": after.right})
+    return Measured({measure.label: _share(after.correct)}, {}, {f"{measure.label}: right": after.correct})
 
 
 def certified(
@@ -60,7 +60,7 @@ def certified(
 ) -> Measured:
     """Share of images right when clean with a certified l2 radius of at least each of the measure's: a curve over them."""
     found = radii(model, images, labels)
-    right = judge(model, images, labels, batch_size).right
+    right = predict(model, images, labels, batch_size).correct
     shares = tuple(_share(right & (found >= radius)) for radius in measure.radii)
     return Measured({measure.label: shares}, {measure.label: measure.radii}, {f"{measure.label}: l2": found})
 

@@ -22,12 +22,12 @@ class Adversarial(Standard):
         super().__init__(label_smoothing)
         self.attack = attack
 
-    def perturb(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        """Adversarial images against the frozen model; the images themselves at strength 0."""
-        return perturb(self.attack, model, images, labels, strength)
+    def perturb(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
+        """Adversarial images against the frozen model; the images themselves for `eps_factor` 0."""
+        return perturb(self.attack, model, images, labels, eps_factor)
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        return super().loss(model, self.perturb(model, images, labels, strength), labels, strength)
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
+        return super().loss(model, self.perturb(model, images, labels, eps_factor), labels, eps_factor)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
         return robust_accuracy(self.attack, model, images, labels)

@@ -19,7 +19,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 @dataclass
-class Progressed:
+class TrainingProgress:
     """How far a run has come; the JSON part of a checkpoint."""
 
     epoch: int = 0  # epochs finished
@@ -29,7 +29,7 @@ class Progressed:
     scores: list[float] = field(default_factory=list)
     watched: list[tuple[float, float]] = field(
         default_factory=list
-    )  # accuracy under the attack trained on, and PGD too
+    )  # accuracy under the training attack, and under both it and PGD, each epoch
 
 
 def write(
@@ -37,10 +37,10 @@ def write(
     modules: dict[str, nn.Module],
     optimizer: torch.optim.Optimizer,
     best: Tensors,
-    done: Progressed,
+    done: TrainingProgress,
     scaler: dict[str, Any],
 ) -> None:
-    """Keeps all that training goes on from; `scaler` is the state of Fabric's precision."""
+    """Writes everything that training resumes from; `scaler` is the state of Fabric's precision."""
     tensors = {f"{kind}.{name}": t for kind, module in modules.items() for name, t in module.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
@@ -54,14 +54,14 @@ def write(
 
 def resume(
     path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer
-) -> tuple[Tensors, Progressed, dict[str, Any]]:
+) -> tuple[Tensors, TrainingProgress, dict[str, Any]]:
     """Puts a checkpoint back into modules and optimizer: best weights, progress, scaler. A fresh start without one."""
     if not path.exists():
-        return {}, Progressed(), {}
+        return {}, TrainingProgress(), {}
     with safe_open(path, "pt") as stored:
         kept = json.loads(stored.metadata()["state"])
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
-    done = Progressed(**kept["progress"])
+    done = TrainingProgress(**kept["progress"])
     done.watched = [(trained, pgd) for trained, pgd in done.watched]
     for kind, module in modules.items():
         module.load_state_dict(_under(tensors, f"{kind}."))

@@ -24,12 +24,12 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training import schedule
-from benchmark.training.checkpoint import Progressed
+from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
-from benchmark.training.optimisers import sharpest
-from benchmark.training.overfitting import Watch
-from benchmark.training.selection import Scored, exhausted
+from benchmark.training.optimisers import sam_perturbation
+from benchmark.training.overfitting import OverfittingMonitor
+from benchmark.training.selection import SelectionMetric, exhausted
 
 if TYPE_CHECKING:
     from timm.utils.model_ema import ModelEmaV3
@@ -48,18 +48,18 @@ def train(
     fabric: Fabric,
     seed: int,
     checkpoint: Path,
-    scored: Scored | None = None,
+    metric: SelectionMetric | None = None,
     augment: Augmenting | None = None,
-    watch: Watch | None = None,
-    on_epoch: Callable[[Progressed], None] = lambda _: None,
-) -> tuple[dict[str, torch.Tensor], Progressed]:
+    monitor: OverfittingMonitor | None = None,
+    on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
+) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
 
     Args:
         checkpoint: the file to resume from when it exists, rewritten after each epoch.
-        scored: what epochs are selected by; the objective's own score unless given.
+        metric: what epochs are selected by; the objective's own score if None.
         augment: of each batch; `spec.augmentation`, ready to run.
-        watch: for catastrophic overfitting, after each epoch.
+        monitor: of catastrophic overfitting, called after each epoch.
         on_epoch: called after each epoch, before the checkpoint.
 
     Raises:
@@ -88,9 +88,9 @@ def train(
                 done.losses.append(steps.epoch(images, labels, done.epoch))
             except _NotFinite as error:
                 raise _stopped(error, done, checkpoint) from None
-            judged = _float32(ema.module if ema else model)
-            if _judge(judged, validation, done, seed, scored.score if scored else objective.score, watch):
-                best = {name: tensor.detach().cpu().clone() for name, tensor in judged.state_dict().items()}
+            evaluated = _float32(ema.module if ema else model)
+            if _score_epoch(evaluated, validation, done, seed, metric.score if metric else objective.score, monitor):
+                best = {name: tensor.detach().cpu().clone() for name, tensor in evaluated.state_dict().items()}
             on_epoch(done)
             checkpoints.write(checkpoint, modules, optimizer.optimizer, best, done, precision.state_dict())
             line = f"epoch {done.epoch} loss {done.losses[-1]:.3f} score {done.scores[-1]:.3f}"
@@ -98,13 +98,15 @@ def train(
     return best, done
 
 
-def _judge(model, validation, done: Progressed, seed: int, score, watch: Watch | None) -> bool:
-    """Ends an epoch by its score and what the watch saw; whether no epoch before was as good."""
+def _score_epoch(
+    model, validation, done: TrainingProgress, seed: int, score, monitor: OverfittingMonitor | None
+) -> bool:
+    """Adds the score of an epoch and what the monitor measures to `done`; whether it is the best epoch so far."""
     _seed(seed, done.epoch, "score")
     done.scores.append(score(model, *validation))
-    if watch:
+    if monitor:
         _seed(seed, done.epoch, "watch")
-        done.watched.append(watch(model, *validation))
+        done.watched.append(monitor(model, *validation))
     done.epoch += 1
     better = done.scores[-1] > done.best_score
     if better:
@@ -112,7 +114,7 @@ def _judge(model, validation, done: Progressed, seed: int, score, watch: Watch |
     return better
 
 
-def _stopped(error: _NotFinite, done: Progressed, checkpoint: Path) -> BenchmarkError:
+def _stopped(error: _NotFinite, done: TrainingProgress, checkpoint: Path) -> BenchmarkError:
     kept = f"The last good checkpoint, after epoch {done.epoch}, is kept in {checkpoint}"
     kept = kept if done.epoch else "No epoch was finished, so there is no checkpoint"
     return BenchmarkError(f"{error} in epoch {done.epoch + 1}; lower the learning rate. {kept}")
@@ -140,30 +142,30 @@ class _Steps:
         self.wrapped.train()
         order = torch.randperm(len(labels), device="cpu")
         batches = order.split(self.spec.batch_size * self.spec.accumulation)
-        strength = schedule.strength(self.spec, epoch)
+        eps_factor = schedule.eps_factor(self.spec, epoch)
         total = 0.0
         for step, batch in enumerate(batches):
-            rate = self.spec.learning_rate * schedule.share(self.spec, epoch + step / len(batches))
+            rate = self.spec.learning_rate * schedule.lr_factor(self.spec, epoch + step / len(batches))
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             batch = batch.to(images.device)
             x, y = images[batch], labels[batch]
             if self.augment:
                 x, y = (t.to(images.device) for t in self.augment(x, y))
-            total += self._step(x, y, strength) * len(batch)
+            total += self._step(x, y, eps_factor) * len(batch)
         if not all(torch.isfinite(p).all() for p in self.model.parameters()):
             raise _NotFinite("weights are not finite")
         return total / len(labels)
 
-    def _step(self, images: torch.Tensor, labels: torch.Tensor, strength: float) -> float:
+    def _step(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
         if self.spec.sam:
             devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
             with torch.random.fork_rng(devices):  # both steps draw the same masks and starts
-                loss = self._gradient(images, labels, strength)
-            with sharpest(self.model, self.spec.sam):
-                self._gradient(images, labels, strength)
+                loss = self._gradient(images, labels, eps_factor)
+            with sam_perturbation(self.model, self.spec.sam):
+                self._gradient(images, labels, eps_factor)
         else:
-            loss = self._gradient(images, labels, strength)
+            loss = self._gradient(images, labels, eps_factor)
         if self.spec.clip_norm:
             self.fabric.clip_gradients(
                 self.wrapped, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
@@ -173,12 +175,12 @@ class _Steps:
             self.ema.update(self.model)
         return loss
 
-    def _gradient(self, images: torch.Tensor, labels: torch.Tensor, strength: float) -> float:
+    def _gradient(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
         """Of the mean loss, gathered over batches of the recipe's size; the loss."""
         self.optimizer.zero_grad()
         total = 0.0
         for x, y in zip(images.split(self.spec.batch_size), labels.split(self.spec.batch_size), strict=True):
-            loss = self.objective.loss(self.wrapped, x, y, strength) * (len(x) / len(images))
+            loss = self.objective.loss(self.wrapped, x, y, eps_factor) * (len(x) / len(images))
             if not torch.isfinite(loss):
                 raise _NotFinite(f"the training loss is {loss.item()}")
             self.fabric.backward(loss)

@@ -19,7 +19,7 @@ class Margin:
         self.margin, self.temperature = margin, temperature
         self.selected_by = f"validation accuracy with margin {margin / 2:g} or more"
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         if labels.is_floating_point():
             raise BenchmarkError("the margin objective needs whole labels; leave mixup and cutmix out")
         logits = model(images)

@@ -15,14 +15,14 @@ AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to th
 
 
 class TrainingAttack(Protocol):
-    """Adversarial images against whole labels, at a share of the full radius; up `loss` in place of cross-entropy."""
+    """Adversarial images for integer labels, within `eps_factor` times the full radius; `loss` replaces the cross-entropy."""
 
     def __call__(
         self,
         model: nn.Module,
         images: torch.Tensor,
         labels: torch.Tensor,
-        strength: float,
+        eps_factor: float,
         loss: AttackLoss | None = None,
         /,
     ) -> torch.Tensor: ...
@@ -33,8 +33,8 @@ class Objective(Protocol):
 
     selected_by: str  # the score, in words
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        """Mean loss of one batch; `strength` in [0, 1] is how far a warm-up has come.
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
+        """Mean loss of one batch; `eps_factor` in [0, 1] scales the attack's radius during a warm-up.
 
         `labels` are whole, (n,) int64, or shares of classes, (n, classes) float32, where images were mixed.
         """
@@ -68,13 +68,13 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def perturb(
-    attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float
+    attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float
 ) -> torch.Tensor:
-    """Adversarial images against the frozen model; the images themselves at strength 0.
+    """Adversarial images against the frozen model; the images themselves for `eps_factor` 0.
 
     Against shares of classes the attack climbs the cross-entropy with those shares.
     """
-    if strength <= 0:
+    if eps_factor <= 0:
         return images
     with frozen(model):
         if labels.is_floating_point():
@@ -83,8 +83,8 @@ def perturb(
             def mixed(logits: torch.Tensor) -> torch.Tensor:
                 return nn.functional.cross_entropy(logits, soft, reduction="sum")
 
-            return attack(model, images, labels.argmax(1), strength, mixed).detach()
-        return attack(model, images, labels, strength).detach()
+            return attack(model, images, labels.argmax(1), eps_factor, mixed).detach()
+        return attack(model, images, labels, eps_factor).detach()
 
 
 def accuracy(

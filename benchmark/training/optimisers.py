@@ -25,11 +25,11 @@ def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
 
 
 @contextmanager
-def sharpest(model: nn.Module, rho: float) -> Iterator[None]:
-    """Inside, the weights stand rho along their gradient, at w + rho g / ||g||_2 over all of them; after it exactly at w.
+def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
+    """Inside the context the weights are w + rho g / ||g||_2, g their gradient; afterwards they are exactly w again.
 
-    The gradient of the loss inside, where that of w is to be cleared, is what SAM descends from w. BatchNorm's running
-    statistics stay those of w: inside they do not move.
+    SAM descends from w along the gradient that the loss has inside; the caller clears g before computing it. BatchNorm's
+    running statistics do not change inside.
     """
     gradients = [(p, p.grad) for p in model.parameters() if p.grad is not None]
     before = [p.detach().clone() for p, _ in gradients]

@@ -1,6 +1,6 @@
-"""Catastrophic overfitting: the attack trained on held against PGD on validation images, each epoch.
+"""Catastrophic overfitting (Wong et al. 2020): accuracy under the training attack against that under PGD, each epoch.
 
-Reported and never mended: what was trained is what is published, with this beside it.
+Measured on validation images and reported only: it changes nothing in training, and what was trained is published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmark.training.objective import TrainingAttack, perturb
 from benchmark.verdicts.margins import margins
 
 IMAGES = 100  # enough to tell a collapse; PGD on more would cost small training runs more than their training
-GAP = 0.3  # of catastrophic overfitting; the healthy ViT of the digits track stayed at 0.17 or below
+GAP = 0.3  # of the two accuracies counts as overfitting; the healthy ViT of the digits track stayed at 0.17 or below
 
 
 def probe(attack: AttackSpec) -> AttackSpec:
@@ -28,32 +28,38 @@ def probe(attack: AttackSpec) -> AttackSpec:
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Both attacks, ready to run, and the record of the second."""
+class OverfittingMonitor:
+    """Compares the training attack with PGD after an epoch; `spec` describes the PGD."""
 
     trained: TrainingAttack
     pgd: TrainingAttack
     spec: AttackSpec
 
     def __call__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-        """Accuracy under the attack trained on, and under that and PGD; of images spread evenly over those given."""
+        """Accuracy under the training attack, and under both attacks together, on images spread evenly over those given."""
         chosen = spread(len(labels), images.device)
         images, labels = images[chosen], labels[chosen]
-        standing = self._right(self.trained, model, images, labels)
-        left = standing & self._right(self.pgd, model, images, labels)
-        return int(standing.sum()) / len(labels), int(left.sum()) / len(labels)
+        robust = self._correct(self.trained, model, images, labels)
+        robust_to_both = robust & self._correct(self.pgd, model, images, labels)
+        return int(robust.sum()) / len(labels), int(robust_to_both.sum()) / len(labels)
 
     @staticmethod
-    def _right(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        found = perturb(attack, model, images, labels, 1.0)
+    def _correct(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        adversarial = perturb(attack, model, images, labels, 1.0)
         model.eval()
         with torch.no_grad():
-            return margins(model(found), labels) > 0
+            return margins(model(adversarial), labels) > 0
 
     def verdict(
         self, seen: Sequence[tuple[float, float]], selected: int, warmup_epochs: int, validation: int
     ) -> Overfitting:
-        """What the epochs showed: `seen` one pair an epoch, `selected` counts from 1, of `validation` images."""
+        """The result over all epochs.
+
+        Args:
+            seen: what the call returned after each epoch.
+            selected: the number of the selected epoch, from 1.
+            validation: how many validation images there are.
+        """
         counted = [e for e, (trained, pgd) in enumerate(seen, 1) if e > warmup_epochs and trained - pgd > GAP]
         trained, pgd = seen[selected - 1]
         return Overfitting(

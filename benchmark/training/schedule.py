@@ -1,4 +1,4 @@
-"""Learning rates as a share of the full one: closed forms of how far training has come, so nothing to resume."""
+"""Factors of the learning rate and of the attack's radius: closed forms of the epoch, so resuming needs no state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from benchmark.specs.training import TrainingSpec
 
 
-def share(spec: TrainingSpec, place: float) -> float:
-    """Share of the learning rate at `place` epochs.
+def lr_factor(spec: TrainingSpec, place: float) -> float:
+    """The factor of the learning rate after `place` epochs.
 
     `one_cycle` rises from 4% over the first 30% of training and falls along a cosine to 0. `cosine` and `constant` rise from
     1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
@@ -29,6 +29,6 @@ def _one_cycle(done: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
 
 
-def strength(spec: TrainingSpec, epoch: int) -> float:
-    """Share of the training attack's radius in this epoch: none in the first, all after `warmup_epochs`, linear between."""
+def eps_factor(spec: TrainingSpec, epoch: int) -> float:
+    """The factor of the training attack's radius in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
     return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0

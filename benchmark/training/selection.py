@@ -15,24 +15,24 @@ from benchmark.training.objective import Objective, TrainingAttack, accuracy, ro
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A score, larger is better, and what it is in words."""
+class SelectionMetric:
+    """A score on validation images, larger is better, and its description in words."""
 
     selected_by: str
     score: Callable[[nn.Module, torch.Tensor, torch.Tensor], float]
 
 
-def scored(selection: Selection, objective: Objective, attack: TrainingAttack | None) -> Scored:
-    """The score of a recipe; `attack` is `selection.attack`, ready to run."""
+def selection_metric(selection: Selection, objective: Objective, attack: TrainingAttack | None) -> SelectionMetric:
+    """The metric that a recipe asks for; `attack` is `selection.attack`, ready to run."""
     if selection.by == "clean":
-        return Scored("validation accuracy", accuracy)
+        return SelectionMetric("validation accuracy", accuracy)
     if selection.by == "objective":
-        return Scored(objective.selected_by, objective.score)
+        return SelectionMetric(objective.selected_by, objective.score)
     if attack is None or selection.attack is None:
         raise BenchmarkError("selection by robust accuracy needs `training.selection.attack` in submission.yaml")
     given = ", ".join(f"{name} {value}" for name, value in sorted(selection.attack.parameters.items()))
     words = f"validation accuracy under {selection.attack.id}" + (f" ({given})" if given else "")
-    return Scored(words, partial(robust_accuracy, attack))
+    return SelectionMetric(words, partial(robust_accuracy, attack))
 
 
 def exhausted(selection: Selection, epoch: int, best_epoch: int, warmup_epochs: int) -> bool:

@@ -17,7 +17,7 @@ class Standard:
             raise BenchmarkError(f"label_smoothing {label_smoothing} should be at least 0 and below 1; 0.1 is usual")
         self.smoothing = label_smoothing
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         return nn.functional.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:

@@ -22,22 +22,22 @@ class Trades(Adversarial):
         super().__init__(attack, label_smoothing)
         self.beta = beta
 
-    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
-        """At strength 0 the cross-entropy alone: nothing moves within no radius."""
-        if strength <= 0:
+    def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
+        """For `eps_factor` 0, where nothing can be moved, the cross-entropy alone."""
+        if eps_factor <= 0:
             return nn.functional.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
-        moved = self.moved(model, images, labels, strength)
+        moved = self.moved(model, images, labels, eps_factor)
         clean = model(images)
         natural = nn.functional.cross_entropy(clean, labels, label_smoothing=self.smoothing)
         return natural + self.beta * divergence(clean, model(moved)) / len(images)
 
-    def moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, strength: float) -> torch.Tensor:
+    def moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         """Images whose predictions the attack moved away from the clean ones, labels apart."""
         with frozen(model):
             with torch.no_grad():
                 clean = model(images)
             whole = labels.argmax(1) if labels.is_floating_point() else labels
-            return self.attack(model, images, whole, strength, lambda logits: divergence(clean, logits)).detach()
+            return self.attack(model, images, whole, eps_factor, lambda logits: divergence(clean, logits)).detach()
 
 
 def divergence(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""What counts as right, and as inside a ball: margins, predictions, distances."""
+"""What counts as a correct prediction, and as inside a ball: margins, predictions, distances."""

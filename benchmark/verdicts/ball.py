@@ -16,11 +16,11 @@ def distances(adversarial: torch.Tensor, images: torch.Tensor) -> dict[str, torc
     return {"Linf": moved.abs().amax(1), "L2": torch.linalg.vector_norm(moved, dim=1)}
 
 
-def into_ball(found: torch.Tensor, images: torch.Tensor, threat: ThreatModel, attack: str) -> torch.Tensor:
-    """`found`, moved into the ball and the box wherever float32 rounding put it just outside.
+def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatModel, attack: str) -> torch.Tensor:
+    """Moves adversarial images that float32 rounding put just outside the ball or the box back into them.
 
     Args:
-        found: (n, c, h, w) what an attack returned.
+        adversarial: (n, c, h, w), as an attack returned them.
         images: (n, c, h, w) the clean images in [0, 1].
 
     Returns:
@@ -29,41 +29,49 @@ def into_ball(found: torch.Tensor, images: torch.Tensor, threat: ThreatModel, at
     Raises:
         BenchmarkError: another shape, a value that is not finite, or an image beyond rounding outside the ball or box.
     """
-    found = found.detach().float()
-    if found.shape != images.shape:
-        raise BenchmarkError(f"attack {attack} returned shape {tuple(found.shape)} for {tuple(images.shape)} images")
-    if not torch.isfinite(found).all():
+    adversarial = adversarial.detach().float()
+    if adversarial.shape != images.shape:
+        raise BenchmarkError(
+            f"attack {attack} returned shape {tuple(adversarial.shape)} for {tuple(images.shape)} images"
+        )
+    if not torch.isfinite(adversarial).all():
         raise BenchmarkError(f"attack {attack} returned pixels that are not finite")
-    over = distances(found, images)[threat.norm] - threat.eps
+    over = distances(adversarial, images)[threat.norm] - threat.eps
     if over.max() > 1e-5 + 1e-4 * threat.eps:
         raise BenchmarkError(
             f"attack {attack} left its {threat.label} ball by {over.max():.2g} at image {int(over.argmax())} of its batch"
         )
-    if found.min() < -1e-5 or found.max() > 1 + 1e-5:
-        raise BenchmarkError(f"attack {attack} left [0, 1]: pixels from {found.min():.4g} to {found.max():.4g}")
-    inside = _clamp_linf(found, images, threat.eps) if threat.norm == "Linf" else _scale_l2(found, images, threat.eps)
+    if adversarial.min() < -1e-5 or adversarial.max() > 1 + 1e-5:
+        raise BenchmarkError(
+            f"attack {attack} left [0, 1]: pixels from {adversarial.min():.4g} to {adversarial.max():.4g}"
+        )
+    inside = (
+        _clamp_linf(adversarial, images, threat.eps)
+        if threat.norm == "Linf"
+        else _scale_l2(adversarial, images, threat.eps)
+    )
     inside = inside.clamp(0, 1)
     if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:
         raise BenchmarkError(f"attack {attack}: the harness could not put an image back into its {threat.label} ball")
     return inside
 
 
-def _clamp_linf(found: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
+def _clamp_linf(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
     low, high = images.double() - eps, images.double() + eps
     low32, high32 = low.float(), high.float()
     up, down = torch.full_like(low32, float("inf")), torch.full_like(low32, float("-inf"))
     low32 = torch.where(low32.double() < low, torch.nextafter(low32, up), low32)
     high32 = torch.where(high32.double() > high, torch.nextafter(high32, down), high32)
-    return torch.minimum(torch.maximum(found, low32), high32)
+    return torch.minimum(torch.maximum(adversarial, low32), high32)
 
 
-def _scale_l2(found: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
+def _scale_l2(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
     for shrink in (1e-7, 1e-6, 1e-5, 1.0):
-        norm = distances(found, images)["L2"]
+        norm = distances(adversarial, images)["L2"]
         outside = norm > eps
         if not outside.any():
             break
         factor = torch.where(outside, eps / norm.clamp(min=1e-300) * (1 - shrink), 1.0)[:, None, None, None]
-        moved = images.double() + (found.double() - images.double()) * factor
-        found = torch.where(outside[:, None, None, None], moved.float(), found)
-    return found
+        moved = images.double() + (adversarial.double() - images.double()) * factor
+        adversarial = torch.where(outside[:, None, None, None], moved.float(), adversarial)
+    return adversarial

@@ -1,6 +1,6 @@
-"""What the float32 model says of images, in fixed batches: what anyone who replays them computes.
+"""Predictions of the float32 model in fixed batches, so that anyone who replays the images computes the same logits.
 
-An image is right when its true logit is above every other; a tie counts as wrong.
+A prediction is correct when the true logit is above every other; a tie counts as wrong.
 """
 
 from __future__ import annotations
@@ -13,36 +13,42 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.margins import margins
 
-# torch's CPU libraries multiply very few rows (1 to 3, measured) by another kernel than more, which agree to the bit.
+# torch's CPU libraries multiply 1 to 3 rows (measured) by another kernel, with other rounding, than any larger number.
 MIN_ROWS = 8
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The float32 model on a set of images, in fixed batches: each (n,)."""
+class Predictions:
+    """What the float32 model predicts for a set of images, each (n,)."""
 
     prediction: torch.Tensor
-    margin: torch.Tensor  # true logit less the largest other; right when above 0
+    margin: torch.Tensor  # true logit less the largest other; correct when above 0
 
     @property
-    def right(self) -> torch.Tensor:
+    def correct(self) -> torch.Tensor:
         return self.margin > 0
 
 
-def judge(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Judged:
-    """Predictions and margins; a BenchmarkError when a logit is not finite."""
+def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Predictions:
+    """Predictions and margins of images (n, c, h, w) with labels (n,), computed `batch_size` at a time.
+
+    Raises:
+        BenchmarkError: the model returns something that is not finite.
+    """
     output = logits(model, images, batch_size)
-    return Judged(output.argmax(1), margins(output, labels))
+    return Predictions(output.argmax(1), margins(output, labels))
 
 
 def padded(images: torch.Tensor) -> torch.Tensor:
-    """A copy of (m, c, h, w), since a model may change its input; of few images several, so that rounding does not tell m."""
+    """Copies a batch (m, c, h, w), which the model may write to, and repeats it to at least MIN_ROWS rows, so that rounding
+    does not depend on m.
+    """
     return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 
 @torch.no_grad()
 def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Logits (n, classes) in float32, in fixed batches: what anyone who replays the images computes.
+    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time.
 
     Raises:
         BenchmarkError: the model returns something that is not finite.

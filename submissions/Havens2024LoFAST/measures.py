@@ -17,7 +17,7 @@ from torch import nn
 from benchmark.attacks import pgd
 from benchmark.certificates import crown, local
 from benchmark.certificates.bounds.attention_ascent import attention_ascent, sphere_ascent
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.published import AT_ONCE, Published
@@ -42,10 +42,12 @@ def certified_by(
     improvements added one after another, the last being the margin gradient; and what PGD of 40 steps leaves.
     """
     network, curves = checked_copy(model), {name: [0.0] * len(radii) for name in IN_TURN}
-    for part in local.right(network, images, labels).split(AT_ONCE):
-        around = Published(network, trace(network, images[part], labels[part]))
+    for part in local.correct(network, images, labels).split(AT_ONCE):
+        bound = Published(network, bound_network(network, images[part], labels[part]))
         for (place, radius), (name, options) in itertools.product(enumerate(radii), IN_TURN.items()):
-            held = around.traced.lead > around.falls(torch.full((len(part),), radius, dtype=torch.float64), **options)
+            held = bound.bounded.rival_margins > bound.margin_drop(
+                torch.full((len(part),), radius, dtype=torch.float64), **options
+            )
             curves[name][place] += int(held.all(1).sum()) / len(labels)
     found = [local.certified_at(model, images, labels, radius) for radius in radii]
     left = [_left_by_pgd(model, images, labels, radius, seed) for radius in radii]
@@ -82,7 +84,7 @@ def certified_at(
     CROWN is not asked at a radius about an image that it did not certify at the one before. Raises ValueError where PGD
     of 50 steps breaks what one of them certified.
     """
-    asked, curves = local.right(checked_copy(model), images, labels), dict[str, list[float]]()
+    asked, curves = local.correct(checked_copy(model), images, labels), dict[str, list[float]]()
     for radius, lofast in zip(radii, _published_at(model, images, labels, radii), strict=True):
         found = {"LoFAST": lofast, "this project's": local.certified_at(model, images, labels, radius)}
         if by_crown:
@@ -105,11 +107,11 @@ def _published_at(
 ) -> torch.Tensor:
     """(k, n) bool: certified at each of `radii` by the published bound."""
     network, verdict = checked_copy(model), torch.zeros(len(radii), len(labels), dtype=torch.bool)
-    for part in local.right(network, images, labels).split(AT_ONCE):
-        around = Published(network, trace(network, images[part], labels[part]))
+    for part in local.correct(network, images, labels).split(AT_ONCE):
+        bound = Published(network, bound_network(network, images[part], labels[part]))
         for place, radius in enumerate(radii):
-            fall = around.falls(torch.full((len(part),), radius, dtype=torch.float64))
-            verdict[place, part] = (around.traced.lead > fall).all(1)
+            fall = bound.margin_drop(torch.full((len(part),), radius, dtype=torch.float64))
+            verdict[place, part] = (bound.bounded.rival_margins > fall).all(1)
     return verdict
 
 
@@ -123,13 +125,13 @@ def margin_lost(
     lost: dict[str, list[list[torch.Tensor]]] = {
         name: [[] for _ in radii] for name in ("composing", "margin gradient", "linear part")
     }
-    for _, traced in local.dear_traces(network, images, labels, local.right(network, images, labels)):
-        rival = traced.lead.argmin(1, keepdim=True)
+    for _, bounded in local.tight_bounds(network, images, labels, local.correct(network, images, labels)):
+        rival = bounded.rival_margins.argmin(1, keepdim=True)
         for place, radius in enumerate(radii):
             at = torch.full((len(rival),), radius, dtype=torch.float64)
-            lost["composing"][place].append(traced.composed(at).gather(1, rival))
-            lost["margin gradient"][place].append(traced.falls(at, rival))
-            lost["linear part"][place].append(traced.falls(at, rival, effort="none"))
+            lost["composing"][place].append(bounded.composed(at).gather(1, rival))
+            lost["margin gradient"][place].append(bounded.margin_drop(at, rival))
+            lost["linear part"][place].append(bounded.margin_drop(at, rival, effort="none"))
     return {
         "x": list(radii),
         **{name: [float(torch.cat(part).mean()) for part in curve] for name, curve in lost.items()},

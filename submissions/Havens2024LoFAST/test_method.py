@@ -9,7 +9,7 @@ import torch
 
 from benchmark.certificates import local, published
 from benchmark.certificates.bounds.attention_ascent import attention
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
@@ -83,8 +83,10 @@ def test_equation_25_of_the_main_text_is_no_bound() -> None:
     for seed in range(40):
         x, weights = layer(seed)
         B = (weights[0] @ weights[1].mT)[0]
-        right, printed = (float(torch.linalg.matrix_norm(dense_m(x[0], B, main_text=p), ord=2)) for p in (False, True))
-        gaps.append(printed / right)
+        correct, printed = (
+            float(torch.linalg.matrix_norm(dense_m(x[0], B, main_text=p), ord=2)) for p in (False, True)
+        )
+        gaps.append(printed / correct)
     assert min(gaps) < 0.95
 
 
@@ -115,8 +117,8 @@ def test_proposition_1_no_image_in_the_certified_ball_changes_the_prediction(var
     assert (radii > 0).all()
     assert (ours >= radii * 0.9).all()
     exact = checked_copy(network)
-    around = published.Published(exact, trace(exact, images, labels))
-    limit, margins = around.falls(radii), around.traced.margins
+    bound = published.Published(exact, bound_network(exact, images, labels))
+    limit, margins = bound.margin_drop(radii), bound.bounded.margins
     moved = images.double()
     for _ in range(5):
         moved = moved.detach().requires_grad_()
@@ -132,12 +134,12 @@ def test_proposition_1_no_image_in_the_certified_ball_changes_the_prediction(var
 def test_each_improvement_lowers_the_published_fall() -> None:
     network, images = model("as_published"), torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     exact, labels = checked_copy(network), network(images).argmax(1)
-    around = published.Published(exact, trace(exact, images, labels))
+    bound = published.Published(exact, bound_network(exact, images, labels))
     radius = torch.full((4,), 0.1, dtype=torch.float64)
     steps = [{}, {"attention": True}, {"attention": True, "projection": True}]
-    falls = [around.falls(radius, **step) for step in steps]
+    falls = [bound.margin_drop(radius, **step) for step in steps]
     assert all((later <= earlier * (1 + 1e-9)).all() for earlier, later in itertools.pairwise(falls))
-    rivals = around.falls(radius, attention=True, projection=True, rivals=True)
+    rivals = bound.margin_drop(radius, attention=True, projection=True, rivals=True)
     assert (rivals <= falls[-1] * (1 + 1e-9)).all()
 
 

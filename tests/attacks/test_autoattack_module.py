@@ -102,5 +102,5 @@ def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypat
     spec = AttackSpec(attack="autoattack", norm="Linf", eps=eps)
     _, after = run_attack(model, images, labels, spec, batch_size=6, checkpoint=tmp_path / "state")
     assert clean == pytest.approx(5 / 6)
-    assert robust == pytest.approx(float(after.right.float().mean()))
+    assert robust == pytest.approx(float(after.correct.float().mean()))
     assert 0 < robust < clean

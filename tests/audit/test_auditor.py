@@ -208,7 +208,11 @@ def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_ref
 
 def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> None:
     """Where layers are not asked: attacks and plants on the network that such a certificate speaks for."""
-    monkeypatch.setattr(local.Trace, "falls", lambda self, *a, _f=local.Trace.falls, **o: 0.5 * _f(self, *a, **o))
+    monkeypatch.setattr(
+        local.NetworkBound,
+        "margin_drop",
+        lambda self, *a, _f=local.NetworkBound.margin_drop, **o: 0.5 * _f(self, *a, **o),
+    )
     model, labels = favoured(network())
     radii = certify(model, GREY, labels)
     with pytest.raises(BenchmarkError, match="broke it there"):

@@ -17,22 +17,22 @@ from benchmark.runtime.errors import BenchmarkError
 
 # how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open
 LIES = [
-    (2, dispatch.Step, "bound", 0.99),
-    (2, dispatch.Step, "push", 0.99),
-    (4, dispatch.ProjectStep, "bound", 0.99),
-    (4, dispatch.ProjectStep, "push", 0.99),
-    (4, dispatch.ProjectStep, "remainder", 0.8),
-    (4, dispatch.ProjectStep, "along", 0.8),
-    (5, dispatch.AttentionStep, "bound", 0.9),
-    (5, dispatch.AttentionStep, "push", 0.99),
-    (5, dispatch.AttentionStep, "remainder", 0.3),
-    (5, dispatch.AttentionStep, "along", 0.3),
-    (6, dispatch.SLLStep, "bound", 0.99),
-    (6, dispatch.SLLStep, "push", 0.99),
-    (6, dispatch.SLLStep, "remainder", 0.3),
-    (6, dispatch.SLLStep, "along", 0.8),
+    (2, dispatch.LayerBound, "bound", 0.99),
+    (2, dispatch.LayerBound, "jvp", 0.99),
+    (4, dispatch.ProjectionBound, "bound", 0.99),
+    (4, dispatch.ProjectionBound, "jvp", 0.99),
+    (4, dispatch.ProjectionBound, "remainder", 0.8),
+    (4, dispatch.ProjectionBound, "remainder_along", 0.8),
+    (5, dispatch.AttentionBound, "bound", 0.9),
+    (5, dispatch.AttentionBound, "jvp", 0.99),
+    (5, dispatch.AttentionBound, "remainder", 0.3),
+    (5, dispatch.AttentionBound, "remainder_along", 0.3),
+    (6, dispatch.SLLBound, "bound", 0.99),
+    (6, dispatch.SLLBound, "jvp", 0.99),
+    (6, dispatch.SLLBound, "remainder", 0.3),
+    (6, dispatch.SLLBound, "remainder_along", 0.8),
 ]
-CLAIMS = {"push": "Jacobian", "along": "remainder along a margin"}
+CLAIMS = {"jvp": "Jacobian", "remainder_along": "remainder along a margin"}
 
 
 def one_layer(place: int) -> tuple[nn.Sequential, torch.Tensor]:
@@ -56,23 +56,23 @@ def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, fac
 
 
 @pytest.mark.parametrize("place", [2, 4, 5, 6, 7])
-def test_a_gain_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
+def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
     model, x = one_layer(place)
-    exact = dispatch.exact_step
+    exact = dispatch.exact_layer_bound
 
     def lying(layer, x):
         found = exact(layer, x)
-        gain = found.gain * 0.99
-        found.__class__ = type("Lying", (type(found),), {"gain": property(lambda _: gain)})
+        gain = found.jacobian_norm * 0.99
+        found.__class__ = type("Lying", (type(found),), {"jacobian_norm": property(lambda _: gain)})
         return found
 
-    monkeypatch.setattr(audited, "exact_step", lying)
+    monkeypatch.setattr(audited, "exact_layer_bound", lying)
     with pytest.raises(BenchmarkError, match="exceeds its gain at image"):
         audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)
 
 
 def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(dispatch.SLLStep, "remainder", lambda self, reach: reach.delta * torch.nan)
+    monkeypatch.setattr(dispatch.SLLBound, "remainder", lambda self, perturbation: perturbation.delta * torch.nan)
     model, x = one_layer(6)
     with pytest.raises(BenchmarkError, match=r"SLLBlock.* exceeds its remainder"):
         audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)

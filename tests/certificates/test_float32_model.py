@@ -11,7 +11,7 @@ from tiny_networks import random_network
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import checked_copy
 from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.layers.attention import ResidualAttention
@@ -108,7 +108,7 @@ def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> 
     found, allowed = float32_gap(model, images, labels)
     assert 0 < found <= allowed < 1e-3
     monkeypatch.setattr(
-        "benchmark.certificates.bounds.network_bound.Trace.composed", lambda *_, **__: torch.full((10, 4), 1e-9)
+        "benchmark.certificates.bounds.network_bound.NetworkBound.composed", lambda *_, **__: torch.full((10, 4), 1e-9)
     )
     with pytest.raises(BenchmarkError, match="error analysis"):
         float32_gap(model, images, labels)
@@ -129,7 +129,7 @@ def test_no_layer_rounds_more_than_its_bound(seed, scale) -> None:
     for layer, exact in zip(model[:-1], checked_copy(model)[:-1], strict=True):
         moved = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
         delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
-        step = exact_step(exact, x.double())
+        layer_bound = exact_layer_bound(exact, x.double())
         error = (layer(moved).double() - exact(moved.double())).flatten(1).norm(dim=1)
-        assert (error <= step.rounding(delta)).all(), type(layer).__name__
+        assert (error <= layer_bound.rounding(delta)).all(), type(layer).__name__
         x = layer(x)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_certified import network, random_reach
+from tiny_certified import network, random_perturbations
 from torch import nn
 
 from benchmark.certificates import published
-from benchmark.certificates.bounds.dispatch import exact_step
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify
 from benchmark.layers.derived import hold
@@ -72,7 +72,7 @@ def test_no_layer_moves_more_than_its_bound(seed) -> None:
     x = torch.rand(4, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed + 1)
     for layer in model[:-1]:
-        bound = exact_step(layer, x).bound
+        bound = exact_layer_bound(layer, x).bound
         for radius in (1e-3, 0.1, 1.0):
             limit = bound(torch.full((4,), radius, dtype=torch.float64))
             move = torch.randn(50, *x.shape, generator=generator, dtype=torch.float64)
@@ -89,28 +89,28 @@ def test_no_remainder_exceeds_its_bound(seed, radius, rest) -> None:
     model = network(seed).double()
     x = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for layer in model[:-1]:
-        step = exact_step(layer, x)
-        reach, moves = random_reach(x, radius, rest, seed)
-        linear = step.push(moves)
+        layer_bound = exact_layer_bound(layer, x)
+        perturbation, moves = random_perturbations(x, radius, rest, seed)
+        linear = layer_bound.jvp(moves)
         _, exact = (
             torch.func.jvp(layer, (x,), (moves[0],)) if "Attention" not in type(layer).__name__ else (0, linear[0])
         )
         assert torch.allclose(linear[0], exact, atol=1e-9), type(layer).__name__
         left = torch.stack([layer(x + move) - layer(x) for move in moves]) - linear
         sizes = left.flatten(2).norm(dim=2)
-        assert (sizes <= step.remainder(reach) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
+        assert (sizes <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
         worst = left[sizes.argmax(0), torch.arange(3)]  # n, *shape
         against = -worst / worst.flatten(1).norm(dim=1).clamp(min=1e-300).reshape(3, *[1] * (worst.ndim - 1))
         a = torch.stack([against, torch.randn_like(against)], dim=1)
         taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
-        assert (taken <= step.along(a, reach) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
+        assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + 1e-12).all(), type(layer).__name__
         x = layer(x)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("q", [0.0, 1.0])
 def test_what_sll_blocks_choose_in_place_of_their_jacobian_is_sound(seed, q) -> None:
-    """`settle` and `lean` at the reach that they are for and at others, against random moves and moves to the kinks."""
+    """`choose_relaxation` and `relax_for_rival` at the reach that they are for and at others, against random moves and moves to the kinks."""
     torch.manual_seed(seed)
     layer = SLLBlock(8, 16).double().requires_grad_(False)
     layer.weight += 0.3 * torch.randn(8, 16)
@@ -118,20 +118,22 @@ def test_what_sll_blocks_choose_in_place_of_their_jacobian_is_sound(seed, q) -> 
     layer.log_q += q * torch.randn(16)
     x, a = torch.randn(3, 4, 8).double(), torch.randn(3, 5, 4, 8).double()
     for settled, radius, rest in ((0.3, 0.3, 0.1), (0.3, 1.0, 0.0), (1.0, 0.1, 0.05), (0.0, 0.5, 0.5), (2.0, 3.0, 0.3)):
-        step = exact_step(layer, x)
-        step.settle(random_reach(x, settled, rest, seed)[0])
-        reach, moves = random_reach(x, radius, rest, seed + 1)
+        layer_bound = exact_layer_bound(layer, x)
+        layer_bound.choose_relaxation(random_perturbations(x, settled, rest, seed)[0])
+        perturbation, moves = random_perturbations(x, radius, rest, seed + 1)
         moved = torch.stack([layer(x + move) - layer(x) for move in moves])
-        assert ((moved - step.push(moves)).flatten(2).norm(dim=2) <= step.remainder(reach) * (1 + 1e-9)).all()
-        taken, b = step.lean(a, reach)
+        assert (
+            (moved - layer_bound.jvp(moves)).flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9)
+        ).all()
+        taken, b = layer_bound.relax_for_rival(a, perturbation)
         changes = torch.einsum("nrm,snm->snr", a.flatten(2), moved.flatten(2))
         straight = torch.einsum("nrm,snm->snr", b.flatten(2), moves.flatten(2))
         assert (changes >= straight - taken * (1 + 1e-9) - 1e-12).all()
         for most in (0.1, 1.0, 5.0):  # one neuron: all moves up to `most`
-            ratio = step._ratio(torch.full_like(step.z, most))
+            ratio = layer_bound._ratio(torch.full_like(layer_bound.z, most))
             for share in torch.linspace(-1, 1, 101).tolist():
-                d = torch.full_like(step.z, share * most)
-                missed = torch.relu(step.z + d) - torch.relu(step.z) - step.chords * d
+                d = torch.full_like(layer_bound.z, share * most)
+                missed = torch.relu(layer_bound.z + d) - torch.relu(layer_bound.z) - layer_bound.chosen_slopes * d
                 assert (missed.abs() <= ratio * d.abs() * (1 + 1e-9) + 1e-12).all()
 
 
@@ -143,28 +145,28 @@ def test_no_margin_falls_further_than_its_bound(seed) -> None:
     labels = model(images).argmax(1)
     for radius, around in ((1e-3, 0.0), (0.03, 0.0), (0.03, 0.03), (0.3, 0.1), (0.3, 0.3), (1.0, 2.0)):
         radii = torch.full((4,), radius, dtype=torch.float64)
-        traced = trace(checked_copy(model), images, labels)
-        traced.around = torch.full_like(radii, around)
-        both, composed, quick = traced.falls(radii), traced.composed(radii), traced.composed(radii, quick=True)
+        bounded = bound_network(checked_copy(model), images, labels)
+        bounded.relaxation_radius = torch.full_like(radii, around)
+        both, composed, quick = bounded.margin_drop(radii), bounded.composed(radii), bounded.composed(radii, quick=True)
         assert (both <= composed * (1 + 1e-9)).all()
         assert (composed <= quick * (1 + 1e-9)).all()
         moves = torch.randn(100, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        moves[:4] = -traced.gradients[0].transpose(0, 1)  # straight down each rival's margin
+        moves[:4] = -bounded.gradients[0].transpose(0, 1)  # straight down each rival's margin
         moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
         logits = model((images + moves).flatten(0, 1)).unflatten(0, (100, 4))
         margins = logits.gather(2, labels.expand(100, 4)[..., None]) - logits
-        assert (traced.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+        assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
 
 
 def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
     """To first order it pays the gradient's norm alone, where composing pays the product of all layers."""
     model = network(1)
     images = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    traced = trace(checked_copy(model), images, model(images).argmax(1), float32=False)
+    bounded = bound_network(checked_copy(model), images, model(images).argmax(1), float32=False)
     radii = torch.full((20,), 1e-4, dtype=torch.float64)
-    rivals = traced.rivals > 0
-    both, composed = traced.falls(radii)[rivals], traced.composed(radii)[rivals]
-    first = (traced.gradients[0].flatten(2).norm(dim=2) * 1e-4)[rivals]
+    rivals = bounded.difference_norms > 0
+    both, composed = bounded.margin_drop(radii)[rivals], bounded.composed(radii)[rivals]
+    first = (bounded.gradients[0].flatten(2).norm(dim=2) * 1e-4)[rivals]
     assert both.mean() < 1.1 * first.mean()
     assert both.mean() < 0.9 * composed.mean()
 
@@ -188,7 +190,7 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance() -> None:
 def test_a_layer_without_a_bound_is_refused_by_name() -> None:
     model = nn.Sequential(Patchify(2), nn.Softmax(-1), MeanPool(), NormalisedHead(4, 3))
     with pytest.raises(BenchmarkError, match="Softmax"):
-        trace(checked_copy(model), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
+        bound_network(checked_copy(model), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
     with pytest.raises(BenchmarkError, match="NormalisedHead"):
         certify(nn.Sequential(nn.Flatten()), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
 
@@ -239,9 +241,9 @@ def test_the_cascade_gives_the_verdicts_of_its_last_step(seed) -> None:
     labels[:5] = (labels[:5] + 1) % 4
     radii = certify(model, images, labels)
     for radius in (0.0, 1e-3, float(radii.median()), 0.1, 0.5):
-        traced = trace(checked_copy(model), images, labels)
-        traced.around = torch.full((60,), radius, dtype=torch.float64)  # as the cascade settles
-        full = (traced.lead > traced.falls(traced.around)).all(1)
+        bounded = bound_network(checked_copy(model), images, labels)
+        bounded.relaxation_radius = torch.full((60,), radius, dtype=torch.float64)  # as the cascade settles
+        full = (bounded.rival_margins > bounded.margin_drop(bounded.relaxation_radius)).all(1)
         cascade = certified_at(model, images, labels, radius)
         assert torch.equal(cascade, full)
         assert cascade[radii > radius * 1.01].all()
@@ -292,8 +294,8 @@ def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other()
     assert not certified_at(model, images, labels, 1e200).any()
     steep = network(0, qk_norm=1e9)
     assert (published.certify(steep, images, steep(images).argmax(1)) >= 0).all()
-    traced = trace(checked_copy(model), images, labels)
-    assert not by_both(traced, torch.full((4,), 1e100, dtype=torch.float64)).any()
+    bounded = bound_network(checked_copy(model), images, labels)
+    assert not by_both(bounded, torch.full((4,), 1e100, dtype=torch.float64)).any()
 
 
 def test_an_embedding_that_sums_in_float64_is_certified_in_evaluation_mode_only() -> None:
@@ -316,7 +318,7 @@ def test_an_orthonormal_embedding_keeps_lengths_and_rounds_once() -> None:
         assert torch.linalg.matrix_norm(weight, ord=2) <= 1 + 1e-12
         x = 100 * torch.randn(50, 3, inputs)
         gap = (layer(x).double() - copy.deepcopy(layer).double()(x.double())).flatten(1).norm(dim=1)
-        allowed = exact_step(copy.deepcopy(layer).double(), x.double()).rounding(torch.zeros(50).double())
+        allowed = exact_layer_bound(copy.deepcopy(layer).double(), x.double()).rounding(torch.zeros(50).double())
         assert (gap <= allowed).all()
         assert allowed.max() < 1e-6 * x.norm()
         trained = layer.train()(x)

@@ -31,13 +31,13 @@ def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
     told: list[str] = []
     trial = try_suite("tiny", "Tiny2026Linear-small", "quick", told.append)
     assert {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()} == before
-    assert 0 < trial.standing["quick-L2-0.5"] < trial.clean <= trial.n == 20
+    assert 0 < trial.robust["quick-L2-0.5"] < trial.clean <= trial.n == 20
     assert [*trial.parts["quick-L2-0.5"]] == ["apgd-ce", "apgd-t"]
-    assert trial.parts["quick-L2-0.5"]["apgd-t"] == trial.standing["quick-L2-0.5"]
+    assert trial.parts["quick-L2-0.5"]["apgd-t"] == trial.robust["quick-L2-0.5"]
     assert any("attacking" in line and "apgd-ce" in line for line in told)
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
     tried = try_suite("tiny", "Tiny2026Linear-small", "adaptive", told.append)
-    assert tried.standing["brought-L2-0.5"] < tried.clean
+    assert tried.robust["brought-L2-0.5"] < tried.clean
     assert not (ROW / "attack-adaptive").exists()
 
 

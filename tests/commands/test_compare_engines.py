@@ -58,8 +58,8 @@ def test_verdicts_disagreements_and_margins_are_those_of_the_engines(linear, mon
     monkeypatch.setattr(autoattack, "attack", attack)
     found = compare(model, images, labels, SPEC, batch_size=4)
     reference, fast = found.runs["reference"], found.runs["fast"]
-    assert reference.standing.tolist() == [False, False, True, True, True, True, False]
-    assert fast.standing.tolist() == [False, True, True, False, True, True, False]
+    assert reference.robust.tolist() == [False, False, True, True, True, True, False]
+    assert fast.robust.tolist() == [False, True, True, False, True, True, False]
     assert reference.remaining == {"apgd-ce": 5, "apgd-t": 4, "fab-t": 4, "square": 4}
     assert fast.remaining == {"apgd-ce": 6, "apgd-t": 6, "fab-t": 5, "square": 4}
     assert [(d.image, d.engine, d.component) for d in found.disagreements] == [
@@ -108,8 +108,8 @@ def test_both_engines_agree_with_the_exact_radius(norm, linear, monkeypatch) -> 
     expected = right & (radius > spec.eps)
     assert int(expected.sum()) == 3
     for run in found.runs.values():
-        assert torch.equal(run.standing, expected)
-        assert ((run.margin < 0) == ~run.standing).all()
+        assert torch.equal(run.robust, expected)
+        assert ((run.margin < 0) == ~run.robust).all()
     assert not found.disagreements
 
 

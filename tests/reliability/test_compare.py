@@ -29,17 +29,17 @@ RIGHT = np.ones(N, dtype=bool)
 
 
 def suite_doubts(*attacks: Ran, objections: tuple[str, ...] = ()) -> set[str]:
-    return {s.name for s in compare.signals(list(attacks), RIGHT, objections) if not s.sound}
+    return {s.name for s in compare.failure_indicators(list(attacks), RIGHT, objections) if not s.sound}
 
 
 def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
     suite = [auto(60), ran("fgsm", 40), ran("pgd", 55), ran("cw", 30, eps=0.5, norm="L2")]
     assert suite_doubts(*suite) == set()
-    assert [s.name for s in compare.signals(suite, RIGHT)] == [
+    assert [s.name for s in compare.failure_indicators(suite, RIGHT)] == [
         "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
         "many steps beat one", "PGD agrees with APGD",
     ]  # fmt: skip
-    assert compare.signals([ran("cw", 3)], RIGHT) == []
+    assert compare.failure_indicators([ran("cw", 3)], RIGHT) == []
 
 
 def test_autoattacks_warnings_and_objections_are_doubts() -> None:

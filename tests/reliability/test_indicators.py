@@ -18,7 +18,7 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import entry
 from benchmark.reliability import indicators, probes
 from benchmark.reliability.allowance import allowance
-from benchmark.results.reliability import Reliability, Signal
+from benchmark.results.reliability import FailureIndicator, Reliability
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.stages.reliability import reliability_row
@@ -29,25 +29,25 @@ N = 100
 
 
 @cache
-def network(kind: type[torch.nn.Module]) -> probes.Found:
+def network(kind: type[torch.nn.Module]) -> probes.ProbeResults:
     """The probes of one kind of network in the Linf ball."""
     return measured(kind())
 
 
-def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.Found:
+def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.ProbeResults:
     images, labels = blobs()
     return probes.measure(model.eval(), images, labels, threat, batch_size=60, **options)
 
 
-def doubts(found: probes.Found, threat: ThreatModel = LINF) -> set[str]:
-    return {s.name for s in indicators.signals(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
+def failing(found: probes.ProbeResults, threat: ThreatModel = LINF) -> set[str]:
+    return {s.name for s in indicators.failure_indicators(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
 
 
 @pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
 def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
     found = measured(trained(), threat)
-    assert indicators.right(found).all()
-    assert doubts(found, threat) == set()
+    assert indicators.correct(found).all()
+    assert failing(found, threat) == set()
     balls = probes.radii(threat, SHAPE)
     steps, radii = indicators.step_curve(found), indicators.radius_curve(found, balls)
     assert [point.steps for point in steps] == list(probes.STEPS)
@@ -72,7 +72,7 @@ def test_trained_networks_without_a_mask_raise_no_doubt(activation, seed) -> Non
     train(model, steps=300, seed=seed + 10)
     images, labels = blobs(100 if seed % 2 else 7)
     for threat in (ThreatModel(norm="Linf", eps=0.001), LINF, ThreatModel(norm="Linf", eps=0.4), L2):
-        assert doubts(probes.measure(model, images, labels, threat, batch_size=50), threat) == set()
+        assert failing(probes.measure(model, images, labels, threat, batch_size=50), threat) == set()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_trained_networks_without_a_mask_raise_no_doubt(activation, seed) -> Non
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_masked_gradients_raise_the_right_doubts_and_leave_other_signals_alone(kind, wanted, unwanted) -> None:
-    found = doubts(network(kind))
+    found = failing(network(kind))
     assert wanted <= found
     assert unwanted not in found
 
@@ -150,7 +150,7 @@ def test_a_track_is_probed_in_its_smallest_ball_that_is_one() -> None:
     assert probes.first_threat((point,)) is None
 
 
-def sound_margins(n: int = N) -> probes.Found:
+def sound_margins(n: int = N) -> probes.ProbeResults:
     """Probes of a made-up sound row: margins fall from 1 to -1 as steps and radii grow."""
     found = {"clean": torch.ones(n), "again": torch.ones(n), "gradient": torch.ones(n), "loss gradient": torch.ones(n)}
     found |= {"noise": torch.ones(n), "fgsm": torch.ones(n), "clean start": torch.ones(n)}
@@ -180,12 +180,12 @@ SPOILT = [  # signal, probe, the value that speaks against it, how often the all
 @pytest.mark.parametrize(("signal", "probe", "value", "allowed"), SPOILT)
 def test_each_signal_turns_just_above_its_allowance(signal, probe, value, allowed) -> None:
     for n in (N, 1000):
-        assert doubts(sound_margins(n)) == set()
+        assert failing(sound_margins(n)) == set()
         most = allowed * int(allowance(n))
         for count, expected in ((most, False), (most + 1, True)):
             found = sound_margins(n)
             found[probe][:count] = value
-            assert (signal in doubts(found)) is expected, (n, count)
+            assert (signal in failing(found)) is expected, (n, count)
 
 
 @pytest.mark.parametrize(("rise", "expected"), [(0.04, False), (0.06, True)])
@@ -193,7 +193,7 @@ def test_a_clear_rise_of_the_mean_margin_is_a_doubt(rise, expected) -> None:
     found = sound_margins()
     found["steps 50"] = found["steps 20"] + rise
     found["steps 100"] = found["steps 50"].clone()
-    assert ("the margin never rises" in doubts(found)) is expected
+    assert ("the margin never rises" in failing(found)) is expected
 
 
 def test_a_rise_within_its_standard_error_is_none() -> None:
@@ -204,7 +204,7 @@ def test_a_rise_within_its_standard_error_is_none() -> None:
         found[f"steps {k}"] += 2
     found["steps 50"] = found["steps 20"] + wide
     found["steps 100"] = found["steps 50"].clone()
-    assert "the margin never rises" not in doubts(found)
+    assert "the margin never rises" not in failing(found)
 
 
 def test_an_image_that_any_iterate_breaks_is_not_left() -> None:
@@ -212,9 +212,9 @@ def test_an_image_that_any_iterate_breaks_is_not_left() -> None:
     for on_the_way in ("steps 10", "clean start"):
         found = sound_margins()
         found["fgsm"][:10] = -1
-        assert "iterated gradients beat one step and chance" in doubts(found)
+        assert "iterated gradients beat one step and chance" in failing(found)
         found[on_the_way][:10] = -1
-        assert "iterated gradients beat one step and chance" not in doubts(found)
+        assert "iterated gradients beat one step and chance" not in failing(found)
 
 
 def test_images_wrong_when_clean_speak_for_nothing() -> None:
@@ -226,13 +226,13 @@ def test_images_wrong_when_clean_speak_for_nothing() -> None:
     for name in found:
         if name.startswith("radius"):
             found[name][:50] = 5
-    assert doubts(found) == set()
+    assert failing(found) == set()
     assert indicators.step_curve(found)[0].accuracy == 0.5
 
 
 def test_a_row_that_is_right_on_nothing_says_so() -> None:
     found = sound_margins() | {"clean": -torch.ones(N)}
-    (only,) = indicators.signals(found, LINF, probes.radii(LINF, SHAPE))
+    (only,) = indicators.failure_indicators(found, LINF, probes.radii(LINF, SHAPE))
     assert only.sound
     assert "none of 100" in only.measured
     assert indicators.step_curve(found) == ()
@@ -259,9 +259,9 @@ def test_the_stage_names_what_is_missing(tmp_path, monkeypatch) -> None:
 
 
 def test_doubts_are_the_unsound_signals_and_records_are_frozen() -> None:
-    good, bad = (Signal(name=n, measured="m", sound=n == "a", explanation="e") for n in "ab")
+    good, bad = (FailureIndicator(name=n, measured="m", sound=n == "a", explanation="e") for n in "ab")
     result = Reliability(threat=LINF, signals=(good, bad))
-    assert result.doubts == (bad,)
+    assert result.failing == (bad,)
     assert Reliability.model_validate_json(result.model_dump_json()) == result
     with pytest.raises(ValidationError):
         result.signals = ()

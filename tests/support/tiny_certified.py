@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import Reach
+from benchmark.certificates.bounds.layer_bound import PerturbationSet
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
@@ -35,7 +35,7 @@ def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, sca
     return model.eval().requires_grad_(False)
 
 
-def random_reach(x: torch.Tensor, radius: float, rest: float, seed: int) -> tuple[Reach, torch.Tensor]:
+def random_perturbations(x: torch.Tensor, radius: float, rest: float, seed: int) -> tuple[PerturbationSet, torch.Tensor]:
     """A reach around x (n, *shape) with 6 random directions, and 200 input changes inside it: (200, n, *shape)."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -51,4 +51,4 @@ def random_reach(x: torch.Tensor, radius: float, rest: float, seed: int) -> tupl
     flat = columns.flatten(2).permute(1, 2, 0)
     delta = torch.linalg.matrix_norm(flat, ord=2) * radius + rest
     moves = torch.einsum("snp,pn...->sn...", xi, columns) + other
-    return Reach(columns, radius * ones, rest * ones, delta), moves
+    return PerturbationSet(columns, radius * ones, rest * ones, delta), moves

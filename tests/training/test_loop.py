@@ -16,8 +16,8 @@ from benchmark.training.objective import accuracy
 from benchmark.verdicts.margins import margins
 
 
-def attack(network, images, labels, strength):
-    threat = ThreatModel(norm="Linf", eps=0.1 * strength)
+def attack(network, images, labels, eps_factor):
+    threat = ThreatModel(norm="Linf", eps=0.1 * eps_factor)
     return pgd.attack(network, images, labels, threat, seed=None, steps=2, step_size=0.1)
 
 
@@ -67,8 +67,8 @@ def test_training_learns(tmp_path) -> None:
 
 def test_nan_loss_stops_and_keeps_the_last_checkpoint(tmp_path) -> None:
     class Breaking(standard.Standard):
-        def loss(self, network, images, labels, strength):
-            value = super().loss(network, images, labels, strength)
+        def loss(self, network, images, labels, eps_factor):
+            value = super().loss(network, images, labels, eps_factor)
             return value * float("nan") if (tmp_path / "checkpoint").exists() else value
 
     with pytest.raises(BenchmarkError, match="training loss is nan in epoch 2"):

@@ -18,8 +18,8 @@ from benchmark.stages.train import _attack, _watch
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
-from benchmark.training.schedule import strength
-from benchmark.training.selection import Scored, scored
+from benchmark.training.schedule import eps_factor
+from benchmark.training.selection import SelectionMetric, selection_metric
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -37,14 +37,14 @@ def size(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 def test_the_radius_grows_linearly_from_a_clean_first_epoch(tmp_path) -> None:
     rules = spec(epochs=6, warmup_epochs=4, batch_size=120)
-    assert [strength(rules, epoch) for epoch in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
+    assert [eps_factor(rules, epoch) for epoch in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
     seen: list[float] = []
 
     def attack(network, images, labels, share_of_radius, loss=None, /):
         seen.append(share_of_radius)
         return images
 
-    run(model(), adversarial.objective(attack), rules, tmp_path / "c", scored=Scored("clean", accuracy))
+    run(model(), adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("clean", accuracy))
     assert seen == [0.25, 0.5, 0.75, 1, 1]
 
 
@@ -78,7 +78,7 @@ def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> 
 
     network = nn.Sequential(nn.Flatten(), Masked(), nn.BatchNorm1d(36), nn.Linear(36, 4))
     rules = spec(epochs=1, sam=0.1, **ONE)
-    run(network, adversarial.objective(attack), rules, tmp_path / "c", scored=Scored("", accuracy))
+    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("", accuracy))
     assert len(seen) == len(starts) == 2
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(starts[0], starts[1])
@@ -103,7 +103,7 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
             adversarial.objective(attack),
             rules,
             tmp_path / f"{len(trained)}",
-            scored=Scored("clean", accuracy),
+            metric=SelectionMetric("clean", accuracy),
         )
         trained.append(([p.detach() for p in network.parameters()], done.losses))
     (whole, losses), (gathered, gathered_losses), (small, _) = trained
@@ -147,7 +147,7 @@ def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
 
     best, _ = run(
         network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c",
-        scored=Scored("", score), on_epoch=lambda _: trained.append(network.weight.detach().clone()),
+        metric=SelectionMetric("", score), on_epoch=lambda _: trained.append(network.weight.detach().clone()),
     )  # fmt: skip
     for weight, found in zip(trained, judged, strict=True):
         average = 0.75 * average + 0.25 * weight
@@ -169,7 +169,7 @@ def everything(checkpoint: Path, **options):
     objective = trades.objective(_attack(FGSM), beta=2, label_smoothing=0.1)
     return run(
         model(3), objective, rules, checkpoint, channels=3, augment=Augment(rules.augmentation, (3, 6, 6), 4),
-        scored=scored(rules.selection, objective, _attack(PGD)), watch=_watch(FGSM, _attack(FGSM)), **options,
+        metric=selection_metric(rules.selection, objective, _attack(PGD)), monitor=_watch(FGSM, _attack(FGSM)), **options,
     )  # fmt: skip
 
 
@@ -202,11 +202,11 @@ def test_averaged_weights_resume_too(tmp_path) -> None:
         if done.epoch == 3:
             raise KeyboardInterrupt
 
-    rules, sizes = spec(ema=0.99), Scored("", score)
-    _, history = run(model(), standard.objective(None), rules, tmp_path / "whole", scored=sizes)
+    rules, sizes = spec(ema=0.99), SelectionMetric("", score)
+    _, history = run(model(), standard.objective(None), rules, tmp_path / "whole", metric=sizes)
     with pytest.raises(KeyboardInterrupt):
-        run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes, on_epoch=stop)
-    _, resumed = run(model(), standard.objective(None), rules, tmp_path / "stopped", scored=sizes)
+        run(model(), standard.objective(None), rules, tmp_path / "stopped", metric=sizes, on_epoch=stop)
+    _, resumed = run(model(), standard.objective(None), rules, tmp_path / "stopped", metric=sizes)
     assert resumed.scores == history.scores
     assert len(set(history.scores)) == 6
 

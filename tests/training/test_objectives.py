@@ -21,9 +21,9 @@ EPS = ThreatModel(norm="Linf", eps=0.1)
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 
 
-def shifting(model, images, labels, strength, loss=None, /):
+def shifting(model, images, labels, eps_factor, loss=None, /):
     """A known perturbation."""
-    return images + 0.03 * strength
+    return images + 0.03 * eps_factor
 
 
 def by_hand(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -114,11 +114,11 @@ def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
     network, images, labels = Linear().eval(), grey_images(), torch.zeros(16, dtype=torch.int64)
     two = AttackSpec(attack="fgsm", norm="Linf", eps=0.2, parameters={"step": 1.5, "steps": 2, "random_start": True})
     long = AttackSpec(attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 2, "step_size": 0.15})
-    for strength in (1.0, 0.5):
+    for eps_factor in (1.0, 0.5):
         torch.manual_seed(0)
-        a = _attack(two)(network, images, labels, strength)
+        a = _attack(two)(network, images, labels, eps_factor)
         torch.manual_seed(0)
-        assert torch.equal(a, _attack(long)(network, images, labels, strength))
+        assert torch.equal(a, _attack(long)(network, images, labels, eps_factor))
     short = AttackSpec(
         attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 1, "step_size": 0.1, "random_start": False}
     )

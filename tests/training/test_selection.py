@@ -18,8 +18,8 @@ from benchmark.specs.training import Selection
 from benchmark.stages.train import _attack, _watch
 from benchmark.training import standard
 from benchmark.training.objective import accuracy
-from benchmark.training.overfitting import Watch, probe
-from benchmark.training.selection import Scored, exhausted, scored
+from benchmark.training.overfitting import OverfittingMonitor, probe
+from benchmark.training.selection import SelectionMetric, exhausted, selection_metric
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -40,7 +40,7 @@ def test_scores_and_kept_weights_are_float32_whatever_training_is(tmp_path, prec
         return accuracy(candidate, images, labels)
 
     network = Linear()
-    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, scored=Scored("", score))
+    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, metric=SelectionMetric("", score))
     assert seen["score"] == {torch.float32}
     assert {t.dtype for t in best.values()} == {torch.float32}
     fresh = Linear()
@@ -57,9 +57,9 @@ def test_selection_and_patience(tmp_path) -> None:
         calls.append(1)
         return next(scores)
 
-    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
+    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=SelectionMetric("", score))
     assert (done.epoch, done.best_epoch) == (4, 2)
-    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", scored=Scored("", score))
+    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=SelectionMetric("", score))
     assert (done.epoch, len(calls)) == (4, 4), "a run that stopped early does not go on when it is resumed"
     assert all(torch.equal(best[name], again[name]) for name in best)
     assert not exhausted(Selection(patience=2), epoch=9, best_epoch=1, warmup_epochs=8), "a warm-up does not count"
@@ -70,12 +70,12 @@ def test_robust_selection_scores_under_its_own_attack() -> None:
     objective = standard.objective(None)
     network, (images, labels) = Linear().eval(), blobs(1, 40)
     labels = network(images).argmax(1)
-    chosen = scored(Selection(by="robust", attack=PGD), objective, _attack(PGD))
+    chosen = selection_metric(Selection(by="robust", attack=PGD), objective, _attack(PGD))
     assert chosen.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 3)"
     inside = (network.radius(images, labels, "Linf") > 0.1).float().mean().item()
     assert chosen.score(network, images, labels) == pytest.approx(inside, abs=0.1)
     assert inside < 0.9
-    assert scored(Selection(by="clean"), objective, None).score(network, images, labels) == 1.0
+    assert selection_metric(Selection(by="clean"), objective, None).score(network, images, labels) == 1.0
 
 
 class Dip(nn.Module):
@@ -92,25 +92,25 @@ class Dip(nn.Module):
 
 def test_catastrophic_overfitting_is_found() -> None:
     one_step = AttackSpec(attack="fgsm", norm="Linf", eps=0.2)
-    watch = _watch(one_step, _attack(one_step))
+    monitor = _watch(one_step, _attack(one_step))
     images, labels = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.int64)
     torch.manual_seed(0)
-    seen = watch(Dip(0.2).eval(), images, labels)
+    seen = monitor(Dip(0.2).eval(), images, labels)
     assert seen[0] == 1.0
     assert seen[1] < 0.5  # from some starts PGD climbs out of the ball, where the network is right again
-    assert watch.verdict([seen], selected=1, warmup_epochs=0, validation=40).found
-    assert watch(nn.Flatten(), images.repeat(1, 2, 1, 1) + torch.tensor([0.3, 0]).view(1, 2, 1, 1), labels) == (
+    assert monitor.verdict([seen], selected=1, warmup_epochs=0, validation=40).found
+    assert monitor(nn.Flatten(), images.repeat(1, 2, 1, 1) + torch.tensor([0.3, 0]).view(1, 2, 1, 1), labels) == (
         0.0,
         0.0,
     )
     robust = images.repeat(1, 2, 1, 1) + torch.tensor([0.5, 0]).view(1, 2, 1, 1)
-    assert watch(nn.Flatten(), robust, labels) == (1.0, 1.0)
+    assert monitor(nn.Flatten(), robust, labels) == (1.0, 1.0)
 
 
 def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
-    watch = Watch(_attack(FGSM), _attack(probe(FGSM)), probe(FGSM))
+    monitor = OverfittingMonitor(_attack(FGSM), _attack(probe(FGSM)), probe(FGSM))
     seen = [(0.5, 0.0), (0.8, 0.7), (0.95, 0.05), (0.8, 0.7)]
-    verdict = watch.verdict(seen, selected=3, warmup_epochs=1, validation=200)
+    verdict = monitor.verdict(seen, selected=3, warmup_epochs=1, validation=200)
     assert (verdict.found, verdict.epochs, verdict.trained, verdict.pgd, verdict.images) == (
         True,
         (3,),
@@ -119,7 +119,7 @@ def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
         100,
     )
     assert verdict.words.startswith("CATASTROPHIC OVERFITTING in epochs 3: at the selected epoch 0.95 right")
-    fine = watch.verdict(seen[:2], selected=2, warmup_epochs=1, validation=40)
+    fine = monitor.verdict(seen[:2], selected=2, warmup_epochs=1, validation=40)
     assert (fine.found, fine.images) == (False, 40)
     assert fine.words.startswith("no catastrophic overfitting")
 

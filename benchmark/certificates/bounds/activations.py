@@ -1,4 +1,4 @@
-"""Steps of activations, on arrays of any shape: smooth ones by their slope and curvature around each entry, ReLUs by kinks.
+"""Bounds of activations, on arrays of any shape: smooth ones by slope and curvature around each entry, ReLUs by their kink.
 
 An entry z moves by D, |D| <= m. Smooth f: its remainder f(z + D) - f(z) - f'(z) D lies between D^2 / 2 times the least and
 the largest f'' on [z - m, z + m], so that with a margin's gradient a it takes at most (a- sup f''+ + a+ sup f''-) D^2 / 2,
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import step
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.dispatch import layer_bound
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import largest_entries, weighted_squares
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.runtime.errors import BenchmarkError
@@ -58,11 +58,11 @@ def _extremes(
     return least - SLACK, most + SLACK
 
 
-class SmoothStep(Step):
+class SmoothActivationBound(LayerBound):
     def __init__(self, f: Smooth, x: torch.Tensor) -> None:
         self.f, self.x = f, x
         self.slopes = f.slope(x)
-        self.gain = self.slopes.abs().flatten(1).amax(1) + SLACK
+        self.jacobian_norm = self.slopes.abs().flatten(1).amax(1) + SLACK
         self.root = math.sqrt(x[0].numel())
         self.jumped = f.jump * self.root
         self.size = size(x)
@@ -75,7 +75,7 @@ class SmoothStep(Step):
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return (self.f.relative * (self.size + delta) + self.f.absolute * self.root) * FLOAT64 + TINY + self.jumped
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns * self.slopes
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,34 +83,34 @@ class SmoothStep(Step):
         least, most = _extremes(self.f.curvature, self.f.flat_curvature, self.x - largest, self.x + largest)
         return (-least).clamp(min=0) / 2, most.clamp(min=0) / 2
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        largest = largest_entries(reach)
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        largest = largest_entries(perturbation)
         bend = torch.maximum(*self._bends(largest))
         apart = torch.linalg.vector_norm((bend * largest**2).flatten(1), dim=1)
-        together = (bend * largest).flatten(1).amax(1) * reach.delta
-        return torch.minimum(apart, together) * UP + self.jumped + self.f.tilt * reach.delta
+        together = (bend * largest).flatten(1).amax(1) * perturbation.delta
+        return torch.minimum(apart, together) * UP + self.jumped + self.f.tilt * perturbation.delta
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        largest = largest_entries(reach)
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        largest = largest_entries(perturbation)
         down, up = (bend[:, None] for bend in self._bends(largest))
         weight = (a.clamp(min=0) * down + (-a).clamp(min=0) * up).flatten(2)
         apart = (weight * largest.flatten(1)[:, None] ** 2).sum(2)
         sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
-        other = sizes * (self.jumped + self.f.tilt * reach.delta)[:, None]
-        return torch.minimum(apart, weighted_squares(weight, reach)) * (1 + 1e-9) + other
+        other = sizes * (self.jumped + self.f.tilt * perturbation.delta)[:, None]
+        return torch.minimum(apart, weighted_squares(weight, perturbation)) * (1 + 1e-9) + other
 
 
-class KinkStep(Step):
+class PiecewiseLinearBound(LayerBound):
     """max(z, 0) + slope min(z, 0), slope <= 1: remainder between 0 and (1 - slope) max(|D| - |z|, 0), which is at most
     (1 - slope)(D^2 / (4 t) + t - |z|) for every t >= |z|; only entries with a < 0 hurt a margin.
     """
 
-    SHARES = (1.0, 0.5)
+    OFFSET_FRACTIONS = (1.0, 0.5)  # of the largest move m: the t that are tried
 
     def __init__(self, x: torch.Tensor, slope: float = 0.0) -> None:
         self.x, self.kink, self.steepest = x, 1 - slope, max(1.0, abs(slope))
         self.slopes = torch.where(x > 0, x.new_tensor(1.0), x.new_tensor(slope))
-        self.gain = self.slopes.abs().flatten(1).amax(1)
+        self.jacobian_norm = self.slopes.abs().flatten(1).amax(1)
         self.size, self.unit = size(x), 2 * UNIT32 * abs(slope)  # a ReLU rounds nothing; the slope and the product do
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
@@ -119,20 +119,20 @@ class KinkStep(Step):
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return delta * self.steepest
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns * self.slopes
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        over = (largest_entries(reach) - self.x.abs()).clamp(min=0).flatten(1)
-        return torch.minimum(torch.linalg.vector_norm(over, dim=1), reach.delta) * self.kink * UP
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        over = (largest_entries(perturbation) - self.x.abs()).clamp(min=0).flatten(1)
+        return torch.minimum(torch.linalg.vector_norm(over, dim=1), perturbation.delta) * self.kink * UP
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        largest, bend = largest_entries(reach).flatten(1)[:, None], self.x.abs().flatten(1)[:, None]
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        largest, bend = largest_entries(perturbation).flatten(1)[:, None], self.x.abs().flatten(1)[:, None]
         alpha = self.kink * (-a).clamp(min=0).flatten(2) * (largest > bend)
         least = (alpha * (largest - bend).clamp(min=0)).sum(2)
-        for share in self.SHARES:
-            t = torch.maximum(bend, share * largest).clamp(min=1e-300)
-            form = weighted_squares(alpha / (4 * t), reach)
+        for fraction in self.OFFSET_FRACTIONS:
+            t = torch.maximum(bend, fraction * largest).clamp(min=1e-300)
+            form = weighted_squares(alpha / (4 * t), perturbation)
             least = torch.minimum(least, form + (alpha * (t - bend)).sum(2))
         return least * (1 + 1e-9)
 
@@ -190,23 +190,23 @@ SIGMOID = Smooth(
 )
 
 
-@step.register
-def _(layer: nn.GELU, x: torch.Tensor) -> Step:
-    return SmoothStep(GELU if layer.approximate == "none" else TANH_GELU, x)
+@layer_bound.register
+def _(layer: nn.GELU, x: torch.Tensor) -> LayerBound:
+    return SmoothActivationBound(GELU if layer.approximate == "none" else TANH_GELU, x)
 
 
-@step.register
-def _(layer: nn.Tanh, x: torch.Tensor) -> Step:
-    return SmoothStep(TANH, x)
+@layer_bound.register
+def _(layer: nn.Tanh, x: torch.Tensor) -> LayerBound:
+    return SmoothActivationBound(TANH, x)
 
 
-@step.register
-def _(layer: nn.Sigmoid, x: torch.Tensor) -> Step:
-    return SmoothStep(SIGMOID, x)
+@layer_bound.register
+def _(layer: nn.Sigmoid, x: torch.Tensor) -> LayerBound:
+    return SmoothActivationBound(SIGMOID, x)
 
 
-@step.register
-def _(layer: nn.Softplus, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.Softplus, x: torch.Tensor) -> LayerBound:
     """log(1 + e^(beta z)) / beta, which PyTorch cuts to z above `threshold` / beta: lower by at most e^-threshold / beta."""
     beta = layer.beta
     if not beta > 0:
@@ -221,21 +221,21 @@ def _(layer: nn.Softplus, x: torch.Tensor) -> Step:
         relative=32 * UNIT32,
         absolute=64 * UNIT32 / beta,
     )
-    return SmoothStep(softplus, x)
+    return SmoothActivationBound(softplus, x)
 
 
-@step.register
-def _(layer: nn.ReLU, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.ReLU, x: torch.Tensor) -> LayerBound:
     _not_inplace(layer)
-    return KinkStep(x)
+    return PiecewiseLinearBound(x)
 
 
-@step.register
-def _(layer: nn.LeakyReLU, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.LeakyReLU, x: torch.Tensor) -> LayerBound:
     _not_inplace(layer)
     if layer.negative_slope > 1:
         raise BenchmarkError(f"LeakyReLU with slope {layer.negative_slope} above 1 has no bound here")
-    return KinkStep(x, layer.negative_slope)
+    return PiecewiseLinearBound(x, layer.negative_slope)
 
 
 def _not_inplace(layer: nn.ReLU | nn.LeakyReLU) -> None:

@@ -1,4 +1,4 @@
-"""The `Step` of residual dot-product attention; what is dear is computed when first asked for."""
+"""The `LayerBound` of residual dot-product attention; costly constants are computed on first use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from benchmark.certificates.bounds.attention_quick import QuickAttention
-from benchmark.certificates.bounds.layer_bound import Reach, Step
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import AttentionRounding
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import FORMED_SIDE
@@ -16,13 +16,15 @@ from benchmark.layers.attention import ResidualAttention
 from benchmark.runtime.errors import BenchmarkError
 
 
-class AttentionStep(Step):
+class AttentionBound(LayerBound):
     def __init__(self, layer: ResidualAttention, x: torch.Tensor) -> None:
         self.layer, self.x = layer, x
 
     @property
-    def pushes(self) -> bool:  # type: ignore[override]
-        """Else DF(X) is too large to form, its norm rests on random probes, and the quick bound alone counts."""
+    def has_jvp(self) -> bool:  # type: ignore[override]
+        """Whether DF(X) is small enough to form. Beyond, its norm would rest on random probes, so only the quick bound is
+        used.
+        """
         return self.x.shape[1] * self.x.shape[2] <= FORMED_SIDE
 
     @cached_property
@@ -40,7 +42,7 @@ class AttentionStep(Step):
         return AttentionRounding(self.x, inputs, layer.output.weight.mT, layer.heads)
 
     @property
-    def gain(self) -> torch.Tensor:  # type: ignore[override]
+    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         return self.sensitivity.linear.jacobian
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
@@ -48,20 +50,20 @@ class AttentionStep(Step):
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         quick = self._quick.bound(delta)
-        return torch.minimum(where_finite(self.sensitivity.bound, delta), quick) if self.pushes else quick
+        return torch.minimum(where_finite(self.sensitivity.bound, delta), quick) if self.has_jvp else quick
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        return where_finite(self.sensitivity.remainder, reach.delta)
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        return where_finite(self.sensitivity.remainder, perturbation.delta)
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return self._float32(delta)
 
-    def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
-        assert isinstance(earlier, AttentionStep)
+    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
+        assert isinstance(earlier, AttentionBound)
         if "sensitivity" in vars(earlier):
             self.sensitivity = earlier.sensitivity.take(rows)
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         derivative = self.sensitivity.linear.derivative
         if derivative is None:
             raise BenchmarkError("attention this wide (tokens * width > 8192) has no formed Jacobian to carry on")

@@ -1,4 +1,4 @@
-"""How far attention's output really moves, as far as gradient ascent finds: a lower bound beside `lofast.attention_bound`."""
+"""A lower bound of attention's local sensitivity, by gradient ascent; `sensitivity.attention_bound` is the upper bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def attention(
     residual: bool = True,
     query_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The layer that `attention_bound` speaks of, by its formula: x (batch, tokens, d) to the same."""
+    """The layer that `attention_bound` bounds, by its formula: x (batch, tokens, d) to the same."""
     queries = torch.einsum("bic,hcd->bhid", x, w_q)
     if query_bias is not None:
         queries = queries + query_bias[:, None]

@@ -1,4 +1,4 @@
-"""Norms of the local maps of one attention layer, as `lofast.py` combines them; its docstring names the symbols.
+"""Norms of the local maps of one attention layer, as sensitivity.py combines them; its docstring names the symbols.
 
 All take float64: x (batch, n, d), P (batch, heads, n, n), A and M (heads, d, .), right r_j and left l_i (batch, heads, n, d).
 """

@@ -1,11 +1,11 @@
 """A cheap bound of attention's local sensitivity, for the first look at many images: batched products and small norms.
 
-Names as in lofast.py. Heads jointly, with W_V and W_O of all heads together:
+Names as in sensitivity.py. Heads jointly, with W_V and W_O of all heads together:
   ||F(X') - F(X)|| <= (1 + ||W_O|| max_l ||P_l|| ||W_V||) e + ||W_O|| sqrt(sum_l f_l^2),
   f_l = ||P_l' - P_l||_F (||C X V_l|| + e ||V_l||)          (rows of P' - P sum to 0, so C may stand before X),
   ||P_l' - P_l||_F <= tau_l max_i min(1/2, kappa(w_i) lam_i),
   tau_l = (m_l e + b_l e^2) / s, m_l = ||B_l X^T C|| + ||X B_l|| >= ||T(.) C||, b_l = ||B_l||,
-because softmax's Jacobian along the way is at most e^(t w_i) J_i (self-concordance, lofast.py) and at most 1/2, and
+because softmax's Jacobian along the way is at most e^(t w_i) J_i (self-concordance, sensitivity.py) and at most 1/2, and
 lam_i = min(max_j 2 p_ij (1 - p_ij), max_j p_ij) >= ||J_i|| (Gershgorin; J_i <= diag(p_i)).
 w_i = ((2 max_j |B x_j - mean| + sqrt(2) |B^T x_i|) e + 1.2072 b e^2) / s bounds the spread of row i's score changes,
 <G_i, B (x_j - x_k)> + <G_j - G_k, B^T x_i> <= (2 max_j |B x_j - mean| + sqrt(2) |B^T x_i|) e.
@@ -41,7 +41,7 @@ class QuickAttention:
         self.v = spectral_norm_upper(w_v)
         self.output = spectral_norm_upper(w_o.flatten(0, 1))
         together = spectral_norm_upper(w_v.transpose(0, 1).flatten(1))
-        self.gain = (1 + self.output * together * spectral_norm_upper(P).amax(1)) * UP
+        self.linear_norm = (1 + self.output * together * spectral_norm_upper(P).amax(1)) * UP
         self.lam = torch.minimum(2 * P * (1 - P), P.amax(-1, keepdim=True)).amax(-1) + 1e-15 * x.shape[1]
         far = torch.linalg.vector_norm(centred, dim=-1).amax(2)[..., None]
         self.spread = 2 * far + math.sqrt(2) * UP * torch.linalg.vector_norm(left, dim=-1)
@@ -53,4 +53,4 @@ class QuickAttention:
         kappa = torch.where(w < 1e-8, 1 + w, torch.expm1(w) / w.clamp(min=1e-300)) * UP
         slope = torch.where(w > FAR, 0.5, (kappa * self.lam).clamp(max=0.5)).amax(-1)
         moved = (self.m * e + self.b * e**2) / self.scale * slope * (self.values + e * self.v)
-        return (self.gain * radius + self.output * torch.linalg.vector_norm(moved, dim=-1)) * UP
+        return (self.linear_norm * radius + self.output * torch.linalg.vector_norm(moved, dim=-1)) * UP

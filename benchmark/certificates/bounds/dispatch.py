@@ -1,4 +1,4 @@
-"""Which `Step` speaks for which layer, by exact type; a layer without one is refused."""
+"""The `LayerBound` of each layer, by the layer's exact type; a layer without one is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.attention import AttentionStep
-from benchmark.certificates.bounds.layer_bound import UP, Step
-from benchmark.certificates.bounds.projection import ProjectStep
+from benchmark.certificates.bounds.attention import AttentionBound
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound
+from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
-from benchmark.certificates.bounds.sll import SLLStep, SmoothSLLStep
+from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
@@ -22,8 +22,8 @@ from benchmark.runtime.errors import BenchmarkError
 
 
 @singledispatch
-def step(layer: nn.Module, x: torch.Tensor) -> Step:
-    """The Step of `layer` around nominal inputs x (n, *shape), float64.
+def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+    """The `LayerBound` of `layer` around nominal inputs x (n, *shape), float64.
 
     Raises:
         BenchmarkError: the layer has none, or x has a shape for which its bound does not hold.
@@ -33,11 +33,11 @@ def step(layer: nn.Module, x: torch.Tensor) -> Step:
     )
 
 
-def exact_step(layer: nn.Module, x: torch.Tensor) -> Step:
-    """`step`, refusing subclasses, which may compute something else."""
-    if type(layer) not in step.registry:
-        return step.dispatch(object)(layer, x)
-    found = step(layer, x)
+def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+    """`layer_bound`, but refusing subclasses of the known layers, which may compute something else."""
+    if type(layer) not in layer_bound.registry:
+        return layer_bound.dispatch(object)(layer, x)
+    found = layer_bound(layer, x)
     found.input_size = size(x)
     return found
 
@@ -47,77 +47,79 @@ def _needs(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
 
 
-@step.register
-def _(layer: Patchify, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: Patchify, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 4)
     if x.shape[2] % layer.patch or x.shape[3] % layer.patch:
         raise BenchmarkError(f"patches of {layer.patch} do not tile {x.shape[2]}x{x.shape[3]} images")
-    return Step(layer, 1.0, torch.zeros_like)
+    return LayerBound(layer, 1.0, torch.zeros_like)
 
 
-@step.register
-def _(layer: Positions, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: Positions, x: torch.Tensor) -> LayerBound:
     if x.shape[1:] != layer.offset.shape:  # broadcasting would repeat the input, which is no isometry
         raise BenchmarkError(f"positions {tuple(layer.offset.shape)} do not fit tokens {tuple(x.shape[1:])}")
     offset, nominal = layer.offset.norm(), size(x)
-    return Step(lambda y: y, 1.0, lambda d: UNIT32 * (nominal + d + offset) * FLOAT64 + TINY)
+    return LayerBound(lambda y: y, 1.0, lambda d: UNIT32 * (nominal + d + offset) * FLOAT64 + TINY)
 
 
-@step.register
-def _(layer: Normalise, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: Normalise, x: torch.Tensor) -> LayerBound:
     nominal = size(x) + abs(layer.mean) * math.sqrt(x[0].numel())
-    return Step(
+    return LayerBound(
         lambda y: y / layer.std, UP / layer.std, lambda d: gamma(6) * (nominal + d) / layer.std * FLOAT64 + TINY
     )
 
 
-@step.register
-def _(layer: MeanPool, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: MeanPool, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    gain, nominal, count = UP / math.sqrt(x.shape[1]), size(x), gamma(x.shape[1] + 2)
-    return Step(layer, gain, lambda d: count * gain * (nominal + d) * FLOAT64 + TINY)
+    norm, nominal, count = UP / math.sqrt(x.shape[1]), size(x), gamma(x.shape[1] + 2)
+    return LayerBound(layer, norm, lambda d: count * norm * (nominal + d) * FLOAT64 + TINY)
 
 
-@step.register
-def _(layer: BoundedLinear, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: BoundedLinear, x: torch.Tensor) -> LayerBound:
     weight = layer.weight
-    return Step(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
+    return LayerBound(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
 
 
-@step.register
-def _(layer: OrthogonalLinear, x: torch.Tensor) -> Step:
-    """In float32 it sums in float64, whose unit is 2^-29 of float32's, as the nominal pass does, and rounds once."""
+@layer_bound.register
+def _(layer: OrthogonalLinear, x: torch.Tensor) -> LayerBound:
+    """The float32 layer sums in float64, whose unit roundoff is 2^-29 of float32's, as the nominal pass does, and rounds the
+    result once.
+    """
     weight = layer.weight
-    gain, sums, nominal = spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias), size(layer(x))
+    norm, sums, nominal = spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias), size(layer(x))
 
     def rounding(delta: torch.Tensor) -> torch.Tensor:
         inside = 2 * 2.0**-29 * sums(delta)
-        return (inside + UNIT32 * (nominal + delta * gain + inside)) * FLOAT64 + TINY
+        return (inside + UNIT32 * (nominal + delta * norm + inside)) * FLOAT64 + TINY
 
-    return Step(lambda y: y @ weight.mT, gain, rounding)
+    return LayerBound(lambda y: y @ weight.mT, norm, rounding)
 
 
-@step.register
-def _(layer: SLLBlock, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: SLLBlock, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    return SLLStep(layer, x)
+    return SLLBound(layer, x)
 
 
-@step.register
-def _(layer: SmoothSLLBlock, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: SmoothSLLBlock, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    return SmoothSLLStep(layer, x)
+    return SmoothSLLBound(layer, x)
 
 
-@step.register
-def _(layer: ResidualAttention, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: ResidualAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
     if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("ResidualAttention has a bias, which its bound leaves out; the certificate is refused")
-    return AttentionStep(layer, x)
+    return AttentionBound(layer, x)
 
 
-@step.register
-def _(layer: LayerProject, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: LayerProject, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    return ProjectStep(x, layer.radius)
+    return ProjectionBound(x, layer.radius)

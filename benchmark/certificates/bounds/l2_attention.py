@@ -1,4 +1,4 @@
-"""The Step of L2 attention: its Jacobian around a nominal input, and the bend of its softmax means over a ball."""
+"""The `LayerBound` of L2 attention: its Jacobian around a nominal input, its softmax means' curvature over a ball."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, step
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper, mixing_constant
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention
@@ -18,8 +18,8 @@ from benchmark.runtime.errors import BenchmarkError
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
 
 
-class L2AttentionStep(Step):
-    """Notation of l2_attention.py: head h is sqrt(s) g(Z) W_Q^T W_V / s, Z = X W_Q / sqrt(s), and row i of g is z_i + m_i,
+class L2AttentionBound(LayerBound):
+    """As in l2_attention_norm.py, head h is sqrt(s) g(Z) W_Q^T W_V / s, Z = X W_Q / sqrt(s), and row i of g is z_i + m_i,
     m_i = sum_j P_ij u_ij. Let the z move by at most e together, v_ij = dz_j - dz_i, |v_ij| <= sqrt(2) e. Over that ball
     |u_ij| <= u+ = |u_ij| + sqrt(2) e, exponents move by at most b_ij = 2 sqrt(2) e |u_ij| + 2 e^2, so that
     P_ij <= p_ij = min(1, P_ij e^b_ij / sum_k P_ik e^-b_ik), and |m_i| <= c_i = sum_j p_ij u+_ij.
@@ -49,7 +49,7 @@ class L2AttentionStep(Step):
         self.p, self.u = (-squares).softmax(-1), squares.sqrt()
 
     @cached_property
-    def gain(self) -> torch.Tensor:  # type: ignore[override]
+    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         if self.x[0].numel() > FORMED:
             return self.x.new_full((len(self.x),), self.everywhere)
         size = self.x[0].numel()
@@ -60,7 +60,7 @@ class L2AttentionStep(Step):
             norms.append(spectral_norm_upper(formed) * (1 + 1e-9) + 1e-12)
         return torch.stack(norms).clamp(max=self.everywhere)
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return self._derivative(columns, self.p, self.y)
 
     def _derivative(self, columns: torch.Tensor, p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -101,10 +101,13 @@ class L2AttentionStep(Step):
         return self.everywhere * delta
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return torch.minimum(self.everywhere * delta, (self.gain * delta + self._bend(delta)) * UP)
+        return torch.minimum(self.everywhere * delta, (self.jacobian_norm * delta + self._bend(delta)) * UP)
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        return torch.minimum((self.everywhere + self.gain) * reach.delta, self._bend(reach.delta)) * UP
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        return (
+            torch.minimum((self.everywhere + self.jacobian_norm) * perturbation.delta, self._bend(perturbation.delta))
+            * UP
+        )
 
 
 class L2AttentionRounding:
@@ -143,9 +146,9 @@ class L2AttentionRounding:
         return out * FLOAT64 + TINY
 
 
-@step.register
-def _(layer: L2Attention, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: L2Attention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
     if any(linear.bias is not None for linear in (layer.query, layer.value, layer.output)):
         raise BenchmarkError("L2Attention has a bias, which its bound leaves out; the certificate is refused")
-    return L2AttentionStep(layer, x)
+    return L2AttentionBound(layer, x)

@@ -1,12 +1,12 @@
-"""How one layer carries a perturbation around its nominal input: the `Step`.
+"""Bounds of what one layer does to a perturbation of its nominal input: the `LayerBound`.
 
 Around a nominal input x, with an input change D of l2 norm at most d:
-  bound(d)      >= ||f(x + D) - f(x)||
-  push(columns) =  J columns, J the nominal Jacobian
-  gain          >= ||J||
-  remainder(r)  >= ||R||, R = f(x + D) - f(x) - J D, for the reach r of D (see `Reach`)
-  along(a, r)   >= -<a, R>, a bound of what R can take from a margin with gradient a at the output
-  rounding(d)   >= ||fl(f)(x + D) - f(x + D)||, fl(f) the layer as float32 runs it (rounding.py)
+  bound(d)              >= ||f(x + D) - f(x)||
+  jvp(columns)          =  J columns, J the nominal Jacobian (Jacobian-vector products)
+  jacobian_norm         >= ||J||
+  remainder(p)          >= ||R||, R = f(x + D) - f(x) - J D, for all D of the set p (see `PerturbationSet`)
+  remainder_along(a, p) >= -<a, R>, a bound of what R can take from a margin with gradient a at the output
+  rounding(d)           >= ||fl(f)(x + D) - f(x + D)||, fl(f) the layer as float32 runs it (rounding.py)
 
 Columns are (directions, n, *shape), best laid out in memory as (n, *shape, directions); a is (n, rivals, *shape); float64.
 """
@@ -24,8 +24,8 @@ UP = 1 + 1e-12  # float64 rounding of one formula
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What is known of a layer's input change: D = L xi + rest, ||xi|| <= radius, ||rest|| <= rho, ||D|| <= delta."""
+class PerturbationSet:
+    """The input changes of a layer: all D = L xi + rest with ||xi|| <= radius, ||rest|| <= rho and ||D|| <= delta."""
 
     columns: torch.Tensor  # L: (directions, n, *shape)
     radius: torch.Tensor  # (n,)
@@ -33,63 +33,73 @@ class Reach:
     delta: torch.Tensor  # (n,)
 
 
-class Step:
-    """A linear layer, given by its map without the constant, a bound of its norm and its rounding; others override."""
+class LayerBound:
+    """The bounds of a linear layer, given by its map without the constant, a bound of its norm and its rounding.
+
+    Layers that are not linear override the methods.
+    """
 
     def __init__(
         self,
         linear: Callable[[torch.Tensor], torch.Tensor],
-        gain: float | torch.Tensor,
+        jacobian_norm: float | torch.Tensor,
         rounding: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self.linear, self.gain, self._rounding = linear, gain, rounding
+        self.linear, self.jacobian_norm, self._rounding = linear, jacobian_norm, rounding
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""
-        return delta * self.gain
+        return delta * self.jacobian_norm
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        """A bound for the first look at many images."""
+        """A cheaper and looser bound, for the first pass over many images."""
         return self.bound(delta)
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         """(directions, n, *shape) to the same of the output."""
         return self.linear(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         """(n,)."""
-        return torch.zeros_like(reach.delta)
+        return torch.zeros_like(perturbation.delta)
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         """(n, rivals)."""
-        return torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(reach)[:, None] * UP
+        return torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None] * UP
 
-    def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        """The same, sooner and not smaller, where a layer has a dearer bound for its elements together."""
-        return self.along(a, reach)
+    def remainder_along_elementwise(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        """A cheaper, looser `remainder_along`, element by element, where a layer also has one for all elements together."""
+        return self.remainder_along(a, perturbation)
 
-    def settle(self, reach: Reach) -> None:
-        """Lets a layer choose what `push` applies in place of its Jacobian, of norm at most `gain`, to miss less within
-        `reach`; `remainder` then speaks of that, at any reach.
+    def choose_relaxation(self, perturbation: PerturbationSet) -> None:
+        """Lets a layer replace its Jacobian by another linear map (CROWN's choice of slopes), to make the remainder over
+        `perturbation` small.
+
+        From then on `jvp` applies that map, whose norm is at most `jacobian_norm`, and `remainder` bounds what it leaves
+        out, over any set of perturbations.
         """
 
-    def lean(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Another linearisation where a layer has a better one for a margin with gradient a at its output, (taken, b):
+    def relax_for_rival(
+        self, a: torch.Tensor, perturbation: PerturbationSet
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The linear relaxation that suits a margin with gradient a (n, rivals, *output) at the layer's output best.
 
-        <a, f(x + D) - f(x)> >= <b, D> - taken, taken (n, rivals) and b (n, rivals, *shape). None: the nominal Jacobian's.
+        Returns:
+            (taken, b), taken (n, rivals) and b (n, rivals, *shape), such that <a, f(x + D) - f(x)> >= <b, D> - taken; or
+            None where a layer has nothing better than its nominal Jacobian.
         """
         return None
 
-    pushes = True  # whether `push` and `remainder` are to be had
+    has_jvp = True  # whether `jvp` and `remainder` can be computed
 
-    def runs(self, delta: torch.Tensor) -> torch.Tensor:
-        """`rounding`; infinite where values could leave float32's range."""
+    def rounding_in_range(self, delta: torch.Tensor) -> torch.Tensor:
+        """`rounding` (n,), infinite where values could leave float32's range."""
         return torch.where(self.input_size + delta <= LARGEST, self.rounding(delta), torch.inf)
 
-    input_size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_step`
+    input_size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_layer_bound`
 
-    def take_over(self, earlier: Step, rows: torch.Tensor) -> None:
-        """What is dear and `earlier`, a step of the same layer whose inputs `rows` are this one's, has computed."""
+    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
+        """Takes over costly results of `earlier`, a bound of the same layer whose inputs `rows` are this one's inputs."""
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""

@@ -1,4 +1,4 @@
-"""The Step of LayerNorm: locally its constant is max|gamma| / standard deviation, not max|gamma| / sqrt(eps)."""
+"""The `LayerBound` of LayerNorm: locally its constant is max|gamma| / standard deviation, not max|gamma| / sqrt(eps)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import math
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import step
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.dispatch import layer_bound
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma
 from benchmark.runtime.errors import BenchmarkError
 
 
-class LayerNormStep(Step):
+class LayerNormBound(LayerBound):
     """gamma n(C x) + beta, token by token: C takes the mean off, n(z) = z / s, s = sqrt(|z|^2 / d + eps).
 
     Dn = (I - z z^T / (d s^2)) / s has norm at most 1 / s, and |n| < sqrt(d). With z = |z| e, w = c e + (its rest), |w| = 1:
@@ -43,7 +43,7 @@ class LayerNormStep(Step):
         self.z = self._centred(x)  # (n, tokens, d)
         self.norms = torch.linalg.vector_norm(self.z, dim=2)
         self.s = (self.norms**2 / self.d + self.eps).sqrt()
-        self.gain = self.most / self.s.amin(1).clamp(min=1e-300) * UP
+        self.jacobian_norm = self.most / self.s.amin(1).clamp(min=1e-300) * UP
 
     def _centred(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.reshape(*x.shape[:1], -1, self.d)
@@ -65,7 +65,7 @@ class LayerNormStep(Step):
         far = 2 * math.sqrt(self.z.shape[1] * self.d)
         return self.most * torch.clamp(delta / self._least(delta).amin(1).clamp(min=1e-300), max=far) * UP
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         w = self._centred(columns.flatten(0, 1)).unflatten(0, columns.shape[:2])
         along = (w * self.z).sum(-1, keepdim=True) / (self.d * self.s[..., None] ** 2)
         return ((w - along * self.z) / self.s[..., None] * self.gamma).reshape(columns.shape)
@@ -74,21 +74,21 @@ class LayerNormStep(Step):
         """The coefficient of |w_t|^2: (n, tokens)."""
         return UP / (math.sqrt(3 * self.d) * self._least(delta).clamp(min=1e-150) ** 2)
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        bent = self.most * self._square(reach.delta).amax(1) * reach.delta**2
-        return torch.minimum(bent, self.bound(reach.delta) + self.gain * reach.delta) * UP
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        bent = self.most * self._square(perturbation.delta).amax(1) * perturbation.delta**2
+        return torch.minimum(bent, self.bound(perturbation.delta) + self.jacobian_norm * perturbation.delta) * UP
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         each = a.flatten(2).unflatten(2, self.z.shape[1:]) * self.gamma  # (n, rivals, tokens, d)
         sizes = torch.linalg.vector_norm(each - each.mean(-1, keepdim=True), dim=3)
-        weight = sizes * self._square(reach.delta)[:, None]
-        columns = self._centred(reach.columns.flatten(0, 1)).unflatten(0, reach.columns.shape[:2])
-        centred = Reach(columns, reach.radius, reach.rho, reach.delta)
+        weight = sizes * self._square(perturbation.delta)[:, None]
+        columns = self._centred(perturbation.columns.flatten(0, 1)).unflatten(0, perturbation.columns.shape[:2])
+        centred = PerturbationSet(columns, perturbation.radius, perturbation.rho, perturbation.delta)
         square = weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2), centred)
-        plain = torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(reach)[:, None]
+        plain = torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None]
         return torch.minimum(square, plain) * (1 + 1e-9)
 
 
-@step.register
-def _(layer: nn.LayerNorm, x: torch.Tensor) -> Step:
-    return LayerNormStep(layer, x)
+@layer_bound.register
+def _(layer: nn.LayerNorm, x: torch.Tensor) -> LayerBound:
+    return LayerNormBound(layer, x)

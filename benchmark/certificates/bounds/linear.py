@@ -1,4 +1,4 @@
-"""Steps of PyTorch's own linear layers and of class tokens."""
+"""Bounds of PyTorch's own linear layers and of class tokens."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, step
-from benchmark.certificates.bounds.layer_bound import Step
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound
+from benchmark.certificates.bounds.layer_bound import LayerBound
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import convolution_norm_upper, spectral_norm_upper
 from benchmark.layers.tokens import ClassToken, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 
 
-@step.register
-def _(layer: nn.Linear, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.Linear, x: torch.Tensor) -> LayerBound:
     weight = layer.weight
-    return Step(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
+    return LayerBound(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
 
 
-@step.register
-def _(layer: nn.Conv2d, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.Conv2d, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 4)
     weight = layer.weight
-    gain = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
-    return Step(lambda y: layer._conv_forward(y, weight, None), gain, _conv2d_rounding(layer, x))
+    norm = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
+    return LayerBound(lambda y: layer._conv_forward(y, weight, None), norm, _conv2d_rounding(layer, x))
 
 
 def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -40,9 +40,9 @@ def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Callable[[torch.Tenso
         raise BenchmarkError("overlapping Conv2d has a float32 bound here for oneDNN on a CPU alone; use patches there")
     weight, bias = layer.weight.abs(), None if layer.bias is None else layer.bias.abs()
     nominal = size(layer._conv_forward(x.abs(), weight, bias))
-    gain = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
+    norm = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
     count = gamma(weight[0].numel() + 3)
-    return lambda delta: count * (nominal + delta * gain) * FLOAT64 + TINY
+    return lambda delta: count * (nominal + delta * norm) * FLOAT64 + TINY
 
 
 def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -67,25 +67,25 @@ def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width
     return torch.stack(bounds).max()
 
 
-@step.register
-def _(layer: nn.Flatten, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: nn.Flatten, x: torch.Tensor) -> LayerBound:
     if layer.start_dim % x.ndim == 0:
         raise BenchmarkError("Flatten from axis 0 mixes images; use start_dim=1")
-    return Step(layer, 1.0, torch.zeros_like)
+    return LayerBound(layer, 1.0, torch.zeros_like)
 
 
-@step.register
-def _(layer: nn.Identity, x: torch.Tensor) -> Step:
-    return Step(lambda y: y, 1.0, torch.zeros_like)
+@layer_bound.register
+def _(layer: nn.Identity, x: torch.Tensor) -> LayerBound:
+    return LayerBound(lambda y: y, 1.0, torch.zeros_like)
 
 
-@step.register
-def _(layer: ClassToken, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: ClassToken, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    return Step(lambda y: torch.cat([torch.zeros_like(y[:, :1]), y], dim=1), 1.0, torch.zeros_like)
+    return LayerBound(lambda y: torch.cat([torch.zeros_like(y[:, :1]), y], dim=1), 1.0, torch.zeros_like)
 
 
-@step.register
-def _(layer: TakeToken, x: torch.Tensor) -> Step:
+@layer_bound.register
+def _(layer: TakeToken, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    return Step(layer, 1.0, torch.zeros_like)
+    return LayerBound(layer, 1.0, torch.zeros_like)

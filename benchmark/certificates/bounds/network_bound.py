@@ -8,13 +8,15 @@ j falls by at most ||w_y - w_j|| ||D_K||, and by the rounding of its two logits.
 
 Margin gradient: with a_k the gradient of the nominal margin at layer k's input (a_K = w_y - w_j, a_k = J_k^T a_(k+1)),
 by induction from the head back to any layer i the margin changes by exactly <a_i, D_i> + sum_(k >= i) <a_(k+1), R_k(D_k)>
-and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k). Every i is tried and
-the least fall counts, per rival; i = K is composing. Nothing in this needs the nominal Jacobian: a layer may put another
-linearisation in its place, chosen for the rival, with <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k
-(`Step.lean`), as CROWN chooses slopes (Zhang et al. 2018). On the way to D_k too (`Step.settle`): L_k is made of what the
-layers chose, and the remainders that make up rho_k are those of that choice. Here D_k =
-L_k xi + rest, L_k the Jacobian so far, ||rest|| <= rho_k,
-rho_(k+1) = ||J_k|| rho_k + remainder_k + t_k. (||D_k|| <= ||L_k|| e + rho_k
+and the roundings. So it falls by at most max |<a_i, D_i>| + sum_(k >= i) (along_k + ||a_(k+1)|| t_k), along_k the
+`remainder_along` of layer k. Every i is tried and the smallest bound of the fall counts, per rival; i = K is composing.
+
+Relaxations: nothing in this needs the nominal Jacobian. A layer may put another linear map in its place, chosen for the
+rival, with <a_(k+1), f_k(x_k + D) - f_k(x_k)> >= <a_k, D> - taken_k (`LayerBound.relax_for_rival`), as CROWN chooses slopes
+(Zhang et al. 2018). So may the layers before (`LayerBound.choose_relaxation`).
+
+Perturbations: D_k = L_k xi + rest, L_k the product of the maps that the layers before k chose, ||rest|| <= rho_k,
+rho_(k+1) = ||J_k|| rho_k + remainder_k + t_k, the remainders being those of the maps chosen. (||D_k|| <= ||L_k|| e + rho_k
 would gain under 1% and cost as much as all the rest.)
 """
 
@@ -27,8 +29,8 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_step
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.derived import hold
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
@@ -43,13 +45,15 @@ class Prefix:
     columns: torch.Tensor
 
 
-def linear_prefix(steps: list[Step], image: torch.Tensor) -> Prefix:
-    """Of a network's steps, for images like `image` (1, c, h, w)."""
+def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
+    """The leading linear layers of a network, given by its layers' bounds, for images shaped like `image` (1, c, h, w)."""
     now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
-    layers = next((k for k, step in enumerate(steps) if type(step) is not Step), len(steps))
-    layers = min(layers, len(steps) - 1)  # the head reads an output, so one layer at least stays
-    for step in steps[:layers]:
-        now = _narrow(step.push(now))
+    layers = next(
+        (k for k, layer_bound in enumerate(layer_bounds) if type(layer_bound) is not LayerBound), len(layer_bounds)
+    )
+    layers = min(layers, len(layer_bounds) - 1)  # the head reads an output, so one layer at least stays
+    for layer_bound in layer_bounds[:layers]:
+        now = _narrow(layer_bound.jvp(now))
     return Prefix(layers, now)
 
 
@@ -63,12 +67,12 @@ def _narrow(columns: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass
-class Trace:
-    """What both ways need of a network around n images; the dear parts are computed when first asked for."""
+class NetworkBound:
+    """What composing and the margin gradient need of a network around n images; costly parts are computed on first use."""
 
     layers: nn.Sequential  # float64, frozen, without the head
     activations: list[torch.Tensor]  # the images and each layer's output
-    steps: list[Step]
+    layer_bounds: list[LayerBound]
     labels: torch.Tensor  # (n,)
     difference: torch.Tensor  # w_y - w_j: (n, classes, width)
     margins: torch.Tensor  # logit_y - logit_j: (n, classes)
@@ -76,23 +80,23 @@ class Trace:
     float32: bool = True  # whether the network that runs is the float32 one, or the real-number one
 
     @cached_property
-    def around(self) -> torch.Tensor:
-        """The radius that layers settle on: (n,). To be set before `columns` is asked for, by whoever knows it."""
+    def relaxation_radius(self) -> torch.Tensor:
+        """The radius (n,) of the image that layers choose their relaxations for; set it before `columns` is first used."""
         return torch.zeros_like(self.margins[:, 0])
 
     @cached_property
-    def lead(self) -> torch.Tensor:
-        """The margins, infinite for the label itself: what must exceed the fall."""
+    def rival_margins(self) -> torch.Tensor:
+        """The margins (n, classes), infinite for the label itself; certified where each is above its `margin_drop`."""
         return self.margins.scatter(1, self.labels[:, None], torch.inf)
 
     @cached_property
-    def rivals(self) -> torch.Tensor:
+    def difference_norms(self) -> torch.Tensor:
         """||w_y - w_j||: (n, classes), 0 for the label itself."""
         return torch.linalg.vector_norm(self.difference, dim=-1) * UP
 
     @cached_property
     def gradients(self) -> list[torch.Tensor]:
-        """a_k at the image and at each step's output: (n, classes, *shape)."""
+        """a_k at the image and at each layer's output: (n, classes, *shape)."""
         with torch.enable_grad():
             run = [self.activations[0].detach().requires_grad_()]
             for layer in self.layers:
@@ -103,98 +107,113 @@ class Trace:
             ]
         return [torch.stack(part, dim=1) for part in zip(*parts, strict=True)]
 
-    def take(self, rows: torch.Tensor) -> Trace:
-        """Around the images `rows`, with what is dear and already computed of them."""
+    def take(self, rows: torch.Tensor) -> NetworkBound:
+        """The same for the images `rows` alone, with the costly parts already computed for them."""
         activations = [activation[rows] for activation in self.activations]
-        steps = [exact_step(layer, x) for layer, x in zip(self.layers, activations, strict=False)]
-        for step, earlier in zip(steps, self.steps, strict=True):
-            step.take_over(earlier, rows)
+        layer_bounds = [exact_layer_bound(layer, x) for layer, x in zip(self.layers, activations, strict=False)]
+        for layer_bound, earlier in zip(layer_bounds, self.layer_bounds, strict=True):
+            layer_bound.reuse(earlier, rows)
         parts = (self.labels[rows], self.difference[rows], self.margins[rows], self.head[:, rows])
-        taken = Trace(self.layers, activations, steps, *parts, self.float32)
+        taken = NetworkBound(self.layers, activations, layer_bounds, *parts, self.float32)
         if "prefix" in vars(self):
             taken.prefix = self.prefix
         return taken
 
     @cached_property
     def prefix(self) -> Prefix:
-        return linear_prefix(self.steps, self.activations[0][:1])
+        return linear_prefix(self.layer_bounds, self.activations[0][:1])
 
     @cached_property
     def columns(self) -> list[torch.Tensor | None]:
-        """L_k at each step's input, settled for `around`: (directions, n, *shape); None before the last linear one."""
+        """L_k at each layer's input, (directions, n, *shape), for relaxations chosen at `relaxation_radius`; None at the
+        input of a leading linear layer.
+        """
         n, now = len(self.margins), self.prefix.columns
         now = now.expand(-1, n, *now.shape[2:])
         columns: list[torch.Tensor | None] = [None] * self.prefix.layers
-        delta, rho = self.around, torch.zeros_like(self.around)
-        for index, step in enumerate(self.steps):
+        delta, rho = self.relaxation_radius, torch.zeros_like(self.relaxation_radius)
+        for index, layer_bound in enumerate(self.layer_bounds):
             rounding = self.rounding(index, delta)
-            rho, before = step.gain * rho + rounding, rho
+            rho, before = layer_bound.jacobian_norm * rho + rounding, rho
             if index >= self.prefix.layers:
-                reach = Reach(now, self.around, before, delta)
-                step.settle(reach)
+                perturbation = PerturbationSet(now, self.relaxation_radius, before, delta)
+                layer_bound.choose_relaxation(perturbation)
                 columns.append(now)
-                rho, now = rho + step.remainder(reach), _narrow(step.push(now))
-            rho, delta = rho * UP, step.bound(delta) + rounding
+                rho, now = rho + layer_bound.remainder(perturbation), _narrow(layer_bound.jvp(now))
+            rho, delta = rho * UP, layer_bound.bound(delta) + rounding
         return columns
 
     def rounding(self, index: int, delta: torch.Tensor) -> torch.Tensor:
-        return self.steps[index].runs(delta) if self.float32 else torch.zeros_like(delta)
+        return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """How far each margin can fall within `radius` (n,), by composing alone: (n, classes)."""
+        """Upper bounds of how far each margin can fall within `radius` (n,), by composing alone: (n, classes)."""
         delta = radius
-        for index, step in enumerate(self.steps):
-            delta = (step.quick_bound(delta) if quick else step.bound(delta)) + self.rounding(index, delta)
+        for index, layer_bound in enumerate(self.layer_bounds):
+            delta = (layer_bound.quick_bound(delta) if quick else layer_bound.bound(delta)) + self.rounding(
+                index, delta
+            )
         return self._at_the_head(delta)
 
-    def falls(self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all") -> torch.Tensor:
-        """The same, the better of both ways.
+    def margin_drop(
+        self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all"
+    ) -> torch.Tensor:
+        """Upper bounds of how far each margin can fall: the smaller of composing and the margin gradient.
 
         Args:
             radius: (n,) float64.
             rivals: (n, r) class indices, to look at these alone.
-            effort: "all"; "each" bounds remainders element by element, at nominal slopes; "none", no bound, leaves them out.
+            effort: "all"; "each" bounds remainders element by element, at the nominal Jacobian; "none" leaves remainders
+                out, so that the result is no bound.
 
         Returns:
-            (n, classes), or (n, r), upper bounds.
+            (n, classes), or (n, r).
         """
-        reaches, roundings, last = self._reaches(radius)
+        perturbations, roundings, last = self._perturbations(radius)
         least = _of(self._at_the_head(last), rivals)
         later = _of(self.head_rounding(last), rivals)
         a = _of(self.difference, rivals)
-        for index in range(len(self.steps) - 1, self.prefix.layers - 1, -1):  # the leading linear layers miss nothing
-            step, reach = self.steps[index], reaches[index]
-            assert reach is not None
+        for index in range(
+            len(self.layer_bounds) - 1, self.prefix.layers - 1, -1
+        ):  # the leading linear layers miss nothing
+            layer_bound, perturbation = self.layer_bounds[index], perturbations[index]
+            assert perturbation is not None
             sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
-            leaning = step.lean(a, reach) if effort == "all" else None
+            leaning = layer_bound.relax_for_rival(a, perturbation) if effort == "all" else None
             if leaning is not None:
                 part, a = leaning
             elif effort == "all":
-                part, a = step.along(a, reach), self._pull(index, a)
+                part, a = layer_bound.remainder_along(a, perturbation), self._vjp(index, a)
             else:
-                part = step.along_each(a, reach) if effort == "each" else torch.zeros_like(later)
+                part = (
+                    layer_bound.remainder_along_elementwise(a, perturbation)
+                    if effort == "each"
+                    else torch.zeros_like(later)
+                )
                 a = _of(self.gradients[index], rivals)
             later = later + part + sizes * roundings[index][:, None] * UP
-            least = torch.minimum(least, (self._first_order(a, reach) + later) * UP)
+            least = torch.minimum(least, (self._first_order(a, perturbation) + later) * UP)
         return least
 
-    def _reaches(self, radius: torch.Tensor) -> tuple[list[Reach | None], list[torch.Tensor], torch.Tensor]:
-        """What is known of each step's input change and rounding, and ||D_K||; None before the last leading linear layer."""
+    def _perturbations(
+        self, radius: torch.Tensor
+    ) -> tuple[list[PerturbationSet | None], list[torch.Tensor], torch.Tensor]:
+        """The perturbations of each layer's input (None for leading linear layers), each layer's rounding, and ||D_K||."""
         delta, rho = radius, torch.zeros_like(radius)
-        reaches: list[Reach | None] = []
+        perturbations: list[PerturbationSet | None] = []
         roundings = []
-        for index, step in enumerate(self.steps):
+        for index, layer_bound in enumerate(self.layer_bounds):
             columns, rounding = self.columns[index], self.rounding(index, delta)
-            reaches.append(None if columns is None else Reach(columns, radius, rho, delta))
+            perturbations.append(None if columns is None else PerturbationSet(columns, radius, rho, delta))
             roundings.append(rounding)
-            rho = step.gain * rho + rounding
-            if (reach := reaches[-1]) is not None:
-                rho = rho + step.remainder(reach)
-            rho, delta = rho * UP, step.bound(delta) + rounding
-        return reaches, roundings, delta
+            rho = layer_bound.jacobian_norm * rho + rounding
+            if (perturbation := perturbations[-1]) is not None:
+                rho = rho + layer_bound.remainder(perturbation)
+            rho, delta = rho * UP, layer_bound.bound(delta) + rounding
+        return perturbations, roundings, delta
 
-    def _pull(self, index: int, a: torch.Tensor) -> torch.Tensor:
-        """J^T a of one layer: (n, rivals, *output) to (n, rivals, *input)."""
+    def _vjp(self, index: int, a: torch.Tensor) -> torch.Tensor:
+        """J^T a of one layer, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
         with torch.enable_grad():
             x = self.activations[index].detach().requires_grad_()
             y = self.layers[index](x)
@@ -202,7 +221,7 @@ class Trace:
         return torch.stack(parts, dim=1)
 
     def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.rivals * delta[:, None] + self.head_rounding(delta)) * UP
+        return (self.difference_norms * delta[:, None] + self.head_rounding(delta)) * UP
 
     def head_rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """What rounding takes from each margin at the head, whose input moves by `delta` (n,): (n, classes)."""
@@ -211,14 +230,14 @@ class Trace:
         fits = (size(self.activations[-1]) + delta <= LARGEST)[:, None]
         return torch.where(fits, (self.head[0] + self.head[1] * delta[:, None]) * FLOAT64, torch.inf)
 
-    def _first_order(self, gradients: torch.Tensor, reach: Reach) -> torch.Tensor:
-        """<a, D> at the input of a step is at most this: (n, rivals)."""
+    def _first_order(self, gradients: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        """An upper bound of <a, D> over the perturbations D of one layer's input: (n, rivals)."""
         a = gradients.flatten(2)
         sizes = torch.linalg.vector_norm(a, dim=2)
-        directions = reach.columns.flatten(2).permute(1, 0, 2)  # (n or 1, directions, size)
+        directions = perturbation.columns.flatten(2).permute(1, 0, 2)  # (n or 1, directions, size)
         through = torch.linalg.vector_norm(a @ directions.mT, dim=2)
-        split = through * reach.radius[:, None] + sizes * reach.rho[:, None]
-        return torch.minimum(split, sizes * reach.delta[:, None]) * (1 + 1e-9)
+        split = through * perturbation.radius[:, None] + sizes * perturbation.rho[:, None]
+        return torch.minimum(split, sizes * perturbation.delta[:, None]) * (1 + 1e-9)
 
 
 def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:
@@ -261,24 +280,28 @@ def refuse_hooks(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def trace(
+def bound_network(
     network: nn.Sequential,
     images: torch.Tensor,
     labels: torch.Tensor,
     *,
     float32: bool = True,
     prefix: Prefix | None = None,
-) -> Trace:
-    """Runs a `checked_copy` around `images` (n, c, h, w), labels (n,); `prefix` is an earlier trace's of the same network.
+) -> NetworkBound:
+    """The bounds of a `checked_copy` around `images` (n, c, h, w), labels (n,).
+
+    Args:
+        float32: whether to bound the network as float32 runs it, or in real numbers.
+        prefix: that of an earlier call for the same network, which saves its computation.
 
     Raises:
         BenchmarkError: a layer without a declared bound (named).
     """
     head, layers = network[-1], network[:-1]
     assert isinstance(head, NormalisedHead)
-    activations, steps = [images.double()], []
+    activations, layer_bounds = [images.double()], []
     for layer in layers:
-        steps.append(exact_step(layer, activations[-1]))
+        layer_bounds.append(exact_layer_bound(layer, activations[-1]))
         activations.append(layer(activations[-1]))
     last = activations[-1]
     if last.ndim != 2:
@@ -287,10 +310,10 @@ def trace(
     error = gamma(weight.shape[1] + 3)  # of one logit: error (||x|| + delta + |b|), rows having norm 1
     lengths = torch.linalg.vector_norm(last, dim=1)[:, None]
     biases = head.bias.abs()[labels][:, None] + head.bias.abs()[None] + 2 * lengths
-    traced = Trace(
+    bounded = NetworkBound(
         layers=layers,
         activations=activations,
-        steps=steps,
+        layer_bounds=layer_bounds,
         labels=labels,
         difference=weight[labels][:, None] - weight[None],
         margins=logits.gather(1, labels[:, None]) - logits,
@@ -298,5 +321,5 @@ def trace(
         float32=float32,
     )
     if prefix is not None:
-        traced.prefix = prefix
-    return traced
+        bounded.prefix = prefix
+    return bounded

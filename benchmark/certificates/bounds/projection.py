@@ -1,4 +1,4 @@
-"""The `Step` of LayerProject: tokens onto the ball, with the exact sensitivity of one token's projection."""
+"""The `LayerBound` of LayerProject, which projects tokens onto a ball: the exact sensitivity of each token's projection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, gamma, size
 
 
-class ProjectStep(Step):
+class ProjectionBound(LayerBound):
     """Tokens x of norm r and direction u onto the ball R, with D moving one by at most d < r, by p = <u, D> along it.
 
     Outside (r > R) the map is h(y) = R y / |y|, less (R - |y|)+ y / |y| once y enters the ball. The first bends by at most
@@ -26,8 +26,8 @@ class ProjectStep(Step):
         self.outside = self.norms > ball
         # at the kink itself automatic differentiation may take either side's Jacobian, so both sides' remainders count
         self.tied = (self.norms - ball).abs() <= 1e-9 * ball
-        self.gains = torch.where(self.outside, ball / self.norms.clamp(min=1e-300), 1.0)
-        self.gain = self.gains.amax(1) * UP
+        self.scales = torch.where(self.outside, ball / self.norms.clamp(min=1e-300), 1.0)
+        self.jacobian_norm = self.scales.amax(1) * UP
         self.size, self.roof = size(x), ball * math.sqrt(x.shape[1])
         self.gamma = gamma(x.shape[2] / 2 + 12)  # the norm's sum under a root, the quotient, the product
 
@@ -37,34 +37,34 @@ class ProjectStep(Step):
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return projection_bound(self.norms, self.ball, delta)
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         moved = (
-            columns.permute(1, 2, 3, 0) * self.gains[..., None, None]
+            columns.permute(1, 2, 3, 0) * self.scales[..., None, None]
         )  # (n, tokens, d, directions), as it lies in memory
         unit = self.unit[..., None]
         moved -= (unit * self.outside[..., None, None]) @ (unit.mT @ moved)
         return moved.permute(3, 0, 1, 2)
 
-    def _bends(self, reach: Reach) -> tuple[torch.Tensor, torch.Tensor]:
+    def _bends(self, perturbation: PerturbationSet) -> tuple[torch.Tensor, torch.Tensor]:
         """The coefficient of |D_t|^2 outside, and the largest kink: each (n, tokens)."""
-        d, r = reach.delta[:, None], self.norms
+        d, r = perturbation.delta[:, None], self.norms
         room = (r - d).clamp(min=1e-300)
         near = r > d
         square = torch.where((self.outside | self.tied) & near, self.ball / math.sqrt(3) / room**2, 0.0)
-        through = self.unit[..., None, :] @ reach.columns.permute(1, 2, 3, 0)
+        through = self.unit[..., None, :] @ perturbation.columns.permute(1, 2, 3, 0)
         rows = torch.linalg.vector_norm(through[..., 0, :], dim=-1)  # ||u^T L||: (n, tokens)
-        radial = torch.minimum(reach.radius[:, None] * rows + reach.rho[:, None], d)
+        radial = torch.minimum(perturbation.radius[:, None] * rows + perturbation.rho[:, None], d)
         sideways = torch.where(self.outside & ~self.tied, 0.0, d**2 / (2 * room))
         kink = (radial * UP + sideways * UP - (r - self.ball).abs()).clamp(min=0)
-        return square * UP, torch.where(near, kink, (1 + self.gains) * d)
+        return square * UP, torch.where(near, kink, (1 + self.scales) * d)
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        square, kink = self._bends(reach)
-        return (square.amax(1) * reach.delta**2 + torch.linalg.vector_norm(kink, dim=1)) * UP
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        square, kink = self._bends(perturbation)
+        return (square.amax(1) * perturbation.delta**2 + torch.linalg.vector_norm(kink, dim=1)) * UP
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        square, kink = (bend[:, None] for bend in self._bends(reach))
-        sizes, d = torch.linalg.vector_norm(a, dim=-1), reach.delta[:, None]
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        square, kink = (bend[:, None] for bend in self._bends(perturbation))
+        sizes, d = torch.linalg.vector_norm(a, dim=-1), perturbation.delta[:, None]
         turn = (2 - 2 * (1 - (d / self.norms.clamp(min=1e-300)) ** 2).clamp(min=0).sqrt()).sqrt()[:, None] * (1 + 1e-9)
         inward = ((a * self.unit[:, None]).sum(-1) + sizes * turn).clamp(min=0)
         taken = torch.where((self.norms > d)[:, None], torch.minimum(inward, sizes), sizes) * kink

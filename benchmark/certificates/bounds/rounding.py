@@ -1,11 +1,11 @@
-"""What float32 arithmetic can do to a layer, by a-priori error analysis: `Step.rounding` is made of these.
+"""What float32 arithmetic can do to a layer, by a-priori error analysis: `LayerBound.rounding` is made of these.
 
 Model (Higham, Accuracy and Stability, 2.2 and 3.1), u = 2^-24: an operation gives its exact result times (1 + t), |t| <= u;
 a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_i (1 + t_i), |t_i| <= gamma(n) =
 n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
 with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
 a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
-TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a step's rounding is infinite) and
+TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a layer's rounding is infinite) and
 parameters too. Products in TF32, half precision or autocast are outside this model and are refused (`full_precision`); for
 attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
 

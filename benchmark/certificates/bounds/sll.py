@@ -1,16 +1,16 @@
-"""The `Step`s of SLL blocks: what activations miss, element by element or as one quadratic form."""
+"""The `LayerBound`s of SLL blocks: their activations' remainders, bounded element by element or as one quadratic form."""
 
 from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import UP, Reach, Step
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
 from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 
 
-class SLLStep(Step):
+class SLLBound(LayerBound):
     """x - 2 W T^-1 relu(W^T x + b). Neuron u of token t with pre-activation z moves by D_tu; its remainder is
     0 <= relu(z + D) - relu(z) - 1[z > 0] D <= max(|D| - |z|, 0), and it hurts a margin only where alpha = 2 (a W) / T > 0.
 
@@ -18,22 +18,22 @@ class SLLStep(Step):
     budget: the remainder is at most c D^2 + o for |D| <= m, so that the sum is at most
     (radius ||diag(sqrt(alpha c)) Z|| + rho ||diag(sqrt(alpha c)) W^T||)^2 + sum alpha o, Z = W^T L. Up to m = 2 |z|,
     (|D| - |z|)+ / D^2 grows with |D|, so c = (m - |z|) / m^2 and o = 0; beyond, c = 1 / (4 t) and o = t - |z| for every
-    t >= |z|, here t = max(|z|, SHARE m).
+    t >= |z|, here t = max(|z|, OFFSET_FRACTION m).
 
     Rounding, v = |x| |W| + |b| and r = relu(z) / T: the inner sum errs by e, |e| <= gamma(d + 1) v, which acts through
     2 W T^-1; the quotient and the outer sum err by gamma(hidden + 14) 2 (r + e / T) |W|^T, the subtraction by u (|x| + that).
     """
 
-    SHARE = 0.35
-    LEAN = 1.0
+    OFFSET_FRACTION = 0.35  # of the largest move m: the least t in `_parabola`
+    RIVAL_FRACTION = 1.0  # the same in `relax_for_rival`
 
     def __init__(self, layer: SLLBlock, x: torch.Tensor) -> None:
         self.weight, self.scale = layer.weight, layer.scale
         self.z = x @ layer.weight + layer.bias
         self.slopes = self._slopes(layer)
-        self.chords = self.slopes  # those that `push` applies
+        self.chosen_slopes = self.slopes  # those that `jvp` applies
         self.lam = lam = spectral_norm_upper(layer.weight / layer.scale.sqrt()) ** 2
-        self.gain = (1 + 4 * lam * (lam - 1).clamp(min=0)).sqrt() * UP  # 1 when T >= W^T W, as it should be
+        self.jacobian_norm = (1 + 4 * lam * (lam - 1).clamp(min=0)).sqrt() * UP  # 1 when T >= W^T W, as it should be
         self.back = spectral_norm_upper(2 * layer.weight / layer.scale)
         self.lengths = torch.linalg.vector_norm(layer.weight, dim=0)
         self._met: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
@@ -50,9 +50,9 @@ class SLLStep(Step):
         outer = self.outer + (delta * self.forth + inner) * self.outer_gain
         return (self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer)) * FLOAT64 + TINY
 
-    def push(self, columns: torch.Tensor) -> torch.Tensor:
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         n, tokens, width, p = (columns.shape[k] for k in (1, 2, 3, 0))
-        back = -2 * self.weight * (self.chords / self.scale)[:, :, None]  # (n, tokens, width, hidden)
+        back = -2 * self.weight * (self.chosen_slopes / self.scale)[:, :, None]  # (n, tokens, width, hidden)
         moved = torch.baddbmm(
             columns.permute(1, 2, 3, 0).reshape(n * tokens, width, p),
             back.flatten(0, 1),
@@ -67,10 +67,13 @@ class SLLStep(Step):
             self._met = (columns, rows, torch.linalg.vector_norm(rows, dim=-1))
         return self._met[1:]
 
-    def _largest(self, reach: Reach) -> torch.Tensor:
+    def _largest(self, perturbation: PerturbationSet) -> torch.Tensor:
         """|D_tu| at most: (n, tokens, hidden)."""
-        through = reach.radius[:, None, None] * self._rows(reach.columns)[1] + reach.rho[:, None, None] * self.lengths
-        return torch.minimum(through, reach.delta[:, None, None] * self.lengths) * UP
+        through = (
+            perturbation.radius[:, None, None] * self._rows(perturbation.columns)[1]
+            + perturbation.rho[:, None, None] * self.lengths
+        )
+        return torch.minimum(through, perturbation.delta[:, None, None] * self.lengths) * UP
 
     def _slopes(self, layer: SLLBlock) -> torch.Tensor:
         """The activation's, at z."""
@@ -83,59 +86,59 @@ class SLLStep(Step):
     def _parabola(self, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """c and o where `_missed` is above 0: (n, tokens, hidden) each."""
         bend = self.z.abs()
-        t = torch.maximum(bend, self.SHARE * most).clamp(min=1e-300)
+        t = torch.maximum(bend, self.OFFSET_FRACTION * most).clamp(min=1e-300)
         near = most < 2 * bend
         return torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-150) ** 2, 1 / (4 * t)), t - bend
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
-        """Of what `push` leaves out, element by element, or all neurons sharing one budget: a neuron misses at most k |D|
-        (`_ratio`), and ||2 W T^-1 R|| <= 2 ||W T^-1/2|| (sum k^2 D^2 / T)^1/2.
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        """The smaller of a bound element by element and one where all neurons share a budget: a neuron's remainder is at most
+        k |D| (`_ratio`), and ||2 W T^-1 R|| <= 2 ||W T^-1/2|| (sum k^2 D^2 / T)^1/2.
         """
-        most = self._largest(reach)
+        most = self._largest(perturbation)
         ratio = self._ratio(most)
         apart = self.back * (ratio * most).flatten(1).norm(dim=1)
         weight = ratio**2 / self.scale
-        together = 2 * (self.lam * self._squares(weight.flatten(1)[:, None], reach)[:, 0]).sqrt()
-        return torch.minimum((1 + self.gain) * reach.delta, torch.minimum(apart, together) * (1 + 1e-9))
+        together = 2 * (self.lam * self._squares(weight.flatten(1)[:, None], perturbation)[:, 0]).sqrt()
+        return torch.minimum((1 + self.jacobian_norm) * perturbation.delta, torch.minimum(apart, together) * (1 + 1e-9))
 
-    def settle(self, reach: Reach) -> None:
-        """Slopes between 0 and 1 for `push`, so that within this reach a neuron misses half of what it does at the nominal
-        ones: s = 1/2 + z / (2 m) where m > |z|.
+    def choose_relaxation(self, perturbation: PerturbationSet) -> None:
+        """Chooses slopes s in [0, 1] for `jvp` that halve a neuron's largest remainder over `perturbation`, compared with
+        the nominal slopes: s = 1/2 + z / (2 m) where m > |z|.
         """
-        most = torch.maximum(self._largest(reach), self.z.abs()).clamp(min=1e-300)
-        self.chords = (0.5 + self.z / (2 * most)).clamp(0, 1)
+        most = torch.maximum(self._largest(perturbation), self.z.abs()).clamp(min=1e-300)
+        self.chosen_slopes = (0.5 + self.z / (2 * most)).clamp(0, 1)
 
     def _ratio(self, most: torch.Tensor) -> torch.Tensor:
-        """k with |relu(z + D) - relu(z) - s D| <= k |D| for |D| <= m, s the chords: (n, tokens, hidden).
+        """k with |relu(z + D) - relu(z) - s D| <= k |D| for |D| <= m, s the chosen slopes: (n, tokens, hidden).
 
-        On the side where z lies it is (1 - s) |D| for z > 0, s |D| else; beyond the kink its share of |D| moves on from
-        there by |z| / |z| - |z| / |D|, at most 1 - |z| / m.
+        While z + D stays on the side of the kink where z lies, the left side is (1 - s) |D| for z > 0 and s |D| otherwise.
+        Beyond the kink its ratio to |D| changes by at most 1 - |z| / m more.
         """
-        own = torch.where(self.z > 0, 1 - self.chords, self.chords)
+        own = torch.where(self.z > 0, 1 - self.chosen_slopes, self.chosen_slopes)
         beyond = 1 - own - self.z.abs() / most.clamp(min=1e-300)
         return torch.maximum(own, beyond)
 
-    def along_each(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        missed = self._missed(self._largest(reach)).flatten(1)[:, None]
+    def remainder_along_elementwise(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        missed = self._missed(self._largest(perturbation)).flatten(1)[:, None]
         return (self._against(a) * missed).sum(2) * (1 + 1e-9)
 
     def _against(self, a: torch.Tensor) -> torch.Tensor:
         """alpha: (n, rivals, tokens * hidden)."""
         return (2 * (a @ self.weight) / self.scale).flatten(2).clamp(min=0)
 
-    def along(self, a: torch.Tensor, reach: Reach) -> torch.Tensor:
-        most = self._largest(reach)
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        most = self._largest(perturbation)
         square, offset = (part.flatten(1)[:, None] for part in self._parabola(most))
         missed, alpha = self._missed(most).flatten(1)[:, None], self._against(a)
         reached = alpha * (missed > 0)
-        together = self._squares(reached * square, reach) + (reached * offset).sum(2)
+        together = self._squares(reached * square, perturbation) + (reached * offset).sum(2)
         return torch.minimum((alpha * missed).sum(2), together) * (1 + 1e-9)
 
-    def _squares(self, weight: torch.Tensor, reach: Reach) -> torch.Tensor:
+    def _squares(self, weight: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         """sum of weight D^2 is at most this, for weights >= 0 (n, rivals, tokens * hidden): (n, rivals)."""
         counted = (weight > 0).any(1)
         kept = counted.to(torch.int8).topk(max(1, int(counted.sum(1).max())), dim=1).indices
-        rows = self._rows(reach.columns)[0].flatten(1, 2)
+        rows = self._rows(perturbation.columns)[0].flatten(1, 2)
         rows = rows.gather(1, kept[..., None].expand(-1, -1, rows.shape[2]))
         each = weight.unflatten(2, self.z.shape[1:])  # ||diag(...) W^T||^2 is at most its trace, and lam max(weight T)
         own = (
@@ -148,28 +151,30 @@ class SLLStep(Step):
             form = scaled.mT @ scaled
         else:
             form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
-        return (reach.radius[:, None] * psd_norm_upper(form).sqrt() + reach.rho[:, None] * own) ** 2
+        return (perturbation.radius[:, None] * psd_norm_upper(form).sqrt() + perturbation.rho[:, None] * own) ** 2
 
-    def lean(self, a: torch.Tensor, reach: Reach) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Slopes of its own for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
+    def relax_for_rival(
+        self, a: torch.Tensor, perturbation: PerturbationSet
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Chooses slopes for each rival. Where alpha > 0, |y| <= y^2 / (2 t) + t / 2 at y = z + D gives, for every t > 0,
         relu(z + D) = (y + |y|) / 2 <= relu(z) + s D + D^2 / (4 t) + o, s = 1/2 + z / (2 t), o = (t - |z|)^2 / (4 t): a fourth
-        of `_parabola`'s offset or less at the same square, t = max(|z|, LEAN m). Where m < 2 |z| the nominal slope with
-        o = 0 stays, and where alpha <= 0 too, relu lying above its tangent there.
+        of `_parabola`'s offset or less at the same square, t = max(|z|, RIVAL_FRACTION m). Where m < 2 |z| the nominal
+        slope with o = 0 stays, and where alpha <= 0 too, relu lying above its tangent there.
         """
-        most, bend = self._largest(reach), self.z.abs()
+        most, bend = self._largest(perturbation), self.z.abs()
         alpha = 2 * (a @ self.weight) / self.scale  # (n, rivals, tokens, hidden)
-        t, near = torch.maximum(bend, self.LEAN * most).clamp(min=1e-300), most < 2 * bend
+        t, near = torch.maximum(bend, self.RIVAL_FRACTION * most).clamp(min=1e-300), most < 2 * bend
         slopes = torch.where(near, self.slopes, (0.5 + self.z / (2 * t)).clamp(0, 1))
         square = torch.where(near, (most - bend).clamp(min=0) / most.clamp(min=1e-150) ** 2, 1 / (4 * t)) * UP
         offset = torch.where(near, 0.0, (t - bend) ** 2 / (4 * t)) * UP
         back = a - (alpha * torch.where(alpha > 0, slopes[:, None], self.slopes[:, None])) @ self.weight.mT
         alpha = alpha.clamp(min=0).flatten(2)
         weight = alpha * square.flatten(1)[:, None]
-        squares = torch.minimum(self._squares(weight, reach), (weight * most.flatten(1)[:, None] ** 2).sum(2))
+        squares = torch.minimum(self._squares(weight, perturbation), (weight * most.flatten(1)[:, None] ** 2).sum(2))
         return (squares + (alpha * offset.flatten(1)[:, None]).sum(2)) * (1 + 1e-9), back
 
 
-class SmoothSLLStep(SLLStep):
+class SmoothSLLBound(SLLBound):
     """f(z) = (z + h)^2 / (4 h) within |z| < h, max(z, 0) elsewhere, in place of the ReLU; g = (|z| - h)+.
 
     f is convex, so the remainder R is no less than 0 and hurts where alpha > 0 alone. |f'(z + t D) - f'(z)| is at most
@@ -199,23 +204,23 @@ class SmoothSLLStep(SLLStep):
     def _parabola(self, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         bend = self.idle + self.bend
         curved = ((most - self.idle).clamp(min=0) / most.clamp(min=1e-300)) ** 2 / (4 * self.bend)
-        t = torch.maximum(bend, self.SHARE * most)
+        t = torch.maximum(bend, self.OFFSET_FRACTION * most)
         kinked = curved > 1 / (4 * t)
         return torch.where(kinked, 1 / (4 * t), curved) * UP, torch.where(kinked, t - bend, 0.0)
 
-    def settle(self, reach: Reach) -> None:
+    def choose_relaxation(self, perturbation: PerturbationSet) -> None:
         """The nominal slopes stay."""
 
     def _ratio(self, most: torch.Tensor) -> torch.Tensor:
         """phi is convex and phi(0) = 0, so what a neuron misses, over |D|, grows with |D|."""
         return self._missed(most) / most.clamp(min=1e-300)
 
-    def lean(self, a: torch.Tensor, reach: Reach) -> None:
-        """At the nominal slopes."""
+    def relax_for_rival(self, a: torch.Tensor, perturbation: PerturbationSet) -> None:
+        """None: the nominal slopes stay."""
 
-    def remainder(self, reach: Reach) -> torch.Tensor:
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         """Also R <= c m |D| with the curved c, so that all neurons together move by at most max(c m) ||W|| delta."""
-        most = self._largest(reach)
+        most = self._largest(perturbation)
         curved = (most - self.idle).clamp(min=0) ** 2 / most.clamp(min=1e-300) / (4 * self.bend)
-        together = self.back * self.forth * curved.flatten(1).amax(1) * reach.delta * UP
-        return torch.minimum(super().remainder(reach), together)
+        together = self.back * self.forth * curved.flatten(1).amax(1) * perturbation.delta * UP
+        return torch.minimum(super().remainder(perturbation), together)

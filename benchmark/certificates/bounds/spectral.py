@@ -161,8 +161,8 @@ def operator_norm_upper(
     before, now = x, 2 * gram(x) / mu - x
     for _ in range(degree - 1):
         before, now = now, 2 * (2 * gram(now) / mu - now) - before
-    reach = failure ** (1 / probes) * math.sqrt(math.pi / (2 * columns))
-    ratio = (torch.linalg.vector_norm(now, dim=-1).amax(-1) * (1 + 1e-9) / reach).clamp(min=1)
+    overlap = failure ** (1 / probes) * math.sqrt(math.pi / (2 * columns))  # s above
+    ratio = (torch.linalg.vector_norm(now, dim=-1).amax(-1) * (1 + 1e-9) / overlap).clamp(min=1)
     eigenvalue = mu[..., 0, 0] * (1 + torch.cosh(torch.acosh(ratio) / degree)) / 2
     return eigenvalue.sqrt() * (1 + 1e-9)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmark.certificates.bounds.plain_layers import plain
-from benchmark.certificates.bounds.sll import SLLStep, SmoothSLLStep
+from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 
 
@@ -53,14 +53,14 @@ def test_each_neuron_s_remainder_lies_under_its_bound_and_its_parabola(bend) -> 
     """All moves |D| <= m of single neurons, for ReLU (bend 0) and smooth ones."""
     layer = block(bend) if bend else SLLBlock(5, 9).double().requires_grad_(False)
     x = torch.randn(40, 3, 5, dtype=torch.float64)
-    step = (SmoothSLLStep if bend else SLLStep)(layer, x)
-    z, largest = step.z, 0.0
+    layer_bound = (SmoothSLLBound if bend else SLLBound)(layer, x)
+    z, largest = layer_bound.z, 0.0
     for most in (0.01, 0.1, 0.5, 2.0, 20.0):
         m = torch.full_like(z, most)
-        missed, (square, offset) = step._missed(m), step._parabola(m)
+        missed, (square, offset) = layer_bound._missed(m), layer_bound._parabola(m)
         for share in torch.linspace(-1, 1, 41, dtype=torch.float64):
             moved = share * most
-            left = layer.active(z + moved) - layer.active(z) - step.slopes * moved
+            left = layer.active(z + moved) - layer.active(z) - layer_bound.slopes * moved
             assert (left >= -1e-12).all()
             assert (left <= missed * (1 + 1e-12) + 1e-13).all()
             under = torch.where(missed > 0, square * moved**2 + offset, 0.0)

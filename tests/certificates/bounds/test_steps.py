@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_certified import random_reach
+from tiny_certified import random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 
 from benchmark.certificates.bounds import activations
-from benchmark.certificates.bounds.dispatch import exact_step
-from benchmark.certificates.bounds.layer_bound import Step
-from benchmark.certificates.bounds.network_bound import checked_copy, trace
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import LayerBound
+from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import certify
@@ -35,7 +35,9 @@ REACHES = [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)]
 
 
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize(("radius", "rest", "seed"), [(*reach, seed % 3) for seed, reach in enumerate(REACHES)])
+@pytest.mark.parametrize(
+    ("radius", "rest", "seed"), [(*perturbation, seed % 3) for seed, perturbation in enumerate(REACHES)]
+)
 def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
     assert 0 < try_to_break(name, radius, rest, seed) <= 1 + 1e-9
 
@@ -53,40 +55,44 @@ def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
     layer, shape = CURVED[name]
     layer = built(layer, seed)
     x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]
-    step = exact_step(layer, x)
-    reach, moves = random_reach(x, radius, rest, seed)
+    layer_bound = exact_layer_bound(layer, x)
+    perturbation, moves = random_perturbations(x, radius, rest, seed)
     moved = torch.stack([layer(x + move) - layer(x) for move in moves])
-    assert (moved.flatten(2).norm(dim=2) <= step.bound(reach.delta) * (1 + 1e-9)).all()
-    linear = step.push(moves)
+    assert (moved.flatten(2).norm(dim=2) <= layer_bound.bound(perturbation.delta) * (1 + 1e-9)).all()
+    linear = layer_bound.jvp(moves)
     exact = torch.func.jvp(layer, (x,), (moves[0],))[1]
-    tilt = step.f.tilt if isinstance(step, activations.SmoothStep) else 0.0  # how far torch's slope may be off
+    tilt = (
+        layer_bound.f.tilt if isinstance(layer_bound, activations.SmoothActivationBound) else 0.0
+    )  # how far torch's slope may be off
     assert ((linear[0] - exact).abs() <= 1e-9 + (tilt * moves[0].abs() if tilt else 0.0)).all()
-    assert (linear.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
+    assert (
+        linear.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * moves.flatten(2).norm(dim=2) * (1 + 1e-9)
+    ).all()
     left = moved - linear
-    assert (left.flatten(2).norm(dim=2) <= step.remainder(reach) * (1 + 1e-9) + 1e-13).all()
+    assert (left.flatten(2).norm(dim=2) <= layer_bound.remainder(perturbation) * (1 + 1e-9) + 1e-13).all()
     a = against(left, moves)
     taken = -torch.einsum("snm,nrm->snr", left.flatten(2), a.flatten(2)).amax(0)
     sizes = a.flatten(2).norm(dim=2)
-    assert (taken <= step.along(a, reach) * (1 + 1e-9) + 1e-13 * sizes).all()
-    return float((moved.flatten(2).norm(dim=2) / step.bound(reach.delta)).max())
+    assert (taken <= layer_bound.remainder_along(a, perturbation) * (1 + 1e-9) + 1e-13 * sizes).all()
+    return float((moved.flatten(2).norm(dim=2) / layer_bound.bound(perturbation.delta)).max())
 
 
 @pytest.mark.parametrize("name", CURVED)
 def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
     layer, shape = CURVED[name]
     layer, x = built(layer, 1), draw(2, *shape, seed=5)
-    step = exact_step(layer, x)
+    layer_bound = exact_layer_bound(layer, x)
     for radius in (0.05, 0.7):
-        reach, _ = random_reach(x, radius, 0.0, 1)
+        perturbation, _ = random_perturbations(x, radius, 0.0, 1)
         delta = torch.full((2,), radius, dtype=torch.float64)
-        reach = type(reach)(reach.columns, delta, delta, delta)
+        perturbation = type(perturbation)(perturbation.columns, delta, delta, delta)
         for aim in ("bound", "remainder"):
             move = draw(*x.shape, seed=2)
             for _ in range(30):
                 move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
-                change = layer(x + move) - layer(x) - (step.push(move[None])[0] if aim == "remainder" else 0)
+                change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
                 sizes = change.flatten(1).norm(dim=1)
-                limit = step.bound(delta) if aim == "bound" else step.remainder(reach)
+                limit = layer_bound.bound(delta) if aim == "bound" else layer_bound.remainder(perturbation)
                 assert (sizes <= limit * (1 + 1e-9) + 1e-13).all()
                 (gradient,) = torch.autograd.grad(sizes.sum(), move)
                 move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
@@ -96,21 +102,21 @@ def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
 def test_remainders_of_smooth_layers_shrink_with_the_square(name) -> None:
     layer, shape = CURVED[name]
     x = draw(2, *shape)
-    step = exact_step(built(layer), x)
-    small, smaller = (random_reach(x, radius, 0.0, 0)[0] for radius in (1e-3, 1e-4))
-    assert (step.remainder(smaller) <= 0.02 * step.remainder(small) + 1e-12).all()
+    layer_bound = exact_layer_bound(built(layer), x)
+    small, smaller = (random_perturbations(x, radius, 0.0, 0)[0] for radius in (1e-3, 1e-4))
+    assert (layer_bound.remainder(smaller) <= 0.02 * layer_bound.remainder(small) + 1e-12).all()
     a = draw(2, 3, *built(layer)(x).shape[1:])
-    assert (step.along(a, smaller) <= 0.02 * step.along(a, small) + 1e-12).all()
+    assert (layer_bound.remainder_along(a, smaller) <= 0.02 * layer_bound.remainder_along(a, small) + 1e-12).all()
 
 
 @pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=lambda v: str(v))
 def test_linear_steps_push_exactly(layer, shape) -> None:
     layer, x = built(layer), draw(2, *shape)
-    step, moves = exact_step(layer, x), draw(5, 2, *shape)
-    assert type(step) is Step
+    layer_bound, moves = exact_layer_bound(layer, x), draw(5, 2, *shape)
+    assert type(layer_bound) is LayerBound
     moved = torch.stack([layer(x + move) - layer(x) for move in moves])
-    assert torch.allclose(step.push(moves), moved, atol=1e-12)
-    assert (moved.flatten(2).norm(dim=2) <= step.gain * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
+    assert torch.allclose(layer_bound.jvp(moves), moved, atol=1e-12)
+    assert (moved.flatten(2).norm(dim=2) <= layer_bound.jacobian_norm * moves.flatten(2).norm(dim=2) * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("name", ["GELU", "TANH_GELU", "TANH", "SIGMOID"])
@@ -132,14 +138,14 @@ def test_the_tables_of_extremes_are_complete(name) -> None:
 def test_weighted_squares_are_exact_without_a_rest_and_above_with_one() -> None:
     x = draw(3, 8)
     for count, rest in ((4, 0.0), (4, 0.5), (12, 0.0), (12, 0.5)):
-        reach, _ = random_reach(x, 1.0, rest, 0)
+        perturbation, _ = random_perturbations(x, 1.0, rest, 0)
         columns = draw(count, 3, 8)
-        reach = type(reach)(columns, reach.radius, reach.rho, reach.delta + 100)
+        perturbation = type(perturbation)(columns, perturbation.radius, perturbation.rho, perturbation.delta + 100)
         weight = draw(3, 2, 8).abs()
         form = weight.sqrt()[..., None] * columns.permute(1, 2, 0)[:, None]
         exact = (torch.linalg.matrix_norm(form, ord=2) + rest * weight.amax(2).sqrt()) ** 2
-        assert torch.allclose(weighted_squares(weight, reach), exact, rtol=1e-8)
-        assert (weighted_squares(weight, reach) >= exact).all()
+        assert torch.allclose(weighted_squares(weight, perturbation), exact, rtol=1e-8)
+        assert (weighted_squares(weight, perturbation) >= exact).all()
 
 
 def test_local_constants_are_below_the_global_ones() -> None:
@@ -147,10 +153,10 @@ def test_local_constants_are_below_the_global_ones() -> None:
     norm, x = nn.LayerNorm(8).double().requires_grad_(False), draw(4, 3, 8)
     attention = built(L2Attention(8, 2))
     delta = torch.full((4,), 1e-3, dtype=torch.float64)
-    assert (exact_step(norm, x).bound(delta) < 0.02 * lipschitz_constant(norm, x) * delta).all()
-    assert (exact_step(attention, x).bound(delta) < 0.5 * lipschitz_constant(attention, x) * delta).all()
+    assert (exact_layer_bound(norm, x).bound(delta) < 0.02 * lipschitz_constant(norm, x) * delta).all()
+    assert (exact_layer_bound(attention, x).bound(delta) < 0.5 * lipschitz_constant(attention, x) * delta).all()
     far = torch.full((4,), 1e3, dtype=torch.float64)
-    assert (exact_step(attention, x).bound(far) <= lipschitz_constant(attention, x) * far).all()
+    assert (exact_layer_bound(attention, x).bound(far) <= lipschitz_constant(attention, x) * far).all()
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), LayerProject(1.0)], ids=["layernorm", "projection"])
@@ -158,17 +164,17 @@ def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
     model = checked_copy(vit(0, norm))
     images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     labels = model(images).argmax(1)
-    traced = trace(model, images, labels, float32=False)
+    bounded = bound_network(model, images, labels, float32=False)
     for radius in (1e-3, 0.03, 0.3):
         radii = torch.full((3,), radius, dtype=torch.float64)
-        both, composed = traced.falls(radii), traced.composed(radii)
+        both, composed = bounded.margin_drop(radii), bounded.composed(radii)
         assert (both <= composed * (1 + 1e-9)).all()
         moves = torch.randn(60, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        moves[:3] = -traced.gradients[0].transpose(0, 1)
+        moves[:3] = -bounded.gradients[0].transpose(0, 1)
         moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
         logits = model((images + moves).flatten(0, 1)).unflatten(0, (60, 3))
         margins = logits.gather(2, labels.expand(60, 3)[..., None]) - logits
-        assert (traced.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+        assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -207,12 +213,12 @@ def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
 )
 def test_what_has_no_step_is_refused_with_its_reason(layer, reason) -> None:
     with pytest.raises((BenchmarkError, ValueError), match=reason):
-        exact_step(layer.double(), draw(2, 3, 4))
+        exact_layer_bound(layer.double(), draw(2, 3, 4))
 
 
 def test_a_residual_rounds_by_its_input_and_its_branch() -> None:
     layer = built(Residual(nn.Linear(4, 4)))
     x = draw(3, 2, 4)
     parts = x.flatten(1).norm(dim=1) + layer.body(x).flatten(1).norm(dim=1)
-    inside = exact_step(layer.body, x).rounding(torch.zeros(3).double())
-    assert (exact_step(layer, x).rounding(torch.zeros(3).double()) >= inside + 2.0**-24 * parts).all()
+    inside = exact_layer_bound(layer.body, x).rounding(torch.zeros(3).double())
+    assert (exact_layer_bound(layer, x).rounding(torch.zeros(3).double()) >= inside + 2.0**-24 * parts).all()

@@ -9,7 +9,7 @@ import torch
 from tiny_layers import CURVED, built, draw, vit
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_step
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.local import float32_gap
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject
@@ -31,14 +31,14 @@ def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
     x = (scale * draw(200, *shape)).float()
     moved = x + 0.1 * draw(200, *shape, seed=1).float()
     delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
-    step = exact_step(exact, x.double())
+    layer_bound = exact_layer_bound(exact, x.double())
     for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
-        rounding = step.rounding(budget)
+        rounding = layer_bound.rounding(budget)
         assert (rounding < torch.inf).all()
         if not isinstance(layer, nn.Sequential | Residual):  # what a sequence rounds stands in its bound
             assert ((single(at).double() - exact(at.double())).flatten(1).norm(dim=1) <= rounding).all()
         strayed = (single(at).double() - exact(x.double())).flatten(1).norm(dim=1)
-        assert (strayed <= step.bound(budget) + rounding).all()
+        assert (strayed <= layer_bound.bound(budget) + rounding).all()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_activations_round_each_entry_within_their_bound(layer) -> None:
     z = torch.cat([torch.linspace(-30, 30, 40001), torch.logspace(-30, 2, 2000), -torch.logspace(-30, 2, 2000)])
     for x in (z, torch.stack([z, z], dim=1)[:, 0]):
         error = (layer(x).double() - layer(x.double())).abs()
-        assert (error <= exact_step(layer, x.double()[:, None]).rounding(torch.zeros(len(x)).double())).all()
+        assert (error <= exact_layer_bound(layer, x.double()[:, None]).rounding(torch.zeros(len(x)).double())).all()
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), LayerProject(1.0)], ids=["layernorm", "projection"])
