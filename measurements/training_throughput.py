@@ -26,8 +26,8 @@ from lightning_fabric import Fabric
 
 from benchmark.data.digits import read
 from benchmark.loading import submissions, tracks
+from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.specs.training import TrainingSpec
-from benchmark.stages.train import _attack, _objective
 from benchmark.training.loop import Split, train
 from benchmark.training.selection import SelectionMetric
 
@@ -51,7 +51,7 @@ def ours(data: Split, objective: str, epochs: int) -> float:
     spec = TrainingSpec(
         objective=objective, attack=attack, epochs=epochs, batch_size=BATCH, learning_rate=0.003, weight_decay=0.05
     )
-    goal = _objective(spec, _attack(spec.attack) if spec.attack else None)
+    goal = training_objective(spec, training_attack(spec.attack) if spec.attack else None)
     model, fabric = network(), Fabric(accelerator="cpu", devices=1)
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()

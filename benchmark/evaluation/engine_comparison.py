@@ -12,7 +12,7 @@ from torch import nn
 from benchmark.attacks import autoattack
 from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import judge
+from benchmark.verdicts.prediction import predict
 
 Report = Callable[[str], None]
 
@@ -21,11 +21,11 @@ Report = Callable[[str], None]
 class EngineRun:
     """One engine's way through AutoAttack's components.
 
-    Per image, all (n,): `standing` bool, `margin` of the float32 model on the image that broke it (clean where none did),
+    Per image, all (n,): `robust` bool, `margin` of the float32 model on the image that broke it (clean where none did),
     `broke` the number of the component that did, -1 for none. By component: how many images stand after it, its seconds.
     """
 
-    standing: torch.Tensor
+    robust: torch.Tensor
     margin: torch.Tensor
     broke: torch.Tensor
     remaining: dict[str, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def disagreements(self) -> list[Disagreement]:
-        one, other = (self.runs[engine].standing for engine in ("reference", "fast"))
+        one, other = (self.runs[engine].robust for engine in ("reference", "fast"))
         found = []
         for image in (one != other).nonzero()[:, 0].tolist():
             engine = "fast" if one[image] else "reference"
@@ -72,7 +72,7 @@ def compare(
     batch_size: int,
     report: Report = lambda _: None,
 ) -> Comparison:
-    """Runs both engines as the harness does, each component on the images still standing, the engines in turn.
+    """Runs both engines as the harness does, each component on the images still robust, the engines in turn.
 
     Args:
         images: (n, c, h, w) float32 in [0, 1].
@@ -81,19 +81,19 @@ def compare(
     Returns:
         Verdicts that are this module's own: what an engine returns is put into the ball and judged again.
     """
-    clean = judge(model, images, labels, batch_size)
+    clean = predict(model, images, labels, batch_size)
     runs = {
-        engine: EngineRun(clean.right.clone(), clean.margin.clone(), torch.full_like(labels, -1))
+        engine: EngineRun(clean.correct.clone(), clean.margin.clone(), torch.full_like(labels, -1))
         for engine in ("reference", "fast")
     }
     for number, component in enumerate(autoattack.components):
         for engine, run in runs.items():
-            report(f"{spec.id}: {engine}: {component} on {int(run.standing.sum())} of {len(labels)} images")
+            report(f"{spec.id}: {engine}: {component} on {int(run.robust.sum())} of {len(labels)} images")
             started = _clock(images.device)
-            for index in run.standing.nonzero()[:, 0].split(batch_size):
+            for index in run.robust.nonzero()[:, 0].split(batch_size):
                 _attack(model, images, labels, spec, engine, number, index, batch_size, run)
             run.seconds[component] = _clock(images.device) - started
-            run.remaining[component] = int(run.standing.sum())
+            run.remaining[component] = int(run.robust.sum())
     return Comparison(spec, clean.margin, runs)
 
 
@@ -123,10 +123,10 @@ def _attack(
         indices=index.tolist(),
         slots=batch_size,
     )
-    judged = judge(model, into_ball(found, x, spec.threat, f"{spec.id} ({engine})"), y, len(index))
-    broken = index[~judged.right]
-    run.standing[broken], run.broke[broken] = False, number
-    run.margin[broken] = judged.margin[~judged.right]
+    judged = predict(model, into_ball(found, x, spec.threat, f"{spec.id} ({engine})"), y, len(index))
+    broken = index[~judged.correct]
+    run.robust[broken], run.broke[broken] = False, number
+    run.margin[broken] = judged.margin[~judged.correct]
 
 
 def _clock(device: torch.device) -> float:

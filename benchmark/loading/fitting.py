@@ -21,24 +21,24 @@ from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
-from benchmark.training.checkpoint import Progressed
+from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
-from benchmark.training.overfitting import Watch
+from benchmark.training.overfitting import OverfittingMonitor
 
 
 def fit(
-    row: Row, run: TrainRun, checkpoint: Path, on_epoch: Callable[[Progressed], None]
-) -> tuple[dict[str, torch.Tensor], Progressed, TrainingResult]:
+    row: Row, run: TrainRun, checkpoint: Path, on_epoch: Callable[[TrainingProgress], None]
+) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
     """Trains a network by the row's settings: its best weights, its history and what is said of it; resumes."""
     spec, rules = row.settings.training, row.track.data
     assert spec is not None  # both callers have looked
-    attack = _attack(spec.attack) if spec.attack else None
-    objective = _objective(spec, attack)
-    scored = selection.scored(
-        spec.selection, objective, _attack(spec.selection.attack) if spec.selection.attack else None
+    attack = training_attack(spec.attack) if spec.attack else None
+    objective = training_objective(spec, attack)
+    metric = selection.selection_metric(
+        spec.selection, objective, training_attack(spec.selection.attack) if spec.selection.attack else None
     )
-    watch = _watch(spec.attack, attack) if spec.attack and attack else None
+    monitor = _watch(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     model, start = methods.build_model(row.submission, row.settings, row.track), row.start
@@ -52,16 +52,16 @@ def fit(
         fabric=_fabric(run),
         seed=run.seed,
         checkpoint=checkpoint,
-        scored=scored,
+        metric=metric,
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
-        watch=watch,
+        monitor=monitor,
         on_epoch=on_epoch,
     )
-    seen = watch.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if watch else None
+    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if monitor else None
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=scored.selected_by,
+        selected_by=metric.selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         overfitting=seen,
@@ -72,8 +72,8 @@ def fit(
 
 def check_recipe(spec: TrainingSpec) -> None:
     """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
-    attacks = [_attack(attack) for attack in spec.attacks]
-    _objective(spec, attacks[0] if spec.attack else None)
+    attacks = [training_attack(attack) for attack in spec.attacks]
+    training_objective(spec, attacks[0] if spec.attack else None)
 
 
 def _fabric(run: TrainRun) -> Fabric:
@@ -83,7 +83,7 @@ def _fabric(run: TrainRun) -> Fabric:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
 
 
-def _objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
+def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
     module = importlib.import_module(f"benchmark.training.{spec.objective}")
     _check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
@@ -97,13 +97,13 @@ def _starts_at_random(spec: AttackSpec) -> bool:
     return bool(spec.parameters.get("random_start", default))
 
 
-def _watch(trained: AttackSpec, attack: TrainingAttack) -> Watch:
+def _watch(trained: AttackSpec, attack: TrainingAttack) -> OverfittingMonitor:
     probe = overfitting.probe(trained)
-    return Watch(attack, _attack(probe), probe)
+    return OverfittingMonitor(attack, training_attack(probe), probe)
 
 
-def _attack(spec: AttackSpec) -> TrainingAttack:
-    """The attack that training is handed: at `strength` of its radius, drawing from the running generator.
+def training_attack(spec: AttackSpec) -> TrainingAttack:
+    """The attack that training is handed: at `eps_factor` of its radius, drawing from the running generator.
 
     A `step_size` in pixels shrinks with the radius.
     """
@@ -111,13 +111,13 @@ def _attack(spec: AttackSpec) -> TrainingAttack:
     _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
     climbs = "loss" in inspect.signature(module.attack).parameters
 
-    def attack(model, images, labels, strength: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
+    def attack(model, images, labels, eps_factor: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
         if loss is not None and not climbs:
             raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
         given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
         if "step_size" in given:
-            given["step_size"] = float(spec.parameters["step_size"]) * strength
-        threat = ThreatModel(norm=spec.norm, eps=spec.eps * strength)
+            given["step_size"] = float(spec.parameters["step_size"]) * eps_factor
+        threat = ThreatModel(norm=spec.norm, eps=spec.eps * eps_factor)
         return module.attack(model, images, labels, threat, seed=None, **given)
 
     return attack

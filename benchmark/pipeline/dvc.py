@@ -42,7 +42,7 @@ def run(
         log.open("w") as kept,
         subprocess.Popen(
             [*_command(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=environment() | (extra or {}),
+            env={**environment(), **(extra or {})},
         ) as process,
     ):  # fmt: skip
         assert process.stdout is not None

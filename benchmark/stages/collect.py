@@ -130,7 +130,7 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
             elif isinstance(value, dict) and isinstance(before, dict):
                 joined[name] = {**before, **value}
             elif _objects(value) and _objects(before):
-                joined[name] = [*before, *value]
+                joined[name] = before + value
             else:
                 raise BenchmarkError(
                     f"{row.name}: {stage} and a stage before it saw different models ({name}); delete the row's folder "
