@@ -50,7 +50,7 @@ def test_a_suite_that_is_unknown_or_not_to_be_published_is_refused(linear_row) -
     with pytest.raises(BenchmarkError, match="declares no adaptive attack"):
         attack_row(*NAMES, "adaptive")
     (ROW / "train/model.safetensors").unlink()
-    with pytest.raises(BenchmarkError, match=r"model\.safetensors is missing; run `rvb repro`"):
+    with pytest.raises(BenchmarkError, match=r"model\.safetensors is missing"):
         try_suite("tiny", "Tiny2026Linear-small", "quick", print)
 
 

@@ -26,7 +26,7 @@ def test_rows_to_audit_are_those_with_a_certificate() -> None:
 
 def test_what_is_not_built_yet_is_one_clear_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rows, "WORK", tmp_path)
-    with pytest.raises(BenchmarkError, match=r"radii\.parquet is missing; run `rvb repro --track digits`"):
+    with pytest.raises(BenchmarkError, match=r"radii\.parquet is missing"):
         audit_row("digits", "Havens2024LoFAST-mean_pool", None, 1, 0)
 
 

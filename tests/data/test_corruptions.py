@@ -178,7 +178,7 @@ def test_a_track_of_small_grey_images_cannot_ask_for_corruptions(tmp_path, monke
         tracks.load("digits")
     assert "\n" not in str(raised.value)
     (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content | {"corruptions": {"severitys": [1]}}))
-    with pytest.raises(BenchmarkError, match=r"unknown key 'corruptions\.severitys'; did you mean 'severities'"):
+    with pytest.raises(BenchmarkError, match=r"corruptions\.severitys"):
         tracks.load("digits")
 
 

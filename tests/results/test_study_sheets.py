@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from benchmark.results import study_table
@@ -11,24 +9,47 @@ from benchmark.results.study import PublishedStudy
 from benchmark.results.study_sheets import sheets
 from leaderboard.study_charts import figures
 
-PUBLISHED = Path("leaderboard/results/digits/studies")
+RADII = [0.01, 0.03, 0.1]
+CURVES = {"m: ascent": [1.0, 3.0, 9.0], "m: a bound": [1.5, 4.5, 15.0], "m: a wild bound": [100.0, 300.0, 900.0]}
+CLAIMED = [2.0, 6.0, 20.0]
 
 
 @pytest.fixture
 def table() -> study_table.Table:
-    return study_table.table(
-        PublishedStudy.model_validate_json((PUBLISHED / "Havens2024LoFAST-table3.json").read_text())
-    )
+    """Two networks of one setting, with three curves by radius, of which two are drawn and one is claimed elsewhere."""
+    training = {
+        "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
+        "precision": "32-true",
+    }  # fmt: skip
+    cell = {"name": "8 heads", "set": {"model.heads": 8}}
+    measures = [{"measure": "own", "name": "m"}]
+    runs = [
+        {
+            "cell": "8 heads", "seed": seed, "training": training, "parameters": 7, "weights": "w",
+            "values": {name: [value + 0.1 * seed for value in curve] for name, curve in CURVES.items()},
+        }
+        for seed in (0, 1)
+    ]  # fmt: skip
+    study = {
+        "title": "T", "source": "Table 9", "track": "digits", "variant": "v", "seeds": [0, 1], "cells": [cell],
+        "measures": measures, "claims": {"8 heads": {"m: a bound": CLAIMED}},
+        "figure": {"draw": "together", "measures": ["m: ascent", "m: a bound"], "x": ""},
+    }  # fmt: skip
+    result = {
+        "submission": "Sub", "name": "grid", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
+        "cells": [{**cell, "levels": {"cell": "8 heads"}, "settings": {}}], "measures": measures, "runs": runs,
+        "x": dict.fromkeys(CURVES, RADII), "sha256": {}, "environment": {},
+    }  # fmt: skip
+    return study_table.table(PublishedStudy.model_validate({"study": study, "result": result}))
 
 
 def test_curves_have_their_places_side_by_side(table) -> None:
     (sheet,) = sheets(table)
-    assert sheet.title == "output moves"
-    assert sheet.heads == ("0.01", "0.03", "0.05", "0.07", "0.09", "0.1")
-    assert {row.name for row in sheet.rows} >= {"ascent", "this project", "Theorem 1", "SpecFormer"}
+    assert sheet.title == "m"
+    assert sheet.heads == ("0.01", "0.03", "0.1")
+    assert {row.name for row in sheet.rows} == {"ascent", "a bound", "a wild bound"}
     claimed = {row.name: [entry.claimed for _, entry in row.entries] for row in sheet.rows}
-    assert claimed["Theorem 1"] == [0.0291, 0.0875, 0.1462, 0.2052, 0.2646, 0.2943]
-    assert claimed["this project"] == [None] * 6
+    assert claimed == {"a bound": CLAIMED, "ascent": [None] * 3, "a wild bound": [None] * 3}
 
 
 def test_one_setting_is_said_once_to_compare_with_nothing(table) -> None:
@@ -38,6 +59,6 @@ def test_one_setting_is_said_once_to_compare_with_nothing(table) -> None:
 def test_curves_of_one_cell_are_drawn_together(table) -> None:
     ((caption, chart),) = figures(table)
     assert caption.startswith("8 heads.")
-    assert [name in chart for name in ("ascent", "this project", "Theorem 1", "naive")] == [True] * 4
-    assert chart.count("<polyline") == 2 * 4  # each line, and its mark in the legend
-    assert "SpecFormer" not in chart, "it would flatten the others"
+    assert [name in chart for name in ("ascent", "a bound")] == [True, True]
+    assert chart.count("<polyline") == 2 * 2  # each line, and its mark in the legend
+    assert "wild" not in chart, "it would flatten the others"

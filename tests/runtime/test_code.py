@@ -10,6 +10,7 @@ from stage_imports import local_code, really_imported
 from benchmark.loading.rows import entry
 from benchmark.pipeline import generate
 from benchmark.runtime import code
+from benchmark.runtime.errors import BenchmarkError
 
 
 def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -> None:
@@ -54,3 +55,12 @@ def test_deps_are_what_the_stages_really_import(project) -> None:
     for name, stage in {"data": data, **stages}.items():
         module, *arguments = stage["cmd"].removeprefix("python -m ").split()
         assert really_imported(project, module, arguments) == local_code(stage["deps"]), name
+
+
+def test_a_syntax_error_names_its_line(tmp_path) -> None:
+    from benchmark.runtime import code
+
+    path = tmp_path / "method.py"
+    path.write_text("x = 1\ndef build(:\n")
+    with pytest.raises(BenchmarkError, match=r"method\.py, line 2: invalid syntax"):
+        code.closure(path)

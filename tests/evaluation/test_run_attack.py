@@ -1,0 +1,124 @@
+"""The harness: runs an attack component by component, resumes it, and believes none of what comes back."""
+
+from __future__ import annotations
+
+import pyautoattack
+import pytest
+import torch
+from tiny_models import Linear, grey_images
+from torch import nn
+
+from benchmark.attacks import autoattack, pgd
+from benchmark.evaluation.run_attack import run_attack
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec
+
+
+@pytest.fixture
+def linear() -> tuple[Linear, torch.Tensor, torch.Tensor]:
+    model, images = Linear().eval().requires_grad_(False), grey_images()
+    return model, images, model(images).argmax(1)
+
+
+def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) -> None:
+    """The harness runs the four components one by one; the package runs them in its own loop: the same verdicts."""
+    model, images, labels = linear
+    eps = float(model.radius(images, labels, "Linf").median())
+    spec = AttackSpec(attack="autoattack", norm="Linf", eps=eps)
+    package = pyautoattack.AutoAttack(model, norm="Linf", eps=eps, seed=0)
+    package.apgd_targeted.n_target_classes = package.fab.n_target_classes = 3
+    expected, _ = package.run_standard_evaluation(images, labels, batch_size=5)
+    state, after = run_attack(
+        model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state", engine="reference"
+    )
+    assert state.engine == "reference"
+    assert torch.equal(after.right, model(expected).argmax(1) == labels)
+    assert 0 < int(after.right.sum()) < len(labels)
+    assert torch.equal(state.standing, after.right)
+
+
+def test_an_attack_resumes_from_the_images_already_done(linear, tmp_path, monkeypatch) -> None:
+    """Stopped after any batch, the rest gives the same adversarial images and runs no batch twice."""
+    model, images, labels = linear
+    monkeypatch.setattr(autoattack, "components", ("apgd-ce", "apgd-t"))  # the others take seconds a batch
+    monkeypatch.delattr(autoattack, "flags")
+    spec = AttackSpec(attack="autoattack", norm="L2", eps=float(model.radius(images, labels, "L2").median()))
+    whole, _ = run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "whole")
+    calls, original = [], autoattack.attack
+
+    def stopping(*arguments, **options):
+        calls.append(options["component"])
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(autoattack, "attack", stopping)
+    stop_at = 0
+    run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "count")
+    total = len(calls)
+    for stop_at in range(1, total + 1):
+        calls.clear()
+        path = tmp_path / f"stopped{stop_at}"
+        with pytest.raises(KeyboardInterrupt):
+            run_attack(model, images, labels, spec, batch_size=5, checkpoint=path)
+        done, stop_at = len(calls) - 1, 0
+        calls.clear()
+        resumed, _ = run_attack(model, images, labels, spec, batch_size=5, checkpoint=path)
+        assert len(calls) == total - done
+        assert torch.equal(resumed.adversarial, whole.adversarial)
+        assert resumed.remaining == whole.remaining
+
+
+def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_path, monkeypatch) -> None:
+    """Numbers in the whole set, which the random streams are drawn by, not places in the batch."""
+    model, images, labels = linear
+    labels = labels.clone()
+    labels[3] = (labels[3] + 1) % 4  # wrong when clean: not attacked
+    calls = []
+
+    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots):
+        calls.append((component, engine, indices, slots))
+        return images
+
+    monkeypatch.setattr(autoattack, "attack", noting)
+    spec = AttackSpec(attack="autoattack", norm="L2", eps=0.1)
+    options = {"batch_size": 9, "checkpoint": tmp_path / "state"}
+    state, _ = run_attack(model, images, labels, spec, engine="fast", **options)
+    first, rest = [0, 1, 2, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15]
+    assert calls == [(name, "fast", part, 9) for name in autoattack.components for part in (first, rest)]
+    assert state.engine == "fast"
+    assert run_attack(model, images, labels, spec, engine="fast", **options)[0].engine == "fast"
+    with pytest.raises(BenchmarkError, match="was begun by the fast engine; delete it to attack by reference"):
+        run_attack(model, images, labels, spec, engine="reference", **options)
+    plain = AttackSpec(attack="fgsm", norm="L2", eps=0.1)
+    assert run_attack(model, images, labels, plain, batch_size=9)[0].engine is None
+
+
+def test_an_image_is_judged_in_the_batch_of_the_final_verdict(linear, monkeypatch) -> None:
+    """A model that rounds otherwise in a batch with fewer images must not lose an image here and keep it there."""
+    model, images, labels = linear
+
+    class Rounding(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x) if len(x) == 16 else model(1 - x)
+
+    monkeypatch.setattr(autoattack, "attack", lambda m, x, *a, **k: x.clone())
+    state, after = run_attack(
+        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
+    )
+    assert state.standing.all()
+    assert after.right.all()
+    labels = labels.clone()
+    labels[5] = (labels[5] + 1) % 4
+    state, after = run_attack(
+        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
+    )
+    assert state.standing.tolist() == after.right.tolist() == [i != 5 for i in range(16)]
+
+
+def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch) -> None:
+    model, images, labels = linear
+    monkeypatch.setattr(pgd, "attack", lambda model, x, *_, **__: x + 0.4)
+    spec = AttackSpec(attack="pgd", norm="Linf", eps=0.1)
+    with pytest.raises(BenchmarkError, match=r"pgd-Linf-0\.1 left its"):
+        run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state")

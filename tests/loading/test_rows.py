@@ -1,0 +1,38 @@
+"""Rows: found by their names, with the stages that their track asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from benchmark.loading import submissions, tracks
+from benchmark.loading.rows import entry, entry_of_row
+from benchmark.runtime.errors import BenchmarkError
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tracks.load("digit"), "unknown track 'digit'; did you mean 'digits'?"),
+        (lambda: submissions.load("Wong2020Fat"), "unknown submission 'Wong2020Fat'; did you mean 'Wong2020Fast'?"),
+        (lambda: entry("digits", "Wong2020Fast", "lin"), "has no variant 'lin'; did you mean 'linf'?"),
+        (lambda: entry_of_row("digits", "Wong2020Fast"), "use <submission>-<variant>; did you mean"),
+    ],
+)
+def test_unknown_names_suggest_the_near_miss(call, message) -> None:
+    with pytest.raises(BenchmarkError) as raised:
+        call()
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
+    for name in ("Wong2020Fast-linf", "Havens2024LoFAST-mean_pool"):
+        row = entry_of_row("digits", name)
+        assert row.stages()[-3:] == ["smooth", "pictures", "collect"]
+        without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
+        assert "smooth" not in without.stages()
+        assert Path("benchmark/certificates/smoothing.py") in row.code("smooth")
+        assert Path("benchmark/certificates/smoothing.py") not in row.code("train")

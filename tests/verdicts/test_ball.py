@@ -1,0 +1,45 @@
+"""Images put back into their ball and box, and those too far outside refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import distances, into_ball
+
+
+@pytest.mark.parametrize("norm", ["L2", "Linf"])
+def test_into_ball_brings_rounding_back_and_refuses_more(norm) -> None:
+    images = torch.rand(50, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    threat = ThreatModel(norm=norm, eps=0.3)
+    direction = torch.randn(images.shape, generator=torch.Generator().manual_seed(1))
+    size = (
+        direction.abs().amax((1, 2, 3), keepdim=True)
+        if norm == "Linf"
+        else direction.flatten(1).norm(dim=1)[:, None, None, None]
+    )
+    inside = into_ball((images + direction / size * 0.300001).clamp(0, 1), images, threat, "test")
+    assert distances(inside, images)[norm].max() <= 0.3 + 1e-12
+    assert inside.min() >= 0
+    assert inside.max() <= 1
+    flat = torch.full_like(images, 0.5)
+    with pytest.raises(BenchmarkError, match="left its"):
+        into_ball(flat + direction / size * 0.31, flat, threat, "test")
+
+
+def test_into_ball_refuses_nan_shape_and_box() -> None:
+    images, threat = torch.full((2, 1, 2, 2), 0.9), ThreatModel(norm="Linf", eps=0.5)
+    with pytest.raises(BenchmarkError, match="not finite"):
+        into_ball(images * float("nan"), images, threat, "test")
+    with pytest.raises(BenchmarkError, match="shape"):
+        into_ball(images[:1], images, threat, "test")
+    with pytest.raises(BenchmarkError, match=r"left \[0, 1\]"):
+        into_ball(images + 0.3, images, threat, "test")
+
+
+def test_radius_zero_returns_the_clean_image() -> None:
+    images = torch.rand(3, 1, 4, 4)
+    for norm in ("L2", "Linf"):
+        assert torch.equal(into_ball(images, images, ThreatModel(norm=norm, eps=0.0), "test"), images)

@@ -1,0 +1,23 @@
+"""Logits that are no numbers stop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts.prediction import logits
+
+
+def test_logits_that_are_not_finite_name_the_image() -> None:
+    class Bad(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = x.flatten(1)[:, :4].clone()
+            out[x[:, 0, 0, 0] > 0.8] = float("nan")
+            return out
+
+    images = torch.zeros(5, 1, 2, 2)
+    images[3] = 0.9
+    with pytest.raises(BenchmarkError, match="evaluation image 3"):
+        logits(Bad(), images, 2)
