@@ -10,7 +10,7 @@ from benchmark.loading.rows import entry
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import AttackSpec
-from benchmark.specs.training import Augmentation, TrainingSpec, misfit
+from benchmark.specs.training import Augmentation, TrainingSpec, recipe_problem
 from benchmark.training.schedule import lr_factor
 
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -72,7 +72,7 @@ def test_bad_recipes_are_refused_in_one_line(changes, message) -> None:
     ],
 )
 def test_recipes_that_do_not_fit_the_images_are_refused(changes, shape, message) -> None:
-    found = misfit(spec(**changes), shape)
+    found = recipe_problem(spec(**changes), shape)
     assert (found is None) if message is None else (message in found)
 
 

@@ -15,7 +15,7 @@ from benchmark.loading.rows import entry
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.training import TrainingSpec, misfit
+from benchmark.specs.training import TrainingSpec, recipe_problem
 from benchmark.stages.data import prepare_data
 from benchmark.stages.train import train_row
 
@@ -109,7 +109,7 @@ def test_the_recipe_in_the_readme_is_one() -> None:
     text = (ROOT / "README.md").read_text().partition("## Train adversarially")[2]
     given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]
     spec = TrainingSpec.model_validate(given)
-    assert misfit(spec, (1, 8, 8)) is None
+    assert recipe_problem(spec, (1, 8, 8)) is None
     assert spec.objective == "trades"
     not_shown = TrainingSpec.model_fields.keys() - given.keys()
     assert not not_shown, "the README shows every option"

@@ -13,7 +13,7 @@ from benchmark.runtime.paths import WORK
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import ADAPTIVE, Track
-from benchmark.specs.training import misfit, too_far
+from benchmark.specs.training import radius_problem, recipe_problem
 
 if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
@@ -101,7 +101,7 @@ def starts(grid: Grid) -> list[Path]:
     """The `train` folders of the rows whose weights a study's cells start from."""
     rows = [Entry(grid.track, grid.submission, grid.study.variant, settings) for settings in grid.cells.values()]
     for row in rows:
-        origin(row.settings, grid.track.name, str(grid.file))
+        initial_row(row.settings, grid.track.name, str(grid.file))
     return sorted({row.source / "train" for row in rows if row.source})
 
 
@@ -118,15 +118,15 @@ def entry(track: str, submission: str, variant: str) -> Entry:
                 f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
                 "give it a `name`"
             )
-    origin(settings, track, place)
-    wrong = misfit(settings.training, rules.data.shape) if settings.training else None
-    wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
+    initial_row(settings, track, place)
+    wrong = recipe_problem(settings.training, rules.data.shape) if settings.training else None
+    wrong = wrong or next((w for attack in settings.adaptive if (w := radius_problem(attack, rules.data.shape))), None)
     if wrong:
         raise BenchmarkError(f"{place}: {wrong}")
     return Entry(rules, loaded, variant, settings)
 
 
-def origin(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
+def initial_row(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
     """The settings of the row at which a chain of fine-tuning starts: `settings` itself where there is none.
 
     Raises:

@@ -111,11 +111,11 @@ class TrainingSpec(Frozen):
         return tuple(attack for attack in (self.attack, self.selection.attack) if attack)
 
 
-def misfit(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
+def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
     """What of a recipe makes no sense for images of this shape (c, h, w), in words; None where all does."""
     channels, *sides = shape
     for attack in spec.attacks:
-        if wrong := too_far(attack, shape):
+        if wrong := radius_problem(attack, shape):
             return wrong
     size, augmentation = "x".join(map(str, shape)), spec.augmentation
     if augmentation.jitter and channels != 3:
@@ -127,7 +127,7 @@ def misfit(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
     return None
 
 
-def too_far(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
+def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
     """Whether an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape, in words."""
     diameter = math.sqrt(math.prod(shape))
     if threat.norm == "L2" and threat.eps > diameter:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save
 
 from benchmark.data.images import evaluation_split
 from benchmark.evaluation import evidence
-from benchmark.loading.rows import Entry, entry, origin
+from benchmark.loading.rows import Entry, entry, initial_row
 from benchmark.results.attack import AttackResult, ModelFacts
 from benchmark.results.certificate import Certificate
 from benchmark.results.pictures import Picture
@@ -116,7 +116,7 @@ def _record(row: Entry, merged: pa.Table, evidence_digest: str) -> Record:
         summary=row.submission.summary,
         paper=row.submission.paper,
         claims=tuple(c for c in row.submission.claims if c.variant in (None, row.variant)),
-        trust="re-evaluated" if origin(row.settings, row.track.name, row.row).weights else "rebuilt",
+        trust="re-evaluated" if initial_row(row.settings, row.track.name, row.row).weights else "rebuilt",
         division=facts[0].division,
         division_reasons=facts[0].division_reasons,
         n=merged.num_rows,
