@@ -112,7 +112,7 @@ class TrainingSpec(Frozen):
 
 
 def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
-    """What of a recipe makes no sense for images of this shape (c, h, w), in words; None where all does."""
+    """What is wrong with a recipe for images of this shape (c, h, w), in words; None where nothing is."""
     channels, *sides = shape
     for attack in spec.attacks:
         if wrong := radius_problem(attack, shape):
@@ -128,7 +128,7 @@ def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | Non
 
 
 def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
-    """Whether an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape, in words."""
+    """Says so, in words, where an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape; else None."""
     diameter = math.sqrt(math.prod(shape))
     if threat.norm == "L2" and threat.eps > diameter:
         size = "x".join(map(str, shape))
