@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from timm.models.vision_transformer import VisionTransformer
 
 from benchmark.attacks.engine import class_token
-from benchmark.attacks.engine.quicker import Quicker
+from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.torch_setup import set_up
 
@@ -36,7 +36,7 @@ SIZES = ((8, 1, 2, 32, 2, 4, 128), (32, 3, 4, 192, 6, 3, 32), (32, 3, 4, 192, 12
 SIDES = ("untouched", "products", "class token too")
 
 
-class Untouched(Quicker):
+class Untouched(FusedOps):
     """Replaces nothing."""
 
     def __enter__(self) -> None:
@@ -67,7 +67,7 @@ def measure(size: tuple[int, ...], repeats: int) -> None:
     took: dict[tuple[str, str], list[float]] = {}
     for repeat in range(repeats):
         for name in SIDES[:: 1 if repeat % 2 else -1]:
-            search._quicker = Untouched() if name == SIDES[0] else Quicker()
+            search._fused_ops = Untouched() if name == SIDES[0] else FusedOps()
             with whole(name):
                 search.logits(images[:8])  # what is looked up once
                 forward = milliseconds(lambda: search.logits(images))

@@ -1,6 +1,6 @@
-"""Auto-PGD on the cross-entropy (Croce and Hein 2020), 100 steps from each of several random starts; the fast engine's.
+"""Auto-PGD on the cross-entropy (Croce and Hein 2020), 100 steps from each of several random starts, by the fast engine.
 
-Debenedetti et al. 2022 evaluate their ablations by it with five restarts.
+Debenedetti et al. 2022 evaluate their ablations with it, with five restarts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def attack(
     indices: list[int] | None = None,
     slots: int = 128,
 ) -> torch.Tensor:
-    """What `restarts` runs find for each image, which the model gets right; `indices` and `slots` as of autoattack.py.
+    """Attacks images that the model classifies correctly from `restarts` starts; `indices` and `slots` as in autoattack.py.
 
     Raises:
         BenchmarkError: fewer than one restart, or an input gradient that is not finite.

@@ -1,10 +1,10 @@
 """AutoAttack, standard version (Croce and Hein 2020): APGD-CE, APGD-T, FAB-T and Square, one component at a time.
 
-Two engines. `reference` is the authors' attack files, untouched. Their loop runs each component on the images that those
-before it left standing, each batch with the same seed; running the components one by one on those images is therefore the
-same computation (a test compares the two), and lets the harness keep what is done after each. `fast` is the same
-algorithms, budgets and schedules over runs side by side (engine/), with a random stream an image: what it finds for an
-image does not depend on the batch, on its order, or on the other images.
+There are two engines. `reference` is the authors' attack files, unchanged. Their loop runs each component on the images that
+are still robust after those before it, each batch with the same seed; running the components one by one on those images is
+therefore the same computation (a test compares the two), and lets the harness save a checkpoint after each. `fast` is the
+same algorithms, budgets and schedules on many images in parallel (engine/), with a random stream for each image: what it
+finds for an image does not depend on the batch, on its order, or on the other images.
 
 The package seeds itself from the clock unless told otherwise; here `seed` is required. The standard version's nine targets
 are all rivals of ten classes; with fewer classes, all rivals are targets.
@@ -31,7 +31,7 @@ TARGETS = 9
 # In the Linf ball chance decides about images that APGD-T nearly breaks: those that it left and another run broke had all
 # come within 0.1. There the fast engine takes more starts than the authors. In l2 most starts end at nearly the same
 # loss, and more broke nothing (docs/attacks.md).
-RESTARTS, NEAR = {"Linf": 10, "L2": 0}, 0.1
+RESTARTS, NEAR = {"Linf": 10, "L2": 0}, 0.1  # more starts of a run, and the loss from which a run gets them
 LOG = logging.getLogger("auto-attack")
 
 
@@ -47,7 +47,7 @@ def attack(
     indices: list[int] | None = None,
     slots: int = 128,
 ) -> torch.Tensor:
-    """What one component finds for these images, which the model gets right.
+    """Runs one component on images that the model classifies correctly; adversarial images where it finds any.
 
     Args:
         engine: "fast" or "reference".
@@ -128,7 +128,7 @@ def run_component(
 
 
 def flags(remaining: dict[str, int], n: int) -> list[str]:
-    """AutoAttack's own sign of an unreliable evaluation: the black-box Square breaks what the white-box ones left."""
+    """AutoAttack's own flag of an unreliable evaluation: black-box Square breaks images that the white-box attacks left."""
     white_box = min(count for name, count in remaining.items() if name != "square")
     gain = (white_box - remaining["square"]) / n
     if gain <= 0.002:

@@ -1,7 +1,7 @@
-"""Carlini and Wagner's l2 attack (2017) with one constant, as Wang and Ruan 2022 use it; foolbox's.
+"""Carlini and Wagner's l2 attack (2017) with one constant, as Wang and Ruan 2022 use it; foolbox's implementation.
 
-It minimises the distance, so it knows no radius: an image counts as attacked at `threat.eps` when what it finds lies
-within it, else the clean image is returned.
+The attack minimises the distance and takes no radius: an adversarial image is returned where it lies within `threat.eps`, and
+the clean image elsewhere.
 """
 
 from __future__ import annotations

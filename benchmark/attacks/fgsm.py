@@ -27,9 +27,9 @@ def attack(
     random_start: bool = False,
     loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """`steps` steps, one unless told otherwise, of `step * eps / steps`, each projected onto the ball and the box.
+    """`steps` steps of `step * eps / steps`, each projected onto the ball and the box.
 
-    `loss` is climbed in place of the cross-entropy, as in pgd.
+    `loss` is maximised in place of the cross-entropy, as in pgd.
     """
     size = step * threat.eps / steps
     return pgd.attack(

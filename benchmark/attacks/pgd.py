@@ -1,4 +1,4 @@
-"""Projected gradient descent (Madry et al. 2018) on the cross-entropy, Linf and l2, from a random start; foolbox's."""
+"""Projected gradient descent (Madry et al. 2018) on the cross-entropy, Linf and l2, from a random start; by foolbox."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def attack(
 ) -> torch.Tensor:
     """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
-    `seed` None draws from torch's running generator, as training does; `loss`, of the logits and summed over the batch, is
-    climbed in place of the cross-entropy with `labels`.
+    With `seed` None it draws from torch's global generator, as training does. `loss`, a function of the logits summed over
+    the batch, is maximised in place of the cross-entropy with `labels`.
     """
     kind = foolbox.attacks.LinfPGD if threat.norm == "Linf" else foolbox.attacks.L2PGD
     attacker = kind(abs_stepsize=step_size, steps=steps, random_start=random_start)
@@ -40,11 +40,13 @@ def attack(
 
 
 class _Unmoved(nn.Module):
-    """The model, for foolbox, which else moves all its parameters to their device at every call: a tenth of a small step."""
+    """Hides the model's parameters from foolbox, which moves all of them to their device at every call, a tenth of the time
+    of a step on a small model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = (model,)  # in a tuple it is no submodule
+        self.model = (model,)  # in a tuple, so that it is not registered as a submodule
         self.training = model.training
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -52,7 +54,7 @@ class _Unmoved(nn.Module):
 
 
 def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
-    """foolbox's get_loss_fn for a loss of torch's logits."""
+    """The loss as foolbox's `get_loss_fn` returns it."""
 
     def of_images(target, images):
         logits = target(images)

@@ -1,7 +1,7 @@
 """The first two parts of AutoAttack (Croce and Hein 2020), APGD on the cross-entropy and targeted APGD: for development.
 
-What they leave standing is at least what AutoAttack leaves, most often nearly the same in a fraction of the time. It is
-not AutoAttack and never stands under that name: no track may publish it.
+The robust accuracy under them is at least AutoAttack's, most often nearly the same in a fraction of the time. It is not
+AutoAttack and never bears that name: no track may publish it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def attack(
     component: str,
     **options: Any,
 ) -> torch.Tensor:
-    """What AutoAttack's part of this name finds; `options` are those of benchmark/attacks/autoattack.py.
+    """Runs AutoAttack's component of this name; `options` are those of benchmark/attacks/autoattack.py.
 
     Raises:
-        ValueError: a part of AutoAttack that is none of `components`.
+        ValueError: a component of AutoAttack that is not in `components`.
     """
     if component not in components:
         raise ValueError(f"no component {component!r}; known: {', '.join(components)}")

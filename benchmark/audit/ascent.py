@@ -1,4 +1,4 @@
-"""Projected gradient ascent, batched, each item by itself: what it finds is a lower bound of the supremum."""
+"""Projected gradient ascent on each item of a batch by itself, which finds a lower bound of the supremum."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def lower_margins(
     box: bool = True,
     chunk: int = 256,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each image, the image within its l2 radius (and [0, 1]) that lowers its margin over its rival most, as found.
+    """Searches, for each image, the image within its l2 radius (and [0, 1]) with the lowest margin over its rival.
 
     Args:
         network: in float64.
         images: (n, c, h, w) float64 in [0, 1]; labels, rivals and radii (n,).
-        box: whether to stay in [0, 1]; without, only certificates that speak for all of space can be held to it.
+        box: whether to stay in [0, 1]; if not, the result only refutes certificates that hold outside [0, 1] too.
 
     Returns:
-        How far the margin fell (n,) and the images found (n, c, h, w), float64.
+        The drop of the margin (n,) and the images (n, c, h, w), float64.
     """
     generator = torch.Generator().manual_seed(seed)
     parts = []
@@ -82,8 +82,8 @@ def lower_margins(
         start = torch.randn(images[part].shape, generator=generator, dtype=torch.float64).to(images.device)
         pair = torch.stack([labels[part], rivals[part]], 1)
         parts.append(_lower(network, images[part], pair, radii[part], start, steps, box))
-    falls, found = zip(*parts, strict=True)
-    return torch.cat(falls), torch.cat(found)
+    margin_drops, lowest = zip(*parts, strict=True)
+    return torch.cat(margin_drops), torch.cat(lowest)
 
 
 def _lower(

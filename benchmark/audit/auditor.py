@@ -18,7 +18,7 @@ CHUNK = 8  # images whose layers are audited at a time
 
 @dataclass(frozen=True)
 class Plan:
-    """How hard to try. PGD takes every image certified; the dearer parts take `sample` of them."""
+    """How much to try. PGD attacks every certified image; the costlier parts take `sample` of them."""
 
     sample: int | None = 8  # None: all
     restarts: int = 4
@@ -144,7 +144,11 @@ def _audit_planted(
     classes: int,
     plan: Plan,
 ) -> tuple[int, float]:
-    """Rivals take turns, so that ignoring any class is found out; so do radii of half, once and twice the median."""
+    """Plants counterexamples for the images `sample`; how many, and the largest ratio of radius to distance.
+
+    Rivals take turns, so that a certificate that ignores a class is found out, and so do radii of half, once and twice the
+    median.
+    """
     which = sample.repeat(plan.planted)
     turn = torch.arange(len(which), device=sample.device)
     rivals = (labels[which] + 1 + turn % (classes - 1)) % classes

@@ -1,6 +1,6 @@
-"""Attacks inside certified l2 balls, at the certified radius itself, judged in float32 and in float64.
+"""Attacks inside certified l2 balls, at the certified radius itself, evaluated in float32 and in float64.
 
-The track's attacks look at a few fixed radii, where a certificate that is somewhat too large would pass.
+The track's attacks use a few fixed radii, at which a certificate that is a little too large would not be noticed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
 from benchmark.verdicts.prediction import predict
 
-RIVALS = 9  # nearest rivals descended towards, as many as AutoAttack has targets
+RIVALS = 9  # the nearest rivals whose margins are descended, as many as AutoAttack has targets
 
 
 class Balls:
-    """A row's model and certified images, and what breaking one of them means."""
+    """A row's model and certified images, with the attacks on the images' certified balls."""
 
     def __init__(
         self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, row: str
@@ -29,7 +29,7 @@ class Balls:
         self.network = float64_copy(model)
 
     def disagreements(self, batch_size: int) -> int:
-        """Images whose float32 and float64 verdicts differ; float64 goes image by image, float32 in batches.
+        """How many images have different float32 and float64 verdicts; float64 runs image by image, float32 in batches.
 
         Raises:
             BenchmarkError: one of them is certified, or a certified image is wrong or tied in float64.
@@ -49,16 +49,16 @@ class Balls:
             )
         return int(differ.sum())
 
-    def refute(self, image: int, found: torch.Tensor, attack: str) -> None:
-        """Judges what an attack found in the ball of one image: (k, c, h, w) in any precision.
+    def refute(self, image: int, adversarial: torch.Tensor, attack: str) -> None:
+        """Evaluates the images (k, c, h, w), in any precision, that an attack found in the ball of one image.
 
         Raises:
             BenchmarkError: one is an adversarial example, for the float32 network or its float64 copy.
         """
         threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
-        start, label = self.images[image].expand_as(found), self.labels[image].expand(len(found))
-        inside = into_ball(found, start, threat, attack)
-        single = predict(self.model, inside, label, len(found)).margin.double()
+        start, label = self.images[image].expand_as(adversarial), self.labels[image].expand(len(adversarial))
+        inside = into_ball(adversarial, start, threat, attack)
+        single = predict(self.model, inside, label, len(adversarial)).margin.double()
         with torch.no_grad():
             double = margins(self.network(inside.double()), label)
         if not ((single > 0) & (double > 0)).all():

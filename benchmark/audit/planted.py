@@ -1,8 +1,9 @@
-"""Copies of a network on which the right answer is known by construction: ties, and planted adversarial examples.
+"""Copies of a network for which the largest sound radius is known by construction: ties, and planted counterexamples.
 
 Only the head's rows and biases change, so everything before it is the row's own network. A tie has radius 0. A plant is an
-image x' found by ascent whose margin over one rival falls by f; the rival's bias then leaves the clean image a margin of f
-less a sliver, the other rivals none that matters, and x' is misclassified: a certificate that reaches x' is wrong.
+image x' found by ascent whose margin over one rival is lower by f than the clean image's. The rival's bias is then set so
+that the clean image has a margin slightly below f, and the other rivals are too far away to matter: x' is misclassified, and
+a certificate whose radius reaches x' is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def has_head(model: nn.Module) -> bool:
-    """Whether the last layer is a linear head with a bias, which is what can be changed."""
+    """Whether the last layer is a linear head with a bias, as ties and plants need."""
     head = model[-1] if isinstance(model, nn.Sequential) and len(model) else None
     return isinstance(head, NormalisedHead) or (isinstance(head, nn.Linear) and head.bias is not None)
 
@@ -45,7 +46,10 @@ def tied(model: nn.Module, label: int, rival: int) -> nn.Module:
 
 
 def audit_ties(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, certify: Certify, row: str) -> int:
-    """Certifies images under a tie of their label with the class before it, and with the one after it; how many.
+    """Certifies images under a tie of their label with the class before it, and with the one after it.
+
+    Returns:
+        How many images were certified under a tie.
 
     Raises:
         BenchmarkError: a tied image got a radius above 0.
@@ -87,7 +91,7 @@ def plants(
 ) -> list[Plant]:
     """One plant for each image, rival and radius (n,), where ascent lowers the margin by more than float32 rounding.
 
-    Both the float32 network and its float64 copy are asked: the clean image is right, the planted one wrong.
+    For both the float32 network and its float64 copy the clean image is correct and the planted one misclassified.
     """
     network = float64_copy(model)
     x = images.double()
@@ -123,7 +127,10 @@ def _plant(model: nn.Module, logits: torch.Tensor, label: int, rival: int) -> nn
 
 
 def audit_planted(made: list[Plant], images: torch.Tensor, labels: torch.Tensor, certify: Certify, row: str) -> float:
-    """Certifies each planted image; the largest certified radius over the distance of its counterexample.
+    """Certifies each planted image.
+
+    Returns:
+        The largest ratio of a certified radius to the distance of the counterexample.
 
     Raises:
         BenchmarkError: a certificate reaches its counterexample.

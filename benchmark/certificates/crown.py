@@ -111,7 +111,8 @@ def two_pass(
     first: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = local.certify,
     alpha_steps: int = 0,
 ) -> TwoPass:
-    """The quick certificate `first` decides what it can, CROWN the images and radii (k,) left (Havens et al. 2024, table 2).
+    """Certifies by the quick certificate `first`, and by CROWN at the images and radii (k,) that it leaves (Havens et al.
+    2024, table 2).
 
     CROWN is not asked about images that are wrong or tied, which nothing can certify.
 
@@ -129,7 +130,7 @@ def two_pass(
 def _certified(
     bounds: Bounds, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, wanted: torch.Tensor
 ) -> torch.Tensor:
-    """Asks about `wanted` (n, k), largest radius first, and not about a radius below one that held."""
+    """Certifies the images and radii `wanted` (n, k), largest radius first; a radius that holds decides the smaller ones."""
     held = torch.zeros_like(wanted)
     for i in range(len(images)):
         for place in radii.argsort(descending=True).tolist():

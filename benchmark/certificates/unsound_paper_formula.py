@@ -1,4 +1,4 @@
-"""Published bounds that are no bounds, computed as printed, to stand beside a sound number and never in its place.
+"""Published bounds that are no bounds, computed as printed, to be shown beside a sound number and never in its place.
 
 What comes back is an `Unsound`, which is no tensor of radii; there is no `certify` here, so no stage can run this file, and
 `CertificateSpec` and `Certificate` refuse its name.

@@ -31,7 +31,7 @@ class Attacked:
         adversarial: (n, c, h, w) float32, in the ball and in [0, 1]: misclassified where an attack succeeded, else the
             clean image.
         robust: (n,) bool: right on the clean image and not broken.
-        remaining: how many images stood after each component, in order; empty when none was run.
+        remaining: how many images were robust after each component, in order; empty when none was run.
         engine: which engine ran.
         warnings: signs that the evaluation may be unreliable, AutoAttack's own among them.
     """

@@ -1,1 +1,1 @@
-"""Shared building blocks of models; normalisation stands inside the model, so radii stay in pixels."""
+"""Shared building blocks of models; normalisation is a layer of the model, so that radii are in pixels."""

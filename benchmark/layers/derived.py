@@ -1,4 +1,4 @@
-"""Weights derived from parameters, kept while a model is frozen: deriving one costs up to a millisecond."""
+"""Weights derived from parameters, cached while a model is frozen: deriving one costs up to a millisecond."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import torch
 from torch import nn
 
 
-class Derived(nn.Module):
-    """A layer with a weight derived from its parameters: anew at each use, or once for all, held by `hold`.
+class DerivedWeight(nn.Module):
+    """A layer whose weight is derived from its parameters: at each use, or once, cached by `cache_weights`.
 
-    What is held counts only while parameters and settings are those that it was made of, compared by their values: a
-    parameter can change in place without torch's knowing.
+    A cached weight is used only while the parameters and settings equal those that it was derived from. They are compared by
+    value, since a parameter can change in place without torch noticing.
     """
 
-    _held: tuple[dict[str, Any], list[torch.Tensor], torch.Tensor] | None = None
+    _cached: tuple[dict[str, Any], list[torch.Tensor], torch.Tensor] | None = None
 
     def derive(self) -> torch.Tensor:
         raise NotImplementedError
 
     @property
     def derived(self) -> torch.Tensor:
-        if self._held is not None:
-            settings, made_of, weight = self._held
+        if self._cached is not None:
+            settings, made_of, weight = self._cached
             if settings == self._settings() and all(map(_same, made_of, self.parameters(recurse=False))):
                 return weight
         return self.derive()
 
-    def hold(self) -> None:
+    def cache_weights(self) -> None:
         made_of = [parameter.detach().clone() for parameter in self.parameters(recurse=False)]
-        self._held = (self._settings(), made_of, self.derive().detach())
+        self._cached = (self._settings(), made_of, self.derive().detach())
 
     def _settings(self) -> dict[str, Any]:
-        """What a weight may depend on beside the parameters."""
+        """The numbers, beside the parameters, that a weight may depend on."""
         return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
 
@@ -42,14 +42,14 @@ def _same(kept: torch.Tensor, parameter: torch.Tensor) -> bool:
     return alike and not parameter.requires_grad and torch.equal(kept, parameter)
 
 
-def hold(model: nn.Module) -> None:
-    """Derives the weights of all layers once, for a model that will only be evaluated.
+def cache_weights(model: nn.Module) -> None:
+    """Derives the weights of all `DerivedWeight` layers once, for a model that will only be evaluated.
 
     Raises:
-        ValueError: a parameter of such a layer still learns.
+        ValueError: a parameter of such a layer requires gradients.
     """
     for module in model.modules():
-        if isinstance(module, Derived):
+        if isinstance(module, DerivedWeight):
             if any(p.requires_grad for p in module.parameters(recurse=False)):
                 raise ValueError("a model that learns cannot hold its weights; freeze it first")
-            module.hold()
+            module.cache_weights()

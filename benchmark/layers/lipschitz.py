@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.derived import Derived
+from benchmark.layers.derived import DerivedWeight
 
 
 def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
@@ -22,7 +22,7 @@ def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
     return weight * torch.where(gram > 0, gram.clamp(min=1e-30).rsqrt(), 0.0)
 
 
-class BoundedLinear(Derived):
+class BoundedLinear(DerivedWeight):
     """x W^T + b with the spectral norm of W at most `norm`: (..., in) to (..., out)."""
 
     def __init__(self, inputs: int, outputs: int, *, norm: float = 1.0, bias: bool = True) -> None:
@@ -57,7 +57,7 @@ def orthonormal(weight: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 
-class OrthogonalLinear(Derived):
+class OrthogonalLinear(DerivedWeight):
     """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
 
     Every direction that W sees keeps its length, so that a margin costs no more of the certificate than it must:
@@ -87,7 +87,7 @@ class OrthogonalLinear(Derived):
         return nn.functional.linear(x.double(), weight, bias.double()).to(x.dtype)
 
 
-class SLLBlock(Derived):
+class SLLBlock(DerivedWeight):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
     T = diag(sum_j |W^T W|_ij q_j / q_i) with q > 0 satisfies T >= W^T W by diagonal dominance. With u = W^T (x - y) and
@@ -145,7 +145,7 @@ class SmoothSLLBlock(SLLBlock):
         return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))
 
 
-class NormalisedHead(Derived):
+class NormalisedHead(DerivedWeight):
     """A linear classifier with rows of norm 1: (n, width) to (n, classes)."""
 
     def __init__(self, width: int, classes: int) -> None:

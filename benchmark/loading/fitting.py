@@ -38,7 +38,7 @@ def fit(
     metric = selection.selection_metric(
         spec.selection, objective, training_attack(spec.selection.attack) if spec.selection.attack else None
     )
-    monitor = _watch(spec.attack, attack) if spec.attack and attack else None
+    monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     model, start = methods.build_model(row.submission, row.settings, row.track), row.start
@@ -97,7 +97,7 @@ def _starts_at_random(spec: AttackSpec) -> bool:
     return bool(spec.parameters.get("random_start", default))
 
 
-def _watch(trained: AttackSpec, attack: TrainingAttack) -> OverfittingMonitor:
+def overfitting_monitor(trained: AttackSpec, attack: TrainingAttack) -> OverfittingMonitor:
     probe = overfitting.probe(trained)
     return OverfittingMonitor(attack, training_attack(probe), probe)
 

@@ -99,7 +99,7 @@ def build(submission: Submission, variant: str, track: Track):
 
 def build_model(submission: Submission, entry: VariantOnTrack, track: Track):
     """The same by settings, which may be those of no variant."""
-    return _made(submission, entry, track, "build", (track.data,))
+    return _build_checked(submission, entry, track, "build", (track.data,))
 
 
 def pretrained(submission: Submission, variant: str, track: Track, path: Path | None):
@@ -109,12 +109,12 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
     if not callable(getattr(method(submission.name), "pretrained", None)):
         file = submissions.FOLDER / submission.name / "method.py"
         raise BenchmarkError(f"{file} must define pretrained(data, path, **model), since a variant has `weights`")
-    return _made(
+    return _build_checked(
         submission, submissions.settings(submission, variant, track.name), track, "pretrained", (track.data, path)
     )
 
 
-def _made(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
+def _build_checked(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
     try:
         model = getattr(method(submission.name), maker)(*given, **entry.model)
     except BenchmarkError:

@@ -11,7 +11,7 @@ from benchmark.runtime.paths import WORK
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import ADAPTIVE, Track
-from benchmark.specs.training import misfit, too_far
+from benchmark.specs.training import radius_problem, recipe_problem
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def load_row(track: str, name: str) -> Row:
                 "give it a `name`"
             )
     initial_settings(settings, track, place)
-    wrong = misfit(settings.training, rules.data.shape) if settings.training else None
-    wrong = wrong or next((w for attack in settings.adaptive if (w := too_far(attack, rules.data.shape))), None)
+    wrong = recipe_problem(settings.training, rules.data.shape) if settings.training else None
+    wrong = wrong or next((w for attack in settings.adaptive if (w := radius_problem(attack, rules.data.shape))), None)
     if wrong:
         raise BenchmarkError(f"{place}: {wrong}")
     return Row(rules, loaded, variant, settings)

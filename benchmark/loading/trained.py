@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmark.data.images import Images, evaluation_split
-from benchmark.layers.derived import hold
+from benchmark.layers.derived import cache_weights
 from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.runtime import files
@@ -37,7 +37,7 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
     load_weights(model, row.weights)
     methods.check_output(model, row.submission.name, row.track)
     model = model.to(device).eval().requires_grad_(False)
-    hold(model)
+    cache_weights(model)
     return model
 
 

@@ -9,12 +9,12 @@ from benchmark.specs.threat import ThreatModel
 
 
 class AuditResult(Frozen):
-    """What benchmark/audit tried against a certificate, in vain: counts, and how near it came (1 is a failure)."""
+    """What benchmark/audit tried against a certificate without breaking it: counts, and how near it came (1 is a failure)."""
 
     images: int  # certified images attacked at their own radius, each from `restarts` starts
     restarts: int
     attacks: tuple[str, ...]
-    sample: int  # images that the dearer parts took
+    sample: int  # images that the costlier parts took
     layers: int
     layer_trials: int
     worst_ratio: float  # the largest change of a layer found, over the change claimed possible

@@ -19,7 +19,7 @@ class CorruptionResult(Frozen):
     """Accuracy on corrupted copies of the evaluation images, one an image, corruption and severity, by the track's `rules`.
 
     A mean counts corrupted images; its interval is Wilson's for as many images as were corrupted, since the copies of one
-    image are not independent (wider than need be: an image's share of right copies varies at most as a verdict does).
+    image are not independent. The interval is conservative: an image's share of correct copies varies at most as one verdict.
     """
 
     rules: CorruptionSpec

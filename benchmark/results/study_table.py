@@ -1,4 +1,4 @@
-"""Published studies to tables: means, the spread of seeds, and which differences it covers. Pure.
+"""Published studies to tables: means, the spread of seeds, and which differences exceed it. Pure.
 
 A difference counts as shown when its 95% interval over seeds (Welch's, which lets each cell have a spread of its own)
 leaves out 0; the 5% are shared out over the cells that are compared (Bonferroni), and no spread is taken below one image.
@@ -81,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """One cell: `against` is the one it is held against; `overfitted` counts seeds that overfitted catastrophically."""
+    """One cell: `against` is the one it is compared with; `overfitted` counts seeds that overfitted catastrophically."""
 
     cell: str
     against: str | None
@@ -199,7 +199,7 @@ def _floor(column: Column, n: int) -> float:
 
 
 def _against(study: PublishedStudy) -> dict[str, str | None]:
-    """By cell the one that it is held against: the first with the same named cell, where axes vary it, or the previous."""
+    """By cell the one that it is compared with: the first with the same named cell, where axes vary it, or the previous."""
     found: dict[str, str | None] = {}
     first: dict[str, str] = {}
     previous = None

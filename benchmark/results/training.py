@@ -7,11 +7,10 @@ from benchmark.specs.threat import AttackSpec
 
 
 class Overfitting(Frozen):
-    """Whether one-step training fooled itself: the attack trained on against PGD, on validation images, epoch by epoch.
+    """Whether training overfitted catastrophically (Wong et al. 2020): the network is robust to the training attack alone.
 
-    Catastrophic overfitting (Wong et al. 2020): the network withstands the attack it is trained on and nothing else.
-    An epoch counts when PGD breaks more than `gap` of the images beyond those that the attack trained on breaks, once the
-    warm-up is over. `trained` and `pgd` are the accuracies left by the one, then also the other, at the selected epoch.
+    Measured on validation images after each epoch. An epoch counts when, after the warm-up, the accuracy under the training
+    attack is more than `gap` above that under it and PGD together. `trained` and `pgd` are the two at the selected epoch.
     """
 
     found: bool
@@ -24,7 +23,7 @@ class Overfitting(Frozen):
 
     @property
     def words(self) -> str:
-        """One line for people."""
+        """The result in one line."""
         share = f"{self.trained:.2f} right under the attack trained on, {self.pgd:.2f} under PGD too"
         where = f"at the selected epoch {share} ({self.images} validation images)"
         if not self.found:

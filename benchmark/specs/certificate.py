@@ -1,4 +1,4 @@
-"""Which certificate speaks for a variant."""
+"""The certificate of a variant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CertificateName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$"), AfterValid
 
 
 class CertificateSpec(Frozen):
-    """Which certificate speaks for a variant: the file `benchmark/certificates/<name>.py`."""
+    """The certificate of a variant: the file `benchmark/certificates/<name>.py`, and its parameters."""
 
     name: CertificateName
     parameters: dict[str, int | float] = Field(default={})

@@ -9,7 +9,8 @@ from benchmark.specs.base import Frozen
 
 class SmoothingSpec(Frozen):
     """How every row of a track is smoothed: noise of deviation `sigma` (pixels), `n0` samples to choose the class, at most
-    `n` to bound its probability, looked at `looks` times; a radius fails with probability at most `alpha`, each image.
+    `n` to bound its probability, which are looked at `looks` times while they are drawn. For each image, the radius is wrong
+    with probability at most `alpha`.
     """
 
     sigma: float = Field(gt=0, allow_inf_nan=False)

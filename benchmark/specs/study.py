@@ -42,7 +42,7 @@ class Cell(Frozen):
 
 
 class GridCell(Cell):
-    """A cell of the whole grid: `levels` says where it stands, by axis; the axis of the named cells is "cell"."""
+    """A cell of the whole grid: `levels` is its level on each axis; the axis of the named cells is "cell"."""
 
     levels: dict[str, str]
 
@@ -110,7 +110,7 @@ class Study(Frozen):
     """`submissions/<name>/studies/<study>.yaml`: what varies, from `variant` on `track`, and what is measured.
 
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
-    held against: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
+    compared with: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
     `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
     by cell and measure, shown and never ranked.
     """

@@ -111,11 +111,11 @@ class TrainingSpec(Frozen):
         return tuple(attack for attack in (self.attack, self.selection.attack) if attack)
 
 
-def misfit(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
-    """What of a recipe makes no sense for images of this shape (c, h, w), in words; None where all does."""
+def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
+    """What is wrong with a recipe for images of this shape (c, h, w), in words; None where nothing is."""
     channels, *sides = shape
     for attack in spec.attacks:
-        if wrong := too_far(attack, shape):
+        if wrong := radius_problem(attack, shape):
             return wrong
     size, augmentation = "x".join(map(str, shape)), spec.augmentation
     if augmentation.jitter and channels != 3:
@@ -127,8 +127,8 @@ def misfit(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
     return None
 
 
-def too_far(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
-    """Whether an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape, in words."""
+def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | None:
+    """Says so, in words, where an l2 radius exceeds the diameter sqrt(c h w) of all images of this shape; else None."""
     diameter = math.sqrt(math.prod(shape))
     if threat.norm == "L2" and threat.eps > diameter:
         size = "x".join(map(str, shape))

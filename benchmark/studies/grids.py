@@ -19,7 +19,7 @@ from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
-from benchmark.specs.training import TrainingSpec, misfit, too_far
+from benchmark.specs.training import TrainingSpec, radius_problem, recipe_problem
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track,
     submissions.check_settings(settings, place)
     if settings.training is None:
         raise BenchmarkError(f"{place}: has weights that were trained elsewhere; a study trains its networks")
-    if wrong := misfit(settings.training, track.data.shape):
+    if wrong := recipe_problem(settings.training, track.data.shape):
         raise BenchmarkError(f"{place}: {wrong}")
     return settings
 
@@ -239,7 +239,7 @@ def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
         raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
     if measure.attack:
         submissions.check_part("attacks", measure.attack.attack, place)
-        if wrong := too_far(measure.attack, grid.track.data.shape):
+        if wrong := radius_problem(measure.attack, grid.track.data.shape):
             raise BenchmarkError(f"{place}: {wrong}")
     elif measure.measure == "certified":
         for name, settings in grid.cells.items():

@@ -61,7 +61,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in learned:
             parameter.requires_grad_(True)
-        model.train(modes[0][1])  # as whole modules expect to be told, then those that stood otherwise
+        model.train(modes[0][1])  # by `train`, which modules may override, then the modules that were in another mode
         for module, mode in modes:
             if module.training != mode:
                 module.training = mode

@@ -1,7 +1,7 @@
 """TRADES (Zhang et al. 2019, equation 5): cross-entropy on clean images plus beta times how far predictions can be moved.
 
-loss = CE(f(x), y) + beta KL(softmax f(x) || softmax f(x')), x' found by climbing that KL with the steps of the training
-attack. As in the authors' code both sides of the KL are differentiated, and the attack's clean side is held fixed. At the
+loss = CE(f(x), y) + beta KL(softmax f(x) || softmax f(x')), x' found by maximising that KL with the training attack.
+ As in the authors' code both sides of the KL are differentiated, and the attack's clean side is held fixed. At the
 clean image the KL is 0 and its gradient nothing but rounding: the attack has to start at random.
 """
 

@@ -19,6 +19,7 @@ from benchmark.certificates.unsound_paper_formula import (
     certvit_radius,
     specformer_constant,
 )
+from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import NormalisedHead, SLLBlock
@@ -28,7 +29,6 @@ from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify
 from benchmark.results.certificate import Certificate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
-from benchmark.stages.certify import certificate_module, certified_radii
 
 
 def transformer(seed: int, width: int = 8, attention: type[L2Attention] = L2Attention) -> nn.Sequential:

@@ -17,7 +17,7 @@ from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify
-from benchmark.layers.derived import hold
+from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
@@ -264,16 +264,16 @@ def test_a_rival_with_the_label_s_own_row_is_a_tie() -> None:
 def test_held_weights_follow_their_parameters() -> None:
     model = network(0)
     with pytest.raises(ValueError, match="learns"):
-        hold(network(0).requires_grad_(True))
+        cache_weights(network(0).requires_grad_(True))
     fresh, images = [layer.weight for layer in (model[2], model[-1])], torch.rand(3, 1, 4, 4)
-    hold(model)
+    cache_weights(model)
     assert model[2].weight is model[2].weight
     assert torch.equal(model[2].weight, fresh[0])
     assert torch.equal(model[-1].weight, fresh[1])
     assert torch.equal(copy.deepcopy(model).double()[6].scale, network(0).double()[6].scale)
     model.load_state_dict(network(1).state_dict())
     assert torch.equal(model(images), network(1)(images))
-    hold(model)
+    cache_weights(model)
     model[2].raw.data[0, 0] += 1  # behind torch's back
     edited = network(1)
     edited[2].raw.data[0, 0] += 1

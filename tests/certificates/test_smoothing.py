@@ -245,14 +245,14 @@ def test_a_model_that_breaks_outside_the_box_is_told_so() -> None:
 
 
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
-    from benchmark.loading.rows import entry
+    from benchmark.loading.rows import load_row
     from benchmark.specs.smoothing import SmoothingSpec
     from benchmark.stages import smooth as stage
     from benchmark.stages.base import Clock
 
     monkeypatch.setattr(stage, "CHUNK", 5)
     model, images, _ = linear_trials(12)
-    row, rules = entry("digits", "Wong2020Fast", "linf"), SmoothingSpec(**RULES)
+    row, rules = load_row("digits", "Wong2020Fast-linf"), SmoothingSpec(**RULES)
     whole = stage.smoothed_columns(model, images, row, rules, tmp_path / "whole", Clock(tmp_path))
 
     class Killed(TwoSides):

@@ -13,10 +13,10 @@ from tiny_models import grey_images
 from torch import nn
 
 from benchmark.attacks import fgsm
+from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
-from benchmark.stages.train import check_recipe
 
 PARAMETERS: dict[str, dict[str, Any]] = {  # those without a default
     "margin": {"margin": 0.1, "temperature": 4.0},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import entry, entry_of_row
+from benchmark.loading.rows import load_row
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -17,8 +17,8 @@ from benchmark.runtime.errors import BenchmarkError
     [
         (lambda: tracks.load("digit"), "unknown track 'digit'; did you mean 'digits'?"),
         (lambda: submissions.load("Wong2020Fat"), "unknown submission 'Wong2020Fat'; did you mean 'Wong2020Fast'?"),
-        (lambda: entry("digits", "Wong2020Fast", "lin"), "has no variant 'lin'; did you mean 'linf'?"),
-        (lambda: entry_of_row("digits", "Wong2020Fast"), "use <submission>-<variant>; did you mean"),
+        (lambda: load_row("digits", "Wong2020Fast-lin"), "has no variant 'lin'; did you mean 'linf'?"),
+        (lambda: load_row("digits", "Wong2020Fast"), "use <submission>-<variant>; did you mean"),
     ],
 )
 def test_unknown_names_suggest_the_near_miss(call, message) -> None:
@@ -30,7 +30,7 @@ def test_unknown_names_suggest_the_near_miss(call, message) -> None:
 
 def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
     for name in ("Wong2020Fast-linf", "Havens2024LoFAST-mean_pool"):
-        row = entry_of_row("digits", name)
+        row = load_row("digits", name)
         assert row.stages()[-3:] == ["smooth", "pictures", "collect"]
         without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
         assert "smooth" not in without.stages()

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
 from pydantic import ValidationError
+from stages import run_stage
 from torch import nn
 
 from benchmark.loading import tracks
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.reliability import indicators, probes
 from benchmark.reliability.allowance import allowance
 from benchmark.results.reliability import FailureIndicator, Reliability
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.stages.reliability import reliability_row
 
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
@@ -250,12 +250,12 @@ def test_the_allowance_is_one_image_or_one_in_a_hundred(n: int) -> None:
 def test_the_stage_names_what_is_missing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("benchmark.loading.rows.WORK", tmp_path)
     with pytest.raises(BenchmarkError, match=r"attack-standard/verdicts\.parquet is missing; run `rvb repro`"):
-        reliability_row("digits", "Wong2020Fast", "linf")
+        run_stage("reliability", "digits", "Wong2020Fast-linf")
     track = tracks.load("digits").model_copy(update={"suites": {}})
     monkeypatch.setattr(tracks, "load", lambda _name: track)
-    assert "reliability" not in entry("digits", "Wong2020Fast", "linf").stages()
+    assert "reliability" not in load_row("digits", "Wong2020Fast-linf").stages()
     with pytest.raises(BenchmarkError, match="track digits declares no attack in a ball larger than a point"):
-        reliability_row("digits", "Wong2020Fast", "linf")
+        run_stage("reliability", "digits", "Wong2020Fast-linf")
 
 
 def test_doubts_are_the_unsound_signals_and_records_are_frozen() -> None:

@@ -9,6 +9,7 @@ import pytest
 import tiny_linear_row
 from hypothesis import given
 from hypothesis import strategies as st
+from stages import run_stage
 from tiny_record import record
 from typer.testing import CliRunner
 
@@ -20,7 +21,6 @@ from benchmark.results.robustbench import exported, percent, radius, read_board,
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
-from benchmark.stages.collect import collect_row
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -215,7 +215,7 @@ def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path
     assert "leaderboard/claimed/tiny" in board["deps"]
     (read,) = build.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
     assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]
-    collect_row(*tiny_linear_row.NAMES)
+    run_stage("collect", *tiny_linear_row.NAMES)
     result = CliRunner().invoke(app, ["export-robustbench", "Tiny2026Linear-small", "--track", "tiny"])
     assert "not judged by AutoAttack at L2 0.5, but at nothing" in str(result.exception)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from stage_imports import local_code, really_imported
 
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
@@ -27,7 +27,7 @@ def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
 
 
 def test_changing_one_attack_concerns_its_own_stages_only() -> None:
-    row = entry("digits", "Dosovitskiy2021ViT", "standard")
+    row = load_row("digits", "Dosovitskiy2021ViT-standard")
     cw = Path("benchmark/attacks/cw.py")
     assert [stage for stage in row.stages() if cw in row.code(stage)] == ["attack-papers"]
 

@@ -6,11 +6,11 @@ import pytest
 from pydantic import ValidationError
 from tiny_training import spec
 
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import AttackSpec
-from benchmark.specs.training import Augmentation, TrainingSpec, misfit
+from benchmark.specs.training import Augmentation, TrainingSpec, recipe_problem
 
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
 
@@ -62,17 +62,17 @@ def test_bad_recipes_are_refused_in_one_line(changes, message) -> None:
     ],
 )
 def test_recipes_that_do_not_fit_the_images_are_refused(changes, shape, message) -> None:
-    found = misfit(spec(**changes), shape)
+    found = recipe_problem(spec(**changes), shape)
     assert (found is None) if message is None else (message in found)
 
 
 def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
-    row = entry("digits", "Wong2020Fast", "linf")
+    row = load_row("digits", "Wong2020Fast-linf")
     wrong = row.settings.training.model_copy(update={"augmentation": Augmentation(jitter=0.1)})
     settings = row.settings.model_copy(update={"training": wrong})
     monkeypatch.setattr("benchmark.loading.submissions.settings", lambda *_: settings)
     with pytest.raises(BenchmarkError, match=r"submission\.yaml: variant linf on digits: augmentation\.jitter is for"):
-        entry("digits", "Wong2020Fast", "linf")
+        load_row("digits", "Wong2020Fast-linf")
 
 
 def test_defaults_are_what_they_were() -> None:

@@ -11,17 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
+from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
 from tiny_project import Project
 
 from benchmark.loading import methods
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.stages.attack import attack_row
-from benchmark.stages.collect import collect_row
 
 
 def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
@@ -218,13 +217,13 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
     folder = linear_row.root / "submissions/Tiny2026Linear"
     (folder / "pgd.py").write_text(HEAD + "    return images\n")
     linear_row.bring("Tiny2026Linear", "pgd", HEAD + "    return images\n", "attack: pgd, norm: L2, eps: 0.6")
-    chosen = entry(*NAMES)
+    chosen = load_row(*NAMES)
     assert Path("submissions/Tiny2026Linear/pgd.py") in chosen.code("attack-adaptive")
     assert Path("submissions/Tiny2026Linear/pgd.py") not in chosen.code("attack-papers")
     assert Path("benchmark/attacks/pgd.py") in chosen.code("attack-papers")
-    attack_row(*NAMES, "papers")
-    attack_row(*NAMES, "adaptive")
-    collect_row(*NAMES)
+    run_stage("attack-papers", *NAMES)
+    run_stage("attack-adaptive", *NAMES)
+    run_stage("collect", *NAMES)
     papers, own = record().attacks
     assert papers.accuracy.count < own.accuracy.count == record().clean.count
 
@@ -243,7 +242,7 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
 def test_bad_declarations_get_one_clear_line(linear_row, attack, specs, message) -> None:
     linear_row.bring("Tiny2026Linear", attack, HEAD + "    return images\n", *specs)
     with pytest.raises(BenchmarkError) as raised:
-        entry(*NAMES)
+        load_row(*NAMES)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -275,4 +274,4 @@ def test_bringing_an_attack_touches_no_stage_before_it(linear_row) -> None:
 
 def test_what_the_attack_imports_is_code_of_its_stage(linear_row) -> None:
     linear_row.bring("Tiny2026Linear", "brought", "from benchmark.attacks import cw\n" + EXACT, BROUGHT)
-    assert Path("benchmark/attacks/cw.py") in entry(*NAMES).code("attack-adaptive")
+    assert Path("benchmark/attacks/cw.py") in stage_code("attack-adaptive", *NAMES)

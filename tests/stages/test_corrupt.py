@@ -23,7 +23,7 @@ from torch import nn
 from benchmark.data.corruptions import corrupt
 from benchmark.evaluation import evidence
 from benchmark.loading import tracks
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
@@ -133,7 +133,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     images = torch.from_numpy(textures(24))
     labels = (images.flatten(1).mean(1) > 0.5).long()
     rules = CorruptionSpec(names=("gaussian_noise", "snow"), severities=(1, 3))
-    row = entry("digits", "Wong2020Fast", "linf")
+    row = load_row("digits", "Wong2020Fast-linf")
 
     def run(model: Brightness, name: str) -> dict[str, torch.Tensor]:
         return stage.corrupted_columns(model, images, labels, row, rules, tmp_path / name, Clock(tmp_path))

@@ -10,6 +10,7 @@ import pytest
 import tiny_linear_row
 import torch
 from pydantic import ValidationError
+from stages import run_stage
 from tiny_linear_row import LOADS, NAMES, ROW
 
 from benchmark.loading import tracks
@@ -17,10 +18,6 @@ from benchmark.pipeline import generate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import WeightsSpec
-from benchmark.stages.attack import attack_row
-from benchmark.stages.collect import collect_row
-from benchmark.stages.pretrained import pretrained_row
-from benchmark.stages.train import train_row
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -44,14 +41,14 @@ def checkpoint(linear_row) -> str:
 
 
 def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(linear_row, checkpoint) -> None:
-    collect_row(*NAMES)
+    run_stage("collect", *NAMES)
     trained = tiny_linear_row.record()
     weights = (ROW / "train/model.safetensors").read_bytes()
     give(linear_row, f"{{path: given.pt, sha256: {checkpoint}}}")
-    pretrained_row(*NAMES)
+    run_stage("pretrained", *NAMES)
     assert (ROW / "train/model.safetensors").read_bytes() == weights
-    attack_row(*NAMES, "papers")
-    collect_row(*NAMES)
+    run_stage("attack-papers", *NAMES)
+    run_stage("collect", *NAMES)
     given = tiny_linear_row.record()
     assert (given.trust, trained.trust) == ("re-evaluated", "rebuilt")
     assert given.training is None
@@ -60,7 +57,7 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
     assert given.sha256["weights as given"] == checkpoint
     assert (given.clean, given.robust) == (trained.clean, trained.robust)
     with pytest.raises(BenchmarkError, match="trained elsewhere"):
-        train_row(*NAMES)
+        run_stage("train", *NAMES)
 
 
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
@@ -75,17 +72,17 @@ def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, check
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
     give(linear_row, "{path: nowhere.pt}")
     with pytest.raises(BenchmarkError, match=r"its weights nowhere\.pt are missing"):
-        pretrained_row(*NAMES)
+        run_stage("pretrained", *NAMES)
     give(linear_row, f"{{path: given.pt, sha256: {'a' * 64}}}")
     with pytest.raises(BenchmarkError, match=f"have sha256 {checkpoint}, submission.yaml pins aaaa"):
-        pretrained_row(*NAMES)
+        run_stage("pretrained", *NAMES)
     give(linear_row, "{path: given.pt}", loads="")
     with pytest.raises(BenchmarkError, match="must define pretrained"):
-        pretrained_row(*NAMES)
+        run_stage("pretrained", *NAMES)
     Path("given.pt").write_bytes(b"junk")
     give(linear_row, "{path: given.pt}")
     with pytest.raises(BenchmarkError, match=r"method\.py, line \d+: pretrained failed: "):
-        pretrained_row(*NAMES)
+        run_stage("pretrained", *NAMES)
 
 
 def test_training_or_weights_never_both_or_neither() -> None:

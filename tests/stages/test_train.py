@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 import tiny_linear_row
 import yaml
+from stages import run_stage, stage_code
 from tiny_linear_row import NAMES, ROW
 from tiny_project import ROOT
 
-from benchmark.loading.rows import entry
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.training import TrainingSpec, misfit
-from benchmark.stages.data import prepare_data
-from benchmark.stages.train import train_row
+from benchmark.specs.training import TrainingSpec, recipe_problem
 
 PLAIN = "{objective: standard, epochs: 2, batch_size: 64, learning_rate: 0.01}"
 RECIPE = """\
@@ -34,7 +32,7 @@ def recipe(tmp_path, monkeypatch):
     """Writes a recipe into the submission of a project with data, not yet trained."""
     project = tiny_linear_row.new(tmp_path / "project")
     monkeypatch.chdir(project.root)
-    prepare_data("tiny")
+    run_stage("data", "tiny")
     path = Path("submissions/Tiny2026Linear/submission.yaml")
     assert PLAIN in path.read_text()
     return lambda text: path.write_text(tiny_linear_row.SUBMISSION.replace(PLAIN, text))
@@ -42,7 +40,7 @@ def recipe(tmp_path, monkeypatch):
 
 def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> None:
     recipe(RECIPE)
-    train_row(*NAMES)
+    run_stage("train", *NAMES)
     first = {path.name: path.read_bytes() for path in (ROW / "train").iterdir()}
     printed = capsys.readouterr().out
     result = TrainingResult.model_validate(files.read_json(ROW / "train/training.json"))
@@ -54,7 +52,7 @@ def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> No
     history = json.loads(first["history.json"])
     assert {name: len(values) for name, values in history.items()} == {"loss": 3, "score": 3, "trained": 3, "pgd": 3}
     assert history["score"][result.selected_epoch - 1] == result.validation_score == max(history["score"])
-    train_row(*NAMES)
+    run_stage("train", *NAMES)
     assert {path.name: path.read_bytes() for path in (ROW / "train").iterdir()} == first
 
 
@@ -64,7 +62,7 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
             "attack: pgd, norm: Linf, eps: 0.1, parameters: {steps: 4, step_size: 0.05}", "attack: cw, norm: L2, eps: 1"
         )
     )
-    code = {path.as_posix() for path in entry(*NAMES).code("train")}
+    code = {path.as_posix() for path in stage_code("train", *NAMES)}
     for name in (
         "training/trades",
         "training/augment",
@@ -78,10 +76,10 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
 
 def test_the_probe_for_overfitting_is_a_dependency_too(recipe) -> None:
     recipe(PLAIN.replace("objective: standard", "objective: adversarial, attack: {attack: cw, norm: L2, eps: 1}"))
-    code = {path.as_posix() for path in entry(*NAMES).code("train")}
+    code = {path.as_posix() for path in stage_code("train", *NAMES)}
     assert {"benchmark/attacks/cw.py", "benchmark/attacks/pgd.py"} <= code
     recipe(PLAIN)
-    assert not any(path.parent.name == "attacks" for path in entry(*NAMES).code("train"))
+    assert not any(path.parent.name == "attacks" for path in stage_code("train", *NAMES))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,7 @@ def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert old in RECIPE
     recipe(RECIPE.replace(old, new, 1).replace("clip_norm: 1", "clip_norm: 0").replace("sam: 0.05", "sam: 0"))
     with pytest.raises(BenchmarkError, match=message) as raised:
-        train_row(*NAMES)
+        run_stage("train", *NAMES)
     assert "\n" not in str(raised.value)
     assert not (ROW / "train").exists()
 
@@ -109,7 +107,7 @@ def test_the_recipe_in_the_readme_is_one() -> None:
     text = (ROOT / "README.md").read_text().partition("## Train adversarially")[2]
     given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]
     spec = TrainingSpec.model_validate(given)
-    assert misfit(spec, (1, 8, 8)) is None
+    assert recipe_problem(spec, (1, 8, 8)) is None
     assert spec.objective == "trades"
     not_shown = TrainingSpec.model_fields.keys() - given.keys()
     assert not not_shown, "the README shows every option"

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 import tiny_study
+from stages import run_stage
 from tiny_project import Project
 
 from benchmark.loading import submissions, tracks
@@ -20,7 +21,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec, Study
 from benchmark.stages import study as stage
-from benchmark.stages.data import prepare_data
 from benchmark.studies import grids
 from benchmark.studies.measures import own
 from benchmark.studies.published import collect_study
@@ -137,7 +137,7 @@ def test_without_axes_or_cells_there_is_one_cell() -> None:
 
 
 def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(project, monkeypatch, capsys) -> None:
-    prepare_data("tiny")
+    run_stage("data", "tiny")
     trained = []
     fit = stage.fit
 
@@ -149,14 +149,14 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
 
     monkeypatch.setattr(stage, "fit", counting)
     with pytest.raises(KeyboardInterrupt):
-        stage.run_study(*tiny_study.NAMES)
+        run_stage("study", *tiny_study.NAMES)
     assert trained == [(True, 0.01, 0), (True, 0.01, 1), (False, 0.01, 0)]
     again = []
     monkeypatch.setattr(stage, "fit", lambda row, run, *rest: (again.append(run.seed), fit(row, run, *rest))[1])
-    stage.run_study(*tiny_study.NAMES)
+    run_stage("study", *tiny_study.NAMES)
     assert len(again) == 5, "what was finished was trained again"
     resumed = tiny_study.results(project)
-    stage.run_study(*tiny_study.NAMES)
+    run_stage("study", *tiny_study.NAMES)
     assert len(again) == 5 + 8
     assert tiny_study.results(project) == resumed
     assert "8 of 8: slower, bias off, seed 1" in capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
 
 
 def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, monkeypatch) -> None:
-    prepare_data("tiny")
+    run_stage("data", "tiny")
     monkeypatch.setattr(stage, "fit", lambda *_: pytest.fail("trained"))
     for change, message in (
         (("model.bias: [true, false]", "model.bias: [true, [1]]"), r"model\.bias"),
@@ -200,7 +200,7 @@ def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_traine
     ):
         tiny_study.add(project, change)
         with pytest.raises(BenchmarkError, match=message):
-            stage.run_study(*tiny_study.NAMES)
+            run_stage("study", *tiny_study.NAMES)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +225,12 @@ OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, par
 
 @pytest.mark.parametrize("package", ["no_such_package", "json"])
 def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(project, capsys, package) -> None:
-    prepare_data("tiny")
+    run_stage("data", "tiny")
     small = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n")
     file = tiny_study.add(project, small)
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
     file.write_text(text)
-    stage.run_study(*tiny_study.NAMES)
+    run_stage("study", *tiny_study.NAMES)
     published = collect_study(grids.load("Tiny2026Linear", "grid"))
     result, label = published.result, "dear (first 3 images)"
     there = f"{label}: largest" in result.runs[0].values

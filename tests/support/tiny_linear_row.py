@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stages import run_stage
 from tiny_project import ROOT, Project
 
 from benchmark.results.record import Record
-from benchmark.stages.attack import attack_row
-from benchmark.stages.collect import collect_row
-from benchmark.stages.data import prepare_data
-from benchmark.stages.reliability import reliability_row
-from benchmark.stages.train import train_row
 
 TRACK = """\
 version: 1
@@ -68,7 +64,7 @@ EXACT = (
     "    step = threat.eps * away / away.norm(dim=-1, keepdim=True)\n"
     "    return (images - step.view_as(images)).clamp(0, 1)\n"
 )
-NAMES = ("tiny", "Tiny2026Linear", "small")
+NAMES = ("tiny", "Tiny2026Linear-small")
 ROW = Path("work/tiny/Tiny2026Linear-small")
 BROUGHT = "attack: brought, norm: L2, eps: 0.5"
 
@@ -86,18 +82,18 @@ def new(root: Path) -> Project:
 
 def run() -> None:
     """Trains, attacks and probes the row of the project in the working directory."""
-    prepare_data("tiny")
-    train_row(*NAMES)
-    attack_row(*NAMES, "papers")
-    reliability_row(*NAMES)
+    run_stage("data", "tiny")
+    run_stage("train", *NAMES)
+    run_stage("attack-papers", *NAMES)
+    run_stage("reliability", *NAMES)
 
 
 def robust(project: Project, code: str | None = None, *specs: str) -> int:
     """Robust images of the row's Record after these attacks were brought."""
     if code is not None:
         project.bring("Tiny2026Linear", "brought", code, *(specs or (BROUGHT,)))
-        attack_row(*NAMES, "adaptive")
-    collect_row(*NAMES)
+        run_stage("attack-adaptive", *NAMES)
+    run_stage("collect", *NAMES)
     return record().robust[0].accuracy.count
 
 

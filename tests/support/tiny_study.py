@@ -33,7 +33,7 @@ def confidence(model, images, labels, *, seed, shrink):
     return {"largest": logits[0], "curve": logits, "x": [shrink**-k for k in range(3)]}
 """
 RESULT = Path("work/tiny/studies/Tiny2026Linear-grid")
-NAMES = ("tiny", "Tiny2026Linear", "grid")
+NAMES = ("tiny", "Tiny2026Linear-grid")
 
 
 def add(project: Project, change: tuple[str, str] = ("", "")) -> Path:

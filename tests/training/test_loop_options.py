@@ -11,10 +11,10 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
+from benchmark.loading.fitting import overfitting_monitor, training_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import Augmentation
-from benchmark.stages.train import _attack, _watch
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
@@ -166,10 +166,10 @@ EVERYTHING = {
 
 def everything(checkpoint: Path, **options):
     rules = spec(**EVERYTHING)
-    objective = trades.objective(_attack(FGSM), beta=2, label_smoothing=0.1)
+    objective = trades.objective(training_attack(FGSM), beta=2, label_smoothing=0.1)
     return run(
         model(3), objective, rules, checkpoint, channels=3, augment=Augment(rules.augmentation, (3, 6, 6), 4),
-        metric=selection_metric(rules.selection, objective, _attack(PGD)), monitor=_watch(FGSM, _attack(FGSM)), **options,
+        metric=selection_metric(rules.selection, objective, training_attack(PGD)), monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
     )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ from tiny_training import blobs
 from torch import nn
 
 from benchmark.attacks import fgsm, pgd
+from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
-from benchmark.stages.train import _attack, _objective
 from benchmark.training import adversarial, margin, standard, trades
 from benchmark.training.objective import frozen, perturb
 
@@ -67,7 +67,9 @@ def test_trades_attack_climbs_the_divergence_and_not_the_cross_entropy() -> None
     network, images = Linear().eval(), grey_images()
     clean = network(images).detach()
     labels = clean.argmin(1)  # wrong labels, which the inner problem must not look at
-    attack = _attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02}))
+    attack = training_attack(
+        AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02})
+    )
     torch.manual_seed(0)
     found = trades.objective(attack, beta=1).moved(network, images, labels, 1.0)
     torch.manual_seed(0)
@@ -82,8 +84,8 @@ def test_trades_refuses_what_it_cannot_use() -> None:
     rules = {"objective": "trades", "parameters": {"beta": 6}, "epochs": 1, "batch_size": 1, "learning_rate": 1.0}
     still = AttackSpec(attack="fgsm", norm="Linf", eps=0.1)
     with pytest.raises(BenchmarkError, match="needs `random_start: true`"):
-        _objective(TrainingSpec(**rules, attack=still), _attack(still))
-    assert isinstance(_objective(TrainingSpec(**rules, attack=FGSM), _attack(FGSM)), trades.Trades)
+        training_objective(TrainingSpec(**rules, attack=still), training_attack(still))
+    assert isinstance(training_objective(TrainingSpec(**rules, attack=FGSM), training_attack(FGSM)), trades.Trades)
     for beta in (0, -1, float("nan")):
         with pytest.raises(BenchmarkError, match="should be above 0"):
             trades.objective(shifting, beta=beta)
@@ -105,7 +107,7 @@ def test_attacks_climb_a_loss_that_they_are_handed(attack) -> None:
 def test_mixed_labels_are_attacked_by_their_shares() -> None:
     network, images = Linear(), grey_images()
     shares = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).repeat(16, 1)
-    found = perturb(_attack(AttackSpec(attack="fgsm", norm="Linf", eps=0.1)), network, images, shares, 1.0)
+    found = perturb(training_attack(AttackSpec(attack="fgsm", norm="Linf", eps=0.1)), network, images, shares, 1.0)
     gradient = (network(images).softmax(1) - shares) @ network.weight
     assert torch.allclose(found, images + 0.1 * gradient.detach().sign().view_as(images), atol=1e-6)
 
@@ -116,13 +118,13 @@ def test_two_step_fgsm_and_the_ramp_scale_the_step_with_the_radius() -> None:
     long = AttackSpec(attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 2, "step_size": 0.15})
     for eps_factor in (1.0, 0.5):
         torch.manual_seed(0)
-        a = _attack(two)(network, images, labels, eps_factor)
+        a = training_attack(two)(network, images, labels, eps_factor)
         torch.manual_seed(0)
-        assert torch.equal(a, _attack(long)(network, images, labels, eps_factor))
+        assert torch.equal(a, training_attack(long)(network, images, labels, eps_factor))
     short = AttackSpec(
         attack="pgd", norm="Linf", eps=0.2, parameters={"steps": 1, "step_size": 0.1, "random_start": False}
     )
-    moved = (_attack(short)(network, images, labels, 0.5) - images).abs()
+    moved = (training_attack(short)(network, images, labels, 0.5) - images).abs()
     assert moved.amax().item() == pytest.approx(0.05, abs=1e-6)
 
 
@@ -145,7 +147,9 @@ def network() -> nn.Sequential:
     ).train()
 
 
-@pytest.mark.parametrize("objective", [adversarial.objective(_attack(FGSM)), trades.objective(_attack(FGSM), beta=6)])
+@pytest.mark.parametrize(
+    "objective", [adversarial.objective(training_attack(FGSM)), trades.objective(training_attack(FGSM), beta=6)]
+)
 def test_attacks_in_training_leave_the_model_as_it_was(objective) -> None:
     model = network()
     model[1].eval()  # a part that its owner keeps in evaluation mode
@@ -168,7 +172,7 @@ def test_attacks_in_training_leave_the_model_as_it_was(objective) -> None:
 
 def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
     model = network()
-    adversarial.objective(_attack(FGSM)).loss(model, *blobs(0, 16), 1.0)
+    adversarial.objective(training_attack(FGSM)).loss(model, *blobs(0, 16), 1.0)
     assert model[3].seen == [False, True]
     images = blobs(0, 16)[0]
     assert not torch.equal(model(images), model(images))
@@ -187,13 +191,15 @@ def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
 def test_parameters_of_an_objective_are_checked(changes, message) -> None:
     rules = {"objective": "adversarial", "epochs": 1, "batch_size": 1, "learning_rate": 1.0, "attack": FGSM, **changes}
     with pytest.raises(BenchmarkError) as raised:
-        _objective(TrainingSpec(**rules), _attack(FGSM))
+        training_objective(TrainingSpec(**rules), training_attack(FGSM))
     assert message in str(raised.value)
 
 
 def test_parameters_of_a_training_attack_are_checked() -> None:
     with pytest.raises(BenchmarkError, match="step_size"):
-        _attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 2, "stepsize": 0.1}))
-    own = _attack(AttackSpec(attack="cw", norm="L2", eps=0.1, parameters={"steps": 1, "step_size": 0.1, "c": 1}))
+        training_attack(AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 2, "stepsize": 0.1}))
+    own = training_attack(
+        AttackSpec(attack="cw", norm="L2", eps=0.1, parameters={"steps": 1, "step_size": 0.1, "c": 1})
+    )
     with pytest.raises(BenchmarkError, match="need fgsm or pgd"):
         own(Linear(), grey_images(), torch.zeros(16, dtype=torch.int64), 1.0, lambda logits: logits.sum())

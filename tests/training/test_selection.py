@@ -12,10 +12,10 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
+from benchmark.loading.fitting import overfitting_monitor, training_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import Selection
-from benchmark.stages.train import _attack, _watch
 from benchmark.training import standard
 from benchmark.training.objective import accuracy
 from benchmark.training.overfitting import OverfittingMonitor, probe
@@ -70,7 +70,7 @@ def test_robust_selection_scores_under_its_own_attack() -> None:
     objective = standard.objective(None)
     network, (images, labels) = Linear().eval(), blobs(1, 40)
     labels = network(images).argmax(1)
-    chosen = selection_metric(Selection(by="robust", attack=PGD), objective, _attack(PGD))
+    chosen = selection_metric(Selection(by="robust", attack=PGD), objective, training_attack(PGD))
     assert chosen.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 3)"
     inside = (network.radius(images, labels, "Linf") > 0.1).float().mean().item()
     assert chosen.score(network, images, labels) == pytest.approx(inside, abs=0.1)
@@ -92,7 +92,7 @@ class Dip(nn.Module):
 
 def test_catastrophic_overfitting_is_found() -> None:
     one_step = AttackSpec(attack="fgsm", norm="Linf", eps=0.2)
-    monitor = _watch(one_step, _attack(one_step))
+    monitor = overfitting_monitor(one_step, training_attack(one_step))
     images, labels = torch.full((40, 1, 1, 1), 0.5), torch.zeros(40, dtype=torch.int64)
     torch.manual_seed(0)
     seen = monitor(Dip(0.2).eval(), images, labels)
@@ -108,7 +108,7 @@ def test_catastrophic_overfitting_is_found() -> None:
 
 
 def test_overfitting_counts_after_the_warmup_and_is_said() -> None:
-    monitor = OverfittingMonitor(_attack(FGSM), _attack(probe(FGSM)), probe(FGSM))
+    monitor = OverfittingMonitor(training_attack(FGSM), training_attack(probe(FGSM)), probe(FGSM))
     seen = [(0.5, 0.0), (0.8, 0.7), (0.95, 0.05), (0.8, 0.7)]
     verdict = monitor.verdict(seen, selected=3, warmup_epochs=1, validation=200)
     assert (verdict.found, verdict.epochs, verdict.trained, verdict.pgd, verdict.images) == (

@@ -1,1 +1,1 @@
-"""The fast engine: the published attacks on many images side by side. No attack by itself; `autoattack` and `apgd` run it."""
+"""The fast engine: the published attacks on many images in parallel; the attacks `autoattack` and `apgd` run it."""

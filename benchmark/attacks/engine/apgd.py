@@ -2,9 +2,9 @@
 
 The steps, the momentum, the schedule of checkpoints and the losses are those of the authors' file, operation by
 operation: from the same start a run visits the same points (a test compares the two). A run ends when its image is
-broken; the authors' goes on for the sake of its batch, to the same verdict. In the Linf ball a run often comes to stand
-still: at its best point, in a corner that no step of any size leaves. The authors' asks for the same gradient until its
-budget is spent; here the rest of the budget goes to another random start.
+broken; the authors' continues with its batch, to the same verdict. In the Linf ball a run often stops moving, at its best
+point, in a corner that no step of any size leaves. The authors' code computes the same gradient until its budget is spent;
+here the rest of the budget goes to another random start.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ CE, TARGETED = 0, 1  # what the streams are for
 
 
 def untargeted(search: Search, restarts: int = 1) -> None:
-    """APGD-CE: runs from random points, up the cross-entropy; `restarts` an image, all images' first ones first."""
+    """APGD-CE: maximises the cross-entropy from `restarts` random points an image, the first starts of all images first."""
+
     # no target: the number tells the restarts apart, from -1 on
     runs = [(image, restart) for restart in range(-1, restarts - 1) for image in range(len(search.images))]
     _run(search, runs, lambda z, state: cross_entropy(z, state["label"], reduction="none"), CE)
 
 
 def targeted(search: Search, rivals: torch.Tensor, restarts: int = 0, near: float = 0.0) -> None:
-    """APGD-T: one run for each of an image's rivals (n, targets), up the targeted difference-of-logits ratio.
+    """APGD-T: one run for each of an image's rivals (n, targets), maximising the targeted difference-of-logits ratio.
 
-    An image's next rival waits until a slot is free; all images' first rivals come first. A run that came within `near`
-    of 0, where the rival overtakes the label, starts `restarts` times more, at other random points.
+    The first rivals of all images come first. A run whose loss came within `near` of 0, where the rival overtakes the label,
+    starts `restarts` times more, from other random points.
     """
     targets = rivals.shape[1]
     closest = torch.full(rivals.shape, -torch.inf, device=rivals.device)  # the best loss by run
@@ -65,7 +66,7 @@ def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -
         logits, loss, slope = search.gradient(state["point"], lambda z: objective(z, state))
         search.flat += int(((state["done"] == 0) & (slope.flatten(1) == 0).all(1)).sum())
         wrong = search.record(state, logits.argmax(1) != state["label"])
-        _judge(state, loss, slope, windows.to(loss.device))
+        _update(state, loss, slope, windows.to(loss.device))
         before, point = state["before"], state["point"]
         _step(state, search.norm, search.eps)
         state["done"] += 1
@@ -130,8 +131,10 @@ def checkpoints(steps: int) -> torch.Tensor:
     return marks
 
 
-def _judge(state: State, loss: torch.Tensor, slope: torch.Tensor, windows: torch.Tensor) -> None:
-    """Takes in the loss and slope at the current points; at a checkpoint halves the step and goes back to the best."""
+def _update(state: State, loss: torch.Tensor, slope: torch.Tensor, windows: torch.Tensor) -> None:
+    """Updates the states by the loss and gradient at the current points; at a checkpoint that finds too little progress,
+    halves the step and returns to the best point.
+    """
     first = state["done"] == 0
     better = first | (loss > state["best_loss"])
     state["best"] = torch.where(column(better), state["point"], state["best"])
@@ -156,13 +159,13 @@ def _judge(state: State, loss: torch.Tensor, slope: torch.Tensor, windows: torch
 def _step(state: State, norm: str, eps: float) -> None:
     point, clean = state["point"], state["clean"]
     drift, step = point - state["before"], column(state["step"])
-    share = column(torch.where(state["done"] > 0, MOMENTUM, 1.0))
+    momentum = column(torch.where(state["done"] > 0, MOMENTUM, 1.0))
     if norm == "Linf":
         moved = into_box(point + step * torch.sign(state["slope"]), clean, eps)
-        moved = into_box(point + (moved - point) * share + drift * (1 - share), clean, eps)
+        moved = into_box(point + (moved - point) * momentum + drift * (1 - momentum), clean, eps)
     else:
         moved = into_l2(point + step * normalise(state["slope"], "L2"), clean, eps)
-        moved = into_l2(point + (moved - point) * share + drift * (1 - share), clean, eps)
+        moved = into_l2(point + (moved - point) * momentum + drift * (1 - momentum), clean, eps)
     state["before"], state["point"] = point, moved
 
 

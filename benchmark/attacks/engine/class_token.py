@@ -1,4 +1,4 @@
-"""timm's vision transformer with a last block that computes its class token alone, while a search asks the model.
+"""timm's vision transformer with a last block that computes its class token alone, used while an attack searches.
 
 Where the head reads the class token only, whatever else the last block puts out is thrown away: its MLP and the end of its
 attention need not be computed for the other tokens. And attention by one query q needs no keys and values of its own: for
@@ -26,7 +26,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 def timm_vit() -> ModuleType | None:
-    """timm's module of vision transformers if anything has loaded it: without, no model can hold one."""
+    """timm's module of vision transformers if it is loaded; if not, no model can contain one."""
     return sys.modules.get("timm.models.vision_transformer")
 
 

@@ -2,7 +2,7 @@
 
 The steps and the projections (imported) are those of the authors' files. FAB looks for the nearest adversarial image;
 AutoAttack asks only whether one lies in the ball, so a run ends when it has one. Every point whose logits are computed
-counts, also the one that FAB steps back to, which the authors' file does not look at.
+counts, also the one that FAB steps back to, which the authors' file ignores.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
     def advance(state: State) -> torch.Tensor:
         row = torch.arange(len(state["label"]), device=state["label"].device)
 
-        def lead(logits: torch.Tensor) -> torch.Tensor:
+        def rival_margin(logits: torch.Tensor) -> torch.Tensor:
             return logits[row, state["rival"]] - logits[row, state["label"]]
 
-        logits, difference, slope = search.gradient(state["point"], lead)
+        logits, difference, slope = search.gradient(state["point"], rival_margin)
         wrong = _take(search, state, logits)
         state["point"] = _step(state["point"], state["clean"], difference, slope, search.norm)
         logits = search.logits(state["point"])
@@ -50,7 +50,8 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
 
 
 def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
-    """Records the points that are misclassified and in the ball; which they are (m,)."""
+    """Records the points that are misclassified and in the ball, and returns which they are (m,)."""
+
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
     return search.record(state, (logits.argmax(1) != state["label"]) & near)
 

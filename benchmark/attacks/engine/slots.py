@@ -1,4 +1,4 @@
-"""Attack runs side by side: full batches for the model whatever each run's progress, and the model's calls.
+"""Attack runs in parallel, in full batches for the model whatever each run's progress; and the calls of the model.
 
 A run is one attack on one image, towards one target where the attack has targets. A slot whose run has ended, or whose
 image an earlier run has broken, takes the next run that is waiting. No run sees another, and of several that break an
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from benchmark.attacks.engine.quicker import Quicker
+from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.prediction import padded
 
@@ -31,8 +31,8 @@ class Search:
         images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
             their random streams are drawn by.
         slots: images in one call of the model, at most.
-        adversarial: (n, c, h, w) what was found, else the clean images.
-        by: (n,) int64, the target or number of the run that found it; `UNBROKEN` where none did.
+        adversarial: (n, c, h, w) adversarial images, and the clean ones where none was found.
+        by: (n,) int64, the target or number of the run that found the adversarial image; `UNBROKEN` where none did.
         flat: how many runs began at a point without a gradient.
     """
 
@@ -47,7 +47,7 @@ class Search:
     adversarial: torch.Tensor = field(init=False)
     by: torch.Tensor = field(init=False)
     flat: int = 0
-    _quicker: Quicker = field(default_factory=Quicker)
+    _fused_ops: FusedOps = field(default_factory=FusedOps)
 
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
@@ -59,12 +59,12 @@ class Search:
         return self.by < UNBROKEN
 
     def logits(self, points: torch.Tensor) -> torch.Tensor:
-        """The model on (m, c, h, w) points: (m, classes), without gradients, but for rounding."""
-        with self._quicker:
+        """Logits (m, classes) of points (m, c, h, w), without gradients; by `FusedOps`, so their rounding may differ."""
+        with self._fused_ops:
             return self.own_logits(points)
 
     def own_logits(self, points: torch.Tensor) -> torch.Tensor:
-        """The model on (m, c, h, w) points, untouched: (m, classes), without gradients."""
+        """Logits (m, classes) of points (m, c, h, w) by the unmodified model, without gradients."""
         with torch.no_grad():
             return torch.cat([self.model(padded(p))[: len(p)].float() for p in points.split(self.slots)])
 
@@ -79,7 +79,7 @@ class Search:
         rows = len(points)
         leaf = padded(points.detach()).requires_grad_()
         with torch.enable_grad():
-            with self._quicker:
+            with self._fused_ops:
                 logits = self.model(leaf.clone())[:rows].float()
             value = objective(logits)
             if not value.requires_grad:
@@ -94,10 +94,16 @@ class Search:
         return logits.detach(), value.detach(), slope[:rows]
 
     def record(self, state: State, wrong: torch.Tensor) -> torch.Tensor:
-        """Keeps the points (m, c, h, w) that are `wrong` (m,), where no run before theirs has broken the image; those of
-        the wrong that the model itself is wrong about (m,).
+        """Keeps the misclassified points as adversarial images where no earlier run has broken the image.
+
+        Args:
+            state: of m runs, with their `point` (m, c, h, w).
+            wrong: (m,) bool, the points that are misclassified.
+
+        Returns:
+            (m,) bool: the points of `wrong` that the unmodified model misclassifies too.
         """
-        if self._quicker.used and wrong.any():
+        if self._fused_ops.used and wrong.any():
             wrong = wrong.clone()
             wrong[wrong.clone()] = self.own_logits(state["point"][wrong]).argmax(1) != state["label"][wrong]
         for row in wrong.nonzero()[:, 0].tolist():
@@ -115,9 +121,9 @@ class Search:
         """Carries out `runs`, pairs (place of an image in the batch, target), in their order, which is that of the targets.
 
         Args:
-            start: the states (a dict of tensors, one row each, the points asked about among them) of new runs on the images
-                (m,) with targets (m,).
-            advance: moves every slot's run one step on, in place, and says which have ended (m,).
+            start: from images (m,) and targets (m,) to the states of new runs: a dict of tensors with one row a run, `point`
+                among them.
+            advance: moves the run of every slot one step on, in place, and returns which runs have ended (m,).
         """
         device, waiting, state = self.images.device, iter(runs), State()
         while True:
@@ -135,7 +141,7 @@ class Search:
 
 
 def _take(waiting: Iterator[tuple[int, int]], room: int, broken: list[bool]) -> Iterator[tuple[int, int]]:
-    """The next runs for `room` slots, those of images broken already left out."""
+    """The next runs for `room` slots, without those of images that are already broken."""
     while room > 0:
         pair = next(waiting, None)
         if pair is None:

@@ -1,10 +1,10 @@
-"""The Square attack (Andriushchenko et al. 2020) on many images at once, exactly and without asking twice.
+"""The Square attack (Andriushchenko et al. 2020) on many images at once, with the same result as one query at a time.
 
-The chain of an image is sequential: a proposal is made from the best point so far and taken when it lowers the margin.
-Most are refused, and refusals change nothing. So several proposals of one image are evaluated in one call, as if all
-would be refused; what follows the first that is taken is thrown away and proposed again from the new point. A proposal that
-changes nothing, or that was refused since the point last changed, is refused without asking the model. The chain, and
-with it the verdict, is the same as one query at a time; a test compares the two.
+The random search of an image is a chain: a proposal is made from the best point so far and accepted when it lowers the
+margin. Most are rejected, and a rejection changes nothing. So several proposals of one image are evaluated in one call, as
+if all would be rejected; those after the first that is accepted are discarded and proposed again from the new point. A
+proposal that changes nothing, or that was rejected since the point last changed, is rejected without a query. The chain, and
+with it the verdict, is the same as with one query at a time; a test compares the two.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from benchmark.runtime.errors import BenchmarkError
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
-LOOK_AHEAD = 128  # queries scanned for ones worth asking in one go, at most
-CALL = 32  # what calling the model costs, in images; decides how many proposals are tried at once
+LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
+CALL = 32  # the overhead of calling the model, in images; decides how many proposals are tried at once
 TOGETHER = 2  # calls of the model whose proposals are made at once, at most
-MEMORY = 2**15  # possible proposals above which refusals are not remembered: they hardly ever come back
+MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
 
 
 def untargeted(search: Search) -> None:
-    """Square on each image that the model gets right: `QUERIES` proposals at most."""
+    """Square on images that the model classifies correctly: `QUERIES` proposals each at most."""
     _Chains(search).run()
 
 
 class _Chains:
-    """The chains of all images, one row each (m rows, those not broken yet)."""
+    """The chains of the m images that are not broken yet, one row each."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -52,8 +52,8 @@ class _Chains:
         self.query = torch.zeros_like(self.image)
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
-        self.taken = 0.5  # share of the asked proposals that were taken lately
-        self.worth = 1.0  # share of the scanned queries that were worth asking lately
+        self.taken = 0.5  # running share of queried proposals that were accepted
+        self.worth = 1.0  # running share of proposals looked through that needed a query
         self._leave(self.margin <= 0)
 
     def _stream(self, index: int) -> torch.Generator:
@@ -65,17 +65,20 @@ class _Chains:
             self._leave((self.margin <= 0) | (self.query >= QUERIES))
 
     def _per_image(self) -> int:
-        """How many proposals of an image to try at once: the most progress for the time; it changes no chain.
+        """How many proposals of an image to try at once, for the most progress in a given time; it does not affect a chain.
 
-        Of k proposals, each taken with probability p, (1 - (1 - p)^k) / p are of use until the first that is taken.
+        Of k proposals, each accepted with probability p, (1 - (1 - p)^k) / p are of use, until the first that is accepted.
         """
         images, p = len(self.image), self.taken
         sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= TOGETHER * self.search.slots]
         return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (CALL + k * images))
 
     def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The next queries worth asking: their rows and their places ahead, `per_image` a row at most; and how far ahead
-        each row then is. A row does not look beyond a change of the squares' side.
+        """The next proposals that need a query, at most `per_image` a row, none beyond a change of the squares' side.
+
+        Returns:
+            Their rows (k,), their places after the row's current proposal (k,), and how many proposals each row has passed
+            if all of them are rejected (m,).
         """
         sides = self.rule.sides.to(self.side.device)
         now = sides[self.query.clamp(max=QUERIES - 1)]
@@ -92,7 +95,7 @@ class _Chains:
         self.worth = 0.9 * self.worth + 0.1 * max(float(worth.sum()) / max(float(inside.sum()), 1.0), 1 / LOOK_AHEAD)
         rank = worth.cumsum(1)
         chosen = worth & (rank <= per_image)
-        # the row passes every refused query before the first one left for later
+        # a row passes every rejected proposal before the first one that is left for later
         passed = (inside & ((rank < per_image) | chosen | ((rank == per_image) & ~worth))).sum(1)
         row, place = chosen.nonzero(as_tuple=True)
         return row, place, passed
@@ -102,7 +105,7 @@ class _Chains:
         clean, best = self.search.images[self.image[row]], self.best[row]
         points = self.rule.propose(clean, best, code, self.side[row])
         margin = self.margin[row].clone()
-        new = (points != best).flatten(1).any(1)  # a point that is the best already cannot be better
+        new = (points != best).flatten(1).any(1)  # a proposal that changes nothing cannot be better
         if new.any():
             margin[new] = self._margins(points[new], self.image[row[new]])
         better = margin < self.margin[row]
@@ -112,7 +115,7 @@ class _Chains:
             kept = ~taken & (place < first[row])
             self.refused[row[kept], code[kept]] = True
             self.refused[row[taken]] = False
-        # a point thrown away is not recorded even if misclassified: verdicts must not depend on how many were tried at once
+        # a discarded point is not recorded even if misclassified: verdicts must not depend on how many were tried at once
         self._record(self.image[row[taken]], points[taken], margin[taken] <= 0)
         self.best[row[taken]], self.margin[row[taken]] = points[taken], margin[taken]
         if len(row):
@@ -123,7 +126,7 @@ class _Chains:
         label = self.search.labels[image]
         margin = margins(self.search.logits(points), label)
         wrong = margin <= 0
-        if wrong.any():  # a chain must not end where only rounding is wrong
+        if wrong.any():  # a chain must not end where only the rounding of the faster operations is wrong
             margin[wrong] = margins(self.search.own_logits(points[wrong]), label[wrong])
         return margin
 
@@ -147,8 +150,8 @@ def margins(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class _Rule:
-    """How starts and proposals are drawn and made. A proposal is a number, `code`, below `proposals` (0: too many to
-    remember); `sides` (QUERIES,) is the side of the square that each query changes.
+    """How starts and proposals are drawn and made. A proposal is encoded as a number, `code`, below `proposals` (0: too many
+    to remember); `sides` (QUERIES,) is the side of the square that each query changes.
     """
 
     search: Search
@@ -296,5 +299,7 @@ class _L2(_Rule):
 
 
 def _planes(points: torch.Tensor) -> torch.Tensor:
-    """The l2 norm of each channel of (m, c, h, w): (m, c, 1, 1). As rows of a matrix, whose sums no other row rounds."""
+    """The l2 norm of each channel of (m, c, h, w): (m, c, 1, 1). Summed as rows of a matrix, so that the rounding of one row
+    does not depend on the others.
+    """
     return (points.flatten(0, 1).flatten(1) ** 2).sum(1).sqrt().view(*points.shape[:2], 1, 1)

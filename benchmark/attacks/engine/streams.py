@@ -1,4 +1,4 @@
-"""Random numbers that belong to one image: the same whatever its batch, its place in it, or the machine that attacks it."""
+"""Random numbers for one image: they do not depend on its batch, its place in the batch, or the machine that attacks it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
     """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
 
-    Streams of different (seed, image, purpose) are independent: numpy's SeedSequence mixes them. Seeds and numbers below
-    2**32, and purposes of one length, are different where they look so.
+    Streams of different (seed, image, purpose) are independent: numpy's SeedSequence mixes them. They differ whenever the
+    numbers do, as long as seeds and numbers are below 2**32 and purposes have one length.
     """
     state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> 1))

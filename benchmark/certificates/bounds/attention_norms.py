@@ -12,7 +12,7 @@ import torch
 
 from benchmark.certificates.bounds.spectral import FORMED_SIDE, operator_norm_upper, psd_norm_upper, spectral_norm_upper
 
-GRAM_TOKENS = 24  # above it T T^* is too dear to form for every head
+GRAM_TOKENS = 24  # above it T T^* is too costly to form for every head
 GRAM_NUMBERS = 2**24  # of all T T^* formed at a time
 
 

@@ -32,7 +32,7 @@ from torch import nn
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
-from benchmark.layers.derived import hold
+from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
@@ -259,7 +259,7 @@ def checked_copy(model: nn.Module) -> nn.Sequential:
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
         raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
     network = copy.deepcopy(model).double().eval().requires_grad_(False)
-    hold(network)
+    cache_weights(network)
     return network
 
 

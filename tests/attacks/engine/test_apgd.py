@@ -130,7 +130,7 @@ def test_a_checkpoint_halves_the_step_by_either_published_rule(halved, checked, 
         "rises": torch.tensor([float(rises)]),
         "step": torch.tensor([0.2]),
     }
-    apgd._judge(state, torch.tensor([0.4]), point, apgd.checkpoints(100))
+    apgd._update(state, torch.tensor([0.4]), point, apgd.checkpoints(100))
     assert float(state["step"]) == pytest.approx(0.1 if halves else 0.2)
     assert torch.equal(state["point"], at_best if halves else point)
     assert torch.equal(state["slope"], at_best if halves else point)

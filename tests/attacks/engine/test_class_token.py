@@ -9,7 +9,7 @@ from tiny_attacked import assert_slots_and_company_change_no_bit
 from torch import nn
 
 from benchmark.attacks.engine import class_token
-from benchmark.attacks.engine.quicker import Quicker
+from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.specs.threat import ThreatModel
 
@@ -40,7 +40,7 @@ def asked(model: nn.Module, points: torch.Tensor) -> tuple[torch.Tensor, torch.T
 
 
 def assert_same_function(model: nn.Module) -> None:
-    with Quicker():
+    with FusedOps():
         logits, slope = asked(model, images())
     own, own_slope = asked(model, images())
     torch.testing.assert_close(logits, own, rtol=1e-4, atol=1e-5 * float(own.abs().max()))
@@ -70,8 +70,8 @@ def test_values_and_gradients_are_the_models_own(options, monkeypatch) -> None:
     seen = []
     own = Mlp.forward
     monkeypatch.setattr(Mlp, "forward", lambda self, x: (seen.append(x.shape[1]), own(self, x))[1])
-    quicker = Quicker()
-    with quicker:
+    fused = FusedOps()
+    with fused:
         model(images())
         seen.clear()  # the first call is checked against the whole model
         model(images())
@@ -80,10 +80,10 @@ def test_values_and_gradients_are_the_models_own(options, monkeypatch) -> None:
 
 
 def test_it_is_used_inside_a_model_and_said() -> None:
-    model, quicker = nn.Sequential(nn.Identity(), transformer()), Quicker()
-    with quicker:
+    model, fused = nn.Sequential(nn.Identity(), transformer()), FusedOps()
+    with fused:
         model(images())
-    assert quicker.used
+    assert fused.used
     assert_same_function(model)
 
 
@@ -200,13 +200,13 @@ def test_where_timms_attention_is_patched_the_model_is_left_as_it_is(monkeypatch
 
 def test_a_call_by_keyword_is_the_same() -> None:
     model = transformer()
-    with Quicker():
+    with FusedOps():
         assert torch.equal(model(x=images()), model(images()))
 
 
 def test_outside_a_search_timm_is_left_as_it_was() -> None:
     own = VisionTransformer.forward
-    with Quicker():
+    with FusedOps():
         assert VisionTransformer.forward is not own
     assert VisionTransformer.forward is own
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import autoattack
-from benchmark.attacks.engine.quicker import FEW, Quicker
+from benchmark.attacks.engine.fused_ops import FEW, FusedOps
 from benchmark.attacks.engine.slots import Search
 from benchmark.specs.threat import ThreatModel
 
@@ -40,10 +40,10 @@ class OneBlock(nn.Module):
 def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
     theirs = heads()
     ours = heads()
-    quicker = Quicker()
-    with quicker:
+    fused = FusedOps()
+    with fused:
         by_products = functional.scaled_dot_product_attention(*ours)
-    assert quicker.used
+    assert fused.used
     fused = functional.scaled_dot_product_attention(*theirs)
     torch.testing.assert_close(by_products, fused, rtol=1e-5, atol=1e-6)
     weights = torch.arange(fused.numel()).view_as(fused) / fused.numel()
@@ -59,11 +59,11 @@ def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_patch_embedding_is_the_convolution(patch, bias) -> None:
     torch.manual_seed(0)
-    layer, quicker = nn.Conv2d(3, 5, patch, stride=patch, bias=bias), Quicker()
+    layer, fused = nn.Conv2d(3, 5, patch, stride=patch, bias=bias), FusedOps()
     images = torch.rand(2, 3, 8, 8, requires_grad=True)
-    with quicker:
+    with fused:
         ours = layer(images)
-    assert quicker.used
+    assert fused.used
     theirs = layer(images)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     weights = torch.arange(ours.numel()).view_as(ours) / ours.numel()
@@ -84,10 +84,10 @@ def test_a_patch_embedding_is_the_convolution(patch, bias) -> None:
 def test_another_convolution_stays_as_it_is(options) -> None:
     torch.manual_seed(0)
     size = 3 if options["stride"] == 3 else 2  # 3 does not tile 8
-    layer, quicker, images = nn.Conv2d(3, 6, size, **options), Quicker(), torch.rand(2, 3, 8, 8)
-    with quicker:
+    layer, fused, images = nn.Conv2d(3, 6, size, **options), FusedOps(), torch.rand(2, 3, 8, 8)
+    with fused:
         found = layer(images)
-    assert not quicker.used
+    assert not fused.used
     assert torch.equal(found, layer(images))
 
 
@@ -103,10 +103,10 @@ def test_another_convolution_stays_as_it_is(options) -> None:
     ],
 )
 def test_another_call_goes_to_the_fused_kernel(tokens, dtype, options) -> None:
-    quicker = Quicker()
-    with quicker, torch.no_grad():
+    fused = FusedOps()
+    with fused, torch.no_grad():
         found = functional.scaled_dot_product_attention(*heads(tokens, dtype), **options)
-    assert not quicker.used
+    assert not fused.used
     assert torch.equal(found, functional.scaled_dot_product_attention(*heads(tokens, dtype), **options))
 
 
@@ -135,7 +135,7 @@ def assert_no_bit_by_place(call, points: torch.Tensor) -> None:
 
     def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         leaf = x.clone().requires_grad_()
-        with Quicker():
+        with FusedOps():
             found = call(leaf)
         weights = torch.linspace(-1, 1, found[0].numel()).view_as(found[0])
         return found.detach(), torch.autograd.grad((found * weights).sum(), leaf)[0]
@@ -153,11 +153,11 @@ def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> 
     def elsewhere() -> None:
         found["there"] = functional.scaled_dot_product_attention(*heads())
 
-    with Quicker():
+    with FusedOps():
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
-        with Quicker():
+        with FusedOps():
             pass
         assert functional.scaled_dot_product_attention is not FUSED
     assert functional.scaled_dot_product_attention is FUSED
@@ -169,7 +169,9 @@ def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
     """A replacement that is far off: the points that it alone calls wrong do not count, and the search goes on."""
     model, images = OneBlock().eval(), grey_images(8)
     labels = model(images).argmax(1)
-    monkeypatch.setattr("benchmark.attacks.engine.quicker.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v)))
+    monkeypatch.setattr(
+        "benchmark.attacks.engine.fused_ops.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
+    )
     threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
     for component in autoattack.components:
         found = autoattack.attack(model, images, labels, threat, seed=0, component=component)

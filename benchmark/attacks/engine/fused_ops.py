@@ -1,10 +1,10 @@
-"""Operations of vision transformers in a quicker way, while a search asks the model.
+"""Faster operations of vision transformers, used while an attack searches.
 
 On the CPU, as plain matrix products: attention over few tokens, since torch's fused kernel is made for long sequences and
 takes twice the time or more; and patch embedding, a convolution whose stride is its kernel, since torch's gradient by the
 input takes 2 to 10 times as long as that of the same product (measured: `docs/attacks.md`). On any device: timm's last
-block for the class token alone (`class_token.py`). The functions are the same but for rounding, so what is found this way
-counts only if the model itself, untouched, is wrong about it: `slots.Search.record` asks it.
+block for the class token alone (`class_token.py`). The functions are the same but for rounding, so an image found with them
+counts only if the unmodified model misclassifies it too: `slots.Search.record` checks that.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torch.nn import functional
 from benchmark.attacks.engine import class_token
 
 FEW = 32  # tokens; the fused kernel is the faster from about 64 on
-# float32 numbers in 16 bytes: the CPU's libraries round the products of matrices that begin elsewhere by their place in the
-# batch, by which a search must not go
+# float32 numbers in 16 bytes: the rounding of the CPU's matrix products depends on a matrix's place in the batch where its
+# address is not aligned, and a search must not depend on that place
 ALIGNED = 4
 _LOCK = threading.Lock()
 _THREAD = threading.local()
 
 
-class Quicker:
-    """While it is entered, this thread's calls that gain by it are carried out so; `used` tells whether any was.
+class FusedOps:
+    """A context in which this thread's calls are carried out by the faster operations; `used` tells whether any was.
 
-    torch's and timm's functions are replaced while any thread is inside, since interception by torch itself costs each
-    operation of the model as much as is gained; for other threads the replacements call the originals.
+    torch's and timm's functions are replaced while any thread is inside the context, since torch's own interception would
+    cost each operation as much as is gained. In other threads the replacements call the originals.
     """
 
     _inside = 0
@@ -44,26 +44,26 @@ class Quicker:
         self._class_token: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()  # whether it applies
 
     def by_class_token(self, vit: nn.Module, images: torch.Tensor) -> bool:
-        """Whether `vit` may go by its class token; the first images that it is asked about must bear that out."""
+        """Whether the class token of `vit` suffices (`class_token.applies`), which its logits on the first images confirm."""
         if vit not in self._class_token:
             self._class_token[vit] = class_token.applies(vit) and _agree(vit, images)
         return self._class_token[vit]
 
     def __enter__(self) -> None:
         with _LOCK:
-            if not Quicker._inside:
+            if not FusedOps._inside:
                 for place, name, replacement in _replacements():
-                    Quicker._originals[name] = place, getattr(place, name)
+                    FusedOps._originals[name] = place, getattr(place, name)
                     setattr(place, name, replacement)
-            Quicker._inside += 1
+            FusedOps._inside += 1
         self._outer, _THREAD.entered = getattr(_THREAD, "entered", None), self
 
     def __exit__(self, *_: object) -> None:
         _THREAD.entered = self._outer
         with _LOCK:
-            Quicker._inside -= 1
-            if not Quicker._inside:
-                for name, (place, original) in Quicker._originals.items():
+            FusedOps._inside -= 1
+            if not FusedOps._inside:
+                for name, (place, original) in FusedOps._originals.items():
                     setattr(place, name, original)
 
 
@@ -114,7 +114,7 @@ def _forward(vit: nn.Module, x: torch.Tensor, *args: Any, **kwargs: Any) -> torc
 
 @torch.no_grad()
 def _agree(vit: nn.Module, images: torch.Tensor) -> bool:
-    """Whether the class token alone gives the same logits but for rounding: it would not where timm's classes are patched."""
+    """Whether the class token alone gives the same logits but for rounding, as it would not if timm's classes are patched."""
     own = _original("forward")(vit, images)
     return torch.allclose(class_token.logits(vit, images), own, rtol=0.0, atol=1e-4 * float(own.abs().max()))
 
@@ -130,7 +130,7 @@ def _replacements() -> list[tuple[Any, str, Callable]]:
 
 
 def _original(name: str) -> Callable:
-    return Quicker._originals[name][1]
+    return FusedOps._originals[name][1]
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -138,14 +138,14 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether each image's numbers begin as the first one's do, in 16 bytes: queries, keys, values and weights."""
+    """Whether the numbers of every image, in queries, keys, values and weights, begin at a multiple of 16 bytes."""
     weights = (*query.shape[1:-1], key.shape[-2])
     shapes = (query.shape[1:], key.shape[1:], value.shape[1:], weights)
     return _plain(query) and all(math.prod(shape) % ALIGNED == 0 for shape in shapes)
 
 
 def _asked(option: Any) -> bool:
-    """Whether an argument asks for more than attention: a mask, dropout, causality, another scale, fewer heads."""
+    """Whether an argument asks for more than plain attention: a mask, dropout, causality, another scale, fewer heads."""
     return isinstance(option, torch.Tensor) or option not in (None, False, 0)
 
 
