@@ -16,11 +16,12 @@ from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Entry, entry, starts, study_folder
 from benchmark.results.headline import headline_names
 from benchmark.runtime import code, files
-from benchmark.runtime.paths import PARAMS, PUBLISHED, WORK
+from benchmark.runtime.paths import PARAMS, WORK
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.study import RUN_KEYS
 from benchmark.specs.track import ADAPTIVE, Track
 from benchmark.studies import grids
+from benchmark.studies.ages import ages_file, published_files, published_grids
 from benchmark.studies.grids import Grid
 
 FOLDER = Path("pipelines")
@@ -55,7 +56,8 @@ def generate() -> dict[Path, str]:
             track = tracks.load(name)
             generated[data_file(name)] = _text(data_file(name), {"data": _data_stage(track)})
             generated[FOLDER / name / "rows.json"] = json.dumps([row.row for row in rows], indent=1) + "\n"
-            board = {"leaderboard": _board_stage(track, rows)}
+            board = {"study_ages": _ages_stage(track)} if published_files(name) else {}
+            board["leaderboard"] = _board_stage(track, rows)
             generated[board_file(name)] = _text(board_file(name), board, board_of=track)
         for row in rows:
             stages = {stage: _row_stage(row, stage) for stage in row.stages()}
@@ -196,14 +198,32 @@ def _study_stage(grid: Grid) -> dict[str, Any]:
     }
 
 
+def _ages_stage(track: Track) -> dict[str, Any]:
+    """Its deps are what published studies would be made with today, so that plain `dvc repro` sees them age."""
+    known = published_grids(track.name)
+    submitted = {Path("submissions") / grid.submission.name / "submission.yaml" for grid in known}
+    asked = sorted({*submitted, *(grid.file for grid in known)})
+    today = {Path("benchmark/stages/study_ages.py"), *(path for grid in known for path in grid.code())}
+    return {
+        "cmd": f"{PYTHON}.study_ages {track.name}",
+        "deps": [
+            *_paths(code.closure(*sorted(today))),
+            *_paths([*asked, *published_files(track.name)]),
+            _track_file(track.name),
+            str(WORK / track.name / "data"),
+        ],
+        "outs": [str(ages_file(track.name))],
+    }
+
+
 def _board_stage(track: Track, rows: list[Entry]) -> dict[str, Any]:
     folder = WORK / track.name
-    published = sorted(PUBLISHED.glob(f"{track.name}/studies/*.json"))
+    published = published_files(track.name)
     deps = [*_paths(code.closure(Path("leaderboard/build.py"))), "leaderboard/templates", "leaderboard/static"]
     claimed = Path("leaderboard/claimed") / track.name
     deps += [claimed.as_posix()] if claimed.is_dir() else []
     deps += [str(FOLDER / track.name / "rows.json"), _track_file(track.name), *(str(r.folder / "record") for r in rows)]
-    deps += _paths(published)
+    deps += [*_paths(published), str(ages_file(track.name))] if published else []
     return {
         "cmd": f"python -m leaderboard.build {track.name}",
         "deps": deps,
