@@ -14,8 +14,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -63,7 +64,9 @@ def build(name: str, *options: str) -> None:
     _write(folder / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name))
+    studies = study_table.read(PUBLISHED / name / "studies")
+    ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
+    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages)
     write_times(site, work, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
@@ -93,6 +96,16 @@ def read_claimed(folder: Path) -> list[ClaimedBoard]:
             place = ".".join(map(str, first["loc"]))
             sys.exit(f"error: {path} holds no claimed rows ({place}: {first['msg']}); import it again or delete it")
     return found
+
+
+def read_ages(path: Path) -> dict[str, list[str]]:
+    """By published study why it is not today's; exits with one line when the file is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
+    except ValueError as error:
+        sys.exit(f"error: {path} is no valid JSON ({error}); delete it and run `rvb repro`")
 
 
 def metrics(rows: list[Row]) -> dict[str, dict[str, float]]:
@@ -130,8 +143,15 @@ def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Sequence[ClaimedBoard] = ()) -> None:
-    """Writes every page of the site into the new folder `site`."""
+def render(
+    site: Path,
+    track: Track,
+    rows: list[Row],
+    folder: Path,
+    claimed: Sequence[ClaimedBoard] = (),
+    ages: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -156,7 +176,9 @@ def render(site: Path, track: Track, rows: list[Row], folder: Path, claimed: Seq
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)
         details["studies"] = [
-            (t, figures(t), sheets(t)) for t in tables if t.study.result.submission == row.record.submission
+            (t, figures(t), sheets(t), ages.get(t.study.result.id))
+            for t in tables
+            if t.study.result.submission == row.record.submission
         ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)

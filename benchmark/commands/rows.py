@@ -21,6 +21,7 @@ def list_rows() -> None:
     """List tracks, the rows that enter them, and the studies on them."""
     from benchmark.loading import submissions, tracks
     from benchmark.studies import grids
+    from benchmark.studies.ages import ages
 
     loaded = grids.load_all()
     for name in tracks.names():
@@ -30,8 +31,17 @@ def list_rows() -> None:
             console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
         if not rows:
             console.print("  no submission yet")
+        published = ages(name)
         for grid in [grid for grid in loaded if grid.track.name == name]:
-            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source})")
+            age = _words(published.get(grid.id))
+            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source}){age}")
+
+
+def _words(age: list[str] | None) -> str:
+    """What `rvb list` says of a published study; nothing of one that is not published."""
+    if age is None:
+        return ""
+    return f"; published, not today's: {'; '.join(age)}" if age else "; published"
 
 
 def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:

@@ -8,20 +8,51 @@ import typer
 from rich.table import Table
 
 from benchmark.commands.terminal import console
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
     from benchmark.results.study import PublishedStudy
 
 
 def study(
-    submission: Annotated[str, typer.Argument(help="<submission>")],
-    name: Annotated[str, typer.Argument(help="One of its studies.")],
+    submission: Annotated[str, typer.Argument(help="<submission>")] = "",
+    name: Annotated[str, typer.Argument(help="One of its studies.")] = "",
+    stale: Annotated[bool, typer.Option("--stale", help="List published studies that are not today's.")] = False,
 ) -> None:
     """Do a paper's table or figure again: train and measure what is not done yet, then print it."""
+    if stale and submission:
+        raise BenchmarkError("--stale lists the published studies of all submissions; leave out the other arguments")
+    if stale:
+        _list_stale()
+        return
+    if not name:
+        raise BenchmarkError("name a submission and one of its studies; `rvb list` shows them")
     from benchmark.pipeline.repro import repro_study
     from benchmark.studies.published import collect_study
 
     print_study(collect_study(repro_study(submission, name, console.print)))
+
+
+def _list_stale() -> None:
+    """A line for each published study that is not today's: why, and the commands that make it so."""
+    from benchmark.loading import tracks
+    from benchmark.studies import grids
+    from benchmark.studies.ages import ages
+
+    found = {track: ages(track) for track in tracks.names()}
+    unknown = [track for track, studies in found.items() if studies and not (WORK / track / "data").exists()]
+    if unknown:
+        console.print(f"data not prepared here, so not compared: {', '.join(unknown)}")
+    stale = {study: why for studies in found.values() for study, why in studies.items() if why}
+    for study, why in stale.items():
+        submission, _, name = study.partition("-")
+        again = f"`rvb study {submission} {name}`, then `rvb publish {submission} --study {name}`"
+        if not grids.path(submission, name).exists():
+            again = "`git rm` what is published of it"
+        console.print(f"{submission} {name}: {'; '.join(why)}: {again}")
+    if not stale:
+        console.print(f"all {sum(map(len, found.values()))} published studies are today's")
 
 
 def print_study(published: PublishedStudy) -> None:

@@ -20,11 +20,12 @@ from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results.headline import headline_names
 from benchmark.runtime import files
-from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.runtime.paths import WORK
 from benchmark.specs.track import Track
 from benchmark.stages import catalogue
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
+from benchmark.studies.ages import ages_file, published_files
 from benchmark.studies.grids import Grid
 
 FOLDER = Path("pipelines")
@@ -179,7 +180,8 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     deps += [claimed] if claimed.is_dir() else []
     deps += [rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
     deps += [row.folder / "record" for row in rows]
-    deps += sorted(PUBLISHED.glob(f"{track.name}/studies/*.json"))
+    studies = published_files(track.name)
+    deps += [*studies, ages_file(track.name)] if studies else []
     folder = board_folder(track.name, everything)
     return {
         "cmd": f"python -m leaderboard.build {track.name}" + (" all" if everything else ""),

@@ -3,7 +3,7 @@
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on its own file:
 work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
 defaults, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a docstring or a
-setting of somebody else makes nothing stale.
+setting of somebody else makes nothing stale. Which published studies are no longer today's is written there too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue, data
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
+from benchmark.studies.ages import ages, ages_file
 
 MAIN = Path("benchmark/stages/__main__.py")
 
@@ -58,10 +59,9 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
             found[inputs_file(track, row.name, one.name)] = _inputs([MAIN, *one.entries], one.settings, list(one.reads))
     for grid in grids.load_all():
         if grid.track.name == track:
-            entries = [MAIN, catalogue.stage_file("study"), *grid.components]
-            found[inputs_file(track, f"_studies/{grid.id}", "study")] = _inputs(
-                entries, grid.settings, [grid.data, *grid.starts]
-            )
+            place = inputs_file(track, f"_studies/{grid.id}", "study")
+            found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts])
+    found[ages_file(track)] = ages(track)
     return found
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def closure(*entries: Path) -> list[Path]:
 def digests(*entries: Path) -> dict[str, str]:
     """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings."""
     return {path.as_posix(): _digest(path, path.stat().st_mtime_ns) for path in closure(*entries)}
+
+
+def combined(digests: Mapping[str, str]) -> str:
+    """One sha256 of many files' digests."""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 @cache

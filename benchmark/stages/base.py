@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.loading.rows import Row, load_row
-from benchmark.runtime import files, scratch
+from benchmark.runtime import code, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
@@ -129,7 +129,7 @@ class Stage(ABC):
                 return
             work = Work(row, name, settings, reads, kept, Clock(kept))
             outcome = self.run(work)
-            _write(outcome, kept / "out", code_digest(inputs))
+            _write(outcome, kept / "out", code.combined(inputs["code"]))
             files.put_folder(kept / "out", folder)
             files.write_json(row.folder / "times" / f"{name}.json", work.clock.seconds())
         if outcome.summary:
@@ -141,11 +141,6 @@ def inputs_file(track: str, subject: str, name: str) -> Path:
     return WORK / track / "inputs" / subject / f"{name}.json"
 
 
-def code_digest(inputs: Mapping[str, Any]) -> str:
-    """sha256 of the code that `inputs` names, file by file."""
-    return files.sha256_bytes(json.dumps(inputs["code"], sort_keys=True).encode())
-
-
 def digest(path: Path) -> str:
     """sha256 of a file, or of what a finished folder says of its files; "" where it is missing, as its reader will say."""
     for place in (path, path / "stage.json", path / "data.json"):
@@ -154,7 +149,7 @@ def digest(path: Path) -> str:
     return ""
 
 
-def _write(outcome: Outcome, out: Path, code: str) -> None:
+def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
     """The outputs of a stage, its environment and the digest of its code beside them."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -174,7 +169,7 @@ def _write(outcome: Outcome, out: Path, code: str) -> None:
     if outcome.fields:
         files.write_json(out / "fields.json", dict(outcome.fields))
     digests = {p.relative_to(out).as_posix(): files.sha256_file(p) for p in sorted(out.rglob("*")) if p.is_file()}
-    files.write_json(out / "stage.json", {"environment": environment(), "code": code, "sha256": digests})
+    files.write_json(out / "stage.json", {"environment": environment(), "code": code_sha256, "sha256": digests})
 
 
 class Clock:

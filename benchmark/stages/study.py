@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmark.runtime import files
+from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages.base import code_digest, inputs_file
+from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
 
 
@@ -28,7 +28,7 @@ class StudyStage:
         inputs = files.read_json(inputs_file(track, f"_studies/{study}", name))
         if inputs["settings"] != grid.settings:
             raise BenchmarkError(f"{grid.file} changed just now; run the same command again")
-        run_study(grid, inputs["settings"], code_digest(inputs))
+        run_study(grid, inputs["settings"], code.combined(inputs["code"]))
 
 
 stage = StudyStage()

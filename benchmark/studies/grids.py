@@ -21,6 +21,8 @@ from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
 from benchmark.specs.training import TrainingSpec, radius_problem, recipe_problem
 
+STAGES = Path("benchmark/stages")
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -75,10 +77,10 @@ class Grid:
         }
 
     @property
-    def components(self) -> list[Path]:
-        """The files of code that its settings name."""
+    def entries(self) -> list[Path]:
+        """The files from which its code is followed: the stage's, and those that its settings name."""
         folder = submissions.FOLDER / self.submission.name
-        files = {folder / "method.py"}
+        files = {STAGES / "__main__.py", STAGES / "study.py", folder / "method.py"}
         for settings in self.cells.values():
             files |= {*recipe_files(recipe(settings))}
         for measure in self.study.measures:

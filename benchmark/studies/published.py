@@ -5,9 +5,10 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from benchmark.results.study import PublishedStudy, StudyResult
+from benchmark.results.study_age import changed_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.submission import VariantOnTrack
+from benchmark.studies.ages import today
 from benchmark.studies.grids import Grid
 
 
@@ -27,15 +28,6 @@ def collect_study(grid: Grid) -> PublishedStudy:
         result = StudyResult.model_validate(files.read_json(path))
     except ValidationError as error:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
-    # validated, since a setting that was not there yet when it was run has its default now
-    settings = {cell.name: VariantOnTrack.model_validate(cell.settings) for cell in result.cells}
-    wanted = {name: s.model_copy(update={"adaptive": ()}) for name, s in grid.cells.items()}
-    seeds = {run.seed for run in result.runs}
-    if (
-        settings != wanted
-        or seeds != {*grid.study.seeds}
-        or result.measures != grid.study.measures
-        or (result.n, result.track_version) != (grid.images, grid.track.version)
-    ):
+    if changed_settings(result, today(grid)):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
     return PublishedStudy(study=grid.study, result=result)

@@ -62,6 +62,7 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(p
     page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
     assert "A &lt;table&gt;" in page
     assert 'class="number claim">25.0<' in page
+    assert "Made with today's code, settings and data." in page
     tiny_study.add(project, ("{clean: 0.25}", "{clean: 0.5}"))
     assert "Running stage" not in project.run("dvc", "repro", DVC_FILE).stdout, "a claim costs no training"
     assert tiny_study.results(project) == before
@@ -69,6 +70,11 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(p
     project.rvb("repro", "--track", "tiny")
     page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
     assert 'class="number claim">50.0<' in page
+    assert "Made with today's code, settings and data." in page, "a claim makes nothing old"
+    tiny_study.add(project, ("{shrink: 2}", "{shrink: 3}"))
+    project.run("dvc", "repro", "pipelines/tiny/dvc.yaml")
+    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
+    assert "Not today's: measure differs: confidence." in page, "plain DVC sees it"
 
 
 def test_its_deps_are_what_it_really_imports_and_its_parameters_what_it_runs(project) -> None:
@@ -76,6 +82,11 @@ def test_its_deps_are_what_it_really_imports_and_its_parameters_what_it_runs(pro
     project.run("benchmark.stages.data", "tiny")
     module, *arguments = stage["cmd"].removeprefix("python -m ").split()
     assert really_imported(project, module, arguments) == local_code(stage["deps"])
+    project.rvb("publish", "Tiny2026Linear", "--study", "grid")
+    project.rvb("pipeline")
+    board = json.loads((project.root / "pipelines/tiny/dvc.yaml").read_text())["stages"]["study_ages"]
+    module, *arguments = board["cmd"].removeprefix("python -m ").split()
+    assert really_imported(project, module, arguments) <= local_code(board["deps"])
     asked = stage["params"][-1]["submissions/Tiny2026Linear/studies/grid.yaml"]
     assert set(asked) == {*RUN_KEYS}
     assert str(generate.study_file("tiny", "Tiny2026Linear-grid")) == DVC_FILE

@@ -134,8 +134,14 @@ def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monk
         folder.mkdir(parents=True)
         (folder / "record.json").write_text("{}")
         pq.write_table(seen, folder / "evidence.parquet")
-    build.render(tmp_path / "site", tracks.load("digits"), rank(rows, tracks.load("digits")), tmp_path)
+    ranked = rank(rows, tracks.load("digits"))
+    build.render(tmp_path / "site", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": ["other code", "<b>"]})
     page = (tmp_path / "site/models/Sub-v/index.html").read_text()
+    assert "⚠ Not today's: other code; &lt;b&gt;. The numbers stand as they were published." in page
+    build.render(tmp_path / "fresh", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": []})
+    fresh = (tmp_path / "fresh/models/Sub-v/index.html").read_text()
+    assert "Made with today's code, settings and data." in fresh
+    assert "Not today's" not in fresh
     assert "A &lt;study&gt;" in page
     assert '<b>55.0</b></td>\n<td class="number">50.0–60.0</td>' in page
     assert "+2.5 (not shown)" in page
