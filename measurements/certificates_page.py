@@ -122,19 +122,19 @@ def page() -> str:
 HEAD = """# Certificates: what is guaranteed, and what was measured
 
 This page is generated: `python measurements/certificates_page.py`. Derivations and proofs stand in the docstrings of
-`benchmark/certificates/`; the order to read them in:
+the files of `benchmark/certificates/`; the order to read them in:
 
 | file | what it bounds | source |
 |---|---|---|
-| `spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
-| `lofast.py`, `attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
-| `attention_quick.py` | the same, cheaply | derived there |
-| `rounding.py` | what float32 does to each layer | Higham 2002 |
-| `step.py`, `projection.py`, `sll.py`, `attention_step.py`, `steps_*.py` | one layer each: move, Jacobian, remainder, rounding | derived there |
-| `trace.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
-| `local.py` | certified radii and verdicts, by a cascade | |
+| `bounds/spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
+| `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
+| `bounds/attention_quick.py` | the same, cheaply | derived there |
+| `bounds/rounding.py` | what float32 does to each layer | Higham 2002 |
+| `bounds/layer_bound.py`, and `bounds/dispatch.py` for the file of each layer | one layer: move, Jacobian, remainder, rounding | derived there |
+| `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
+| `local.py` | certified radii and verdicts, by a cascade |  |
 | `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |
-| `l2_attention.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
+| `bounds/l2_attention_norm.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
 | `smoothing.py` | a model's smoothed version | Cohen et al. 2019 |
 | `crown.py` | linear bound propagation, where auto_LiRPA is installed | Zhang et al. 2018 |
 | `unsound_paper_formula.py` | published expressions that are no bounds; no Record takes them | CertViT, SpecFormer |

@@ -25,7 +25,7 @@ class VariantOnTrack(Frozen):
     there is one, else `benchmark/attacks/<attack>.py`. They run beside the track's suites and can only lower its numbers.
     """
 
-    model: dict[str, int | float | bool | str] = Field(default={})
+    model: dict[str, int | float | bool | str] = Field(default={})  # keyword arguments of the method's `build`
     training: TrainingSpec | None = None
     weights: WeightsSpec | None = None
     certificate: CertificateSpec | None = None
@@ -44,8 +44,8 @@ class VariantOnTrack(Frozen):
 
 
 class Variant(Frozen):
-    title: str
-    tracks: dict[str, VariantOnTrack]
+    title: str  # as the board shows it
+    tracks: dict[str, VariantOnTrack]  # by the name of the track
 
 
 class Paper(Frozen):
@@ -60,19 +60,19 @@ class Claim(Frozen):
 
     track: str
     variant: str | None = None
-    metric: str
-    value: float
-    source: str
+    metric: str  # such as `robust Linf 0.15`
+    value: float  # a fraction
+    source: str  # the table or figure
 
 
 class Submission(Frozen):
     """`submissions/<name>/submission.yaml`."""
 
-    name: str = Name
-    summary: str
+    name: str = Name  # the folder's
+    summary: str  # a sentence for the model's page
     paper: Paper
-    division: Division = "closed"
-    variants: dict[str, Variant]
+    division: Division = "closed"  # open: random, without usable gradients, or optimising at inference
+    variants: dict[str, Variant]  # by name; the row is <submission>-<variant>
     claims: tuple[Claim, ...] = ()
 
     @field_validator("variants")
