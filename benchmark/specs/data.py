@@ -18,11 +18,11 @@ class DataSpec(Frozen):
 
     source: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     dataset: str | None = None  # which of a source's data sets, where it has several
-    path: str | None = None
-    seed: int = 0
-    validation: int = Field(gt=0)
+    path: str | None = None  # where the source's files lie, where it reads any
+    seed: int = 0  # of the split
+    validation: int = Field(gt=0)  # images, for the selection of epochs
     test: int | None = Field(default=None, gt=0)
-    shape: tuple[int, int, int]
+    shape: tuple[int, int, int]  # c, h, w
     classes: int = Field(gt=1)
     sha256: dict[Literal["train", "validation", "test"], str] = Field(default={})
 
@@ -32,4 +32,4 @@ class EvaluationSpec(Frozen):
 
     images: int = Field(gt=0)
     seed: int = 0
-    batch_size: int = Field(default=100, gt=0)
+    batch_size: int = Field(default=100, gt=0)  # images in one call of the model, at most

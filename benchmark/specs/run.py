@@ -10,7 +10,7 @@ class TrainRun(Frozen):
     """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
 
     seed: int = 0
-    device: str = "cpu"
+    device: str = "cpu"  # cpu, cuda, auto: Lightning Fabric's accelerator
     precision: str = "32-true"
 
 

@@ -116,11 +116,11 @@ class Study(Frozen):
     """
 
     title: str
-    source: str
+    source: str  # the table or figure of the paper
     note: str = ""
     track: str
-    variant: str
-    seeds: tuple[int, ...] = (0, 1, 2)
+    variant: str  # every cell starts from its settings
+    seeds: tuple[int, ...] = (0, 1, 2)  # a training each, of every cell
     axes: dict[str, tuple[Setting, ...]] = Field(default={})
     cells: tuple[Cell, ...] = ()
     measures: tuple[MeasureSpec, ...]

@@ -25,7 +25,7 @@ class VariantOnTrack(Frozen):
     there is one, else `benchmark/attacks/<attack>.py`. They run beside the track's suites and can only lower its numbers.
     """
 
-    model: dict[str, int | float | bool | str] = Field(default={})
+    model: dict[str, int | float | bool | str] = Field(default={})  # keyword arguments of the method's `build`
     training: TrainingSpec | None = None
     weights: WeightsSpec | None = None
     certificate: CertificateSpec | None = None
@@ -44,11 +44,11 @@ class VariantOnTrack(Frozen):
 
 
 class Variant(Frozen):
-    """`default: false` leaves its rows out of `rvb repro` and of the board; `rvb repro --all`, or its name, builds them."""
+    """One version of a paper's model."""
 
-    title: str
-    default: bool = True
-    tracks: dict[str, VariantOnTrack]
+    title: str  # as the board shows it
+    default: bool = True  # false: its rows are built, and stand on a board, by `rvb repro --all` or by name alone
+    tracks: dict[str, VariantOnTrack]  # by the name of the track
 
 
 class Paper(Frozen):
@@ -63,19 +63,19 @@ class Claim(Frozen):
 
     track: str
     variant: str | None = None
-    metric: str
-    value: float
-    source: str
+    metric: str  # such as `robust Linf 0.15`
+    value: float  # a fraction
+    source: str  # the table or figure
 
 
 class Submission(Frozen):
     """`submissions/<name>/submission.yaml`."""
 
-    name: str = Name
-    summary: str
+    name: str = Name  # the folder's
+    summary: str  # a sentence for the model's page
     paper: Paper
-    division: Division = "closed"
-    variants: dict[str, Variant]
+    division: Division = "closed"  # open: random, without usable gradients, or optimising at inference
+    variants: dict[str, Variant]  # by name; the row is <submission>-<variant>
     claims: tuple[Claim, ...] = ()
 
     @field_validator("variants")

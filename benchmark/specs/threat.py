@@ -22,7 +22,7 @@ class ThreatModel(Frozen):
     """All images of [0, 1] within `eps` of the clean image in `norm`."""
 
     norm: Norm
-    eps: float = Field(ge=0)
+    eps: float = Field(ge=0)  # the radius, in pixels of [0, 1]
 
     @model_validator(mode="after")
     def _in_pixels(self) -> ThreatModel:
@@ -43,8 +43,8 @@ class AttackSpec(ThreatModel):
 
     attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
-    seed: int = 0
-    parameters: dict[str, int | float | bool | str] = Field(default={})
+    seed: int = 0  # of all that the attack draws
+    parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
     @property
     def id(self) -> str:

@@ -23,13 +23,13 @@ class Track(Frozen):
     change there is no new version. Nor is one of `pictures` or `robustbench`.
     """
 
-    name: str
+    name: str  # the file's name, which gives it
     version: int = Field(gt=0)
     title: str
     description: str
     data: DataSpec
     evaluation: EvaluationSpec
-    suites: dict[str, tuple[AttackSpec, ...]]
+    suites: dict[str, tuple[AttackSpec, ...]]  # every row meets every attack
     development: dict[str, tuple[AttackSpec, ...]] = Field(default={})
     certified_radii: tuple[float, ...]  # l2
     smoothing: SmoothingSpec | None = None

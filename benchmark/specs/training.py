@@ -69,11 +69,11 @@ class TrainingSpec(Frozen):
     """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
 
     objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, float] = Field(default={})
-    init_from: InitSpec | None = None
-    attack: AttackSpec | None = None
+    parameters: dict[str, float] = Field(default={})  # the objective's own
+    init_from: InitSpec | None = None  # fine-tuning
+    attack: AttackSpec | None = None  # the attack trained against
     warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these, from 0
-    epochs: int = Field(gt=0)
+    epochs: int = Field(gt=0)  # at most; selection may stop earlier
     batch_size: int = Field(gt=0)
     accumulation: int = Field(
         default=1, gt=0
@@ -81,7 +81,7 @@ class TrainingSpec(Frozen):
     optimizer: Literal["adamw", "sgd"] = "adamw"
     sam: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # rho of sharpness-aware minimisation; 0 is without
     learning_rate: float = Field(gt=0, allow_inf_nan=False)
-    schedule: Literal["one_cycle", "cosine", "constant"] = "one_cycle"
+    schedule: Literal["one_cycle", "cosine", "constant"] = "one_cycle"  # of the learning rate
     rate_warmup_epochs: int = Field(default=0, ge=0)  # linear rise before cosine and constant; one_cycle has its own
     final_rate: float = Field(default=0.0, ge=0, le=1)  # share of the learning rate at which a cosine ends
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -130,7 +130,7 @@ def test_the_guarantee_names_what_it_trusts(monkeypatch) -> None:
 def test_without_the_package_the_reason_is_one_clear_line(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "auto_LiRPA", None)
     for call in (crown.guarantee, lambda: certify(affine(), IMAGES, torch.zeros(12, dtype=torch.long))):
-        with pytest.raises(BenchmarkError, match=r"needs the package auto_LiRPA 0\.7.*README") as raised:
+        with pytest.raises(BenchmarkError, match=r"needs the package auto_LiRPA 0\.7.*docs") as raised:
             call()
         assert "\n" not in str(raised.value)
 
@@ -189,7 +189,7 @@ def test_the_submission_s_layers_in_plain_operations_are_the_network(pooling) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "class_token"])
 def test_the_real_package_reads_the_submission_s_layers(pooling) -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
     model = paper_s(pooling)
     labels = model(IMAGES).argmax(1)
     held = certified_at(model, IMAGES[:3], labels[:3], torch.tensor([1e-3, 1e-2]))
@@ -210,7 +210,7 @@ def test_a_subclass_that_computes_something_else_is_refused(monkeypatch) -> None
 
 @pytest.mark.slow
 def test_the_real_package_bounds_a_transformer() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
     torch.manual_seed(0)
     model = nn.Sequential(
         Patchify(2),
@@ -235,7 +235,7 @@ def test_the_real_package_bounds_a_transformer() -> None:
 
 
 def test_the_real_package_is_exact_on_an_affine_network() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see README.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
     model = affine()
     labels = model(IMAGES).argmax(1)
     exact, found = exact_radii(model, labels), certify(model, IMAGES, labels)

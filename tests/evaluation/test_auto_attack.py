@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 from tiny_models import Linear, grey_images
-from tiny_project import ROOT
 from torch import nn
 
 import benchmark.attacks
 from benchmark.attacks.engine import square as square_module
-from benchmark.evaluation.auto_attack import PRODUCTS, Attacked, auto_attack
+from benchmark.evaluation.auto_attack import PRODUCTS, auto_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.ball import distances
 
@@ -252,16 +249,6 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
-
-
-def test_the_example_in_the_readme_runs(linear) -> None:
-    text = (ROOT / "README.md").read_text().partition("## Attack any model")[2]
-    example = text.partition("```python\n")[2].partition("```")[0]
-    assert re.search(r"auto_attack\(model, images, labels", example)
-    model, images, labels = linear
-    names: dict = {"model": model, "images": images, "labels": labels, "print": lambda *_: None}
-    exec(example, names)
-    assert isinstance(names["found"], Attacked)
 
 
 def test_the_package_names_only_what_it_has() -> None:

@@ -103,11 +103,11 @@ def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert not (ROW / "train").exists()
 
 
-def test_the_recipe_in_the_readme_is_one() -> None:
-    text = (ROOT / "README.md").read_text().partition("## Train adversarially")[2]
+def test_the_recipe_in_the_docs_is_one() -> None:
+    text = (ROOT / "docs/training.md").read_text()
     given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]
     spec = TrainingSpec.model_validate(given)
     assert recipe_problem(spec, (1, 8, 8)) is None
     assert spec.objective == "trades"
     not_shown = TrainingSpec.model_fields.keys() - given.keys()
-    assert not not_shown, "the README shows every option"
+    assert not not_shown, "docs/training.md shows every option"

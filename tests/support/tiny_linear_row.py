@@ -102,6 +102,6 @@ def record() -> Record:
 
 
 def readme_example() -> str:
-    """The attack that README.md shows to reviewers."""
-    text = (ROOT / "README.md").read_text().partition("## Bring an attack")[2]
+    """The attack that docs/bring-an-attack.md shows to reviewers."""
+    text = (ROOT / "docs/bring-an-attack.md").read_text()
     return text.partition("```python\n")[2].partition("```")[0]

@@ -1,0 +1,156 @@
+"""README.md: its table is the published Records', its examples run, and it stays short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from benchmark.evaluation.auto_attack import Attacked
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.data import DataSpec
+from benchmark.specs.submission import Submission
+from leaderboard import readme
+
+README = Path(__file__).parents[2] / "README.md"
+HEAD = f"# A project\n\n{readme.BEGIN}\n"
+TAIL = f"{readme.END}\n\nAfter.\n"
+
+
+def proportion(count: int) -> dict:
+    return {
+        "value": count / 100,
+        "low": max(0, count - 5) / 100,
+        "high": min(100, count + 7) / 100,
+        "count": count,
+        "n": 100,
+    }
+
+
+def record(name: str, linf: int, certified: int | None = None) -> Record:
+    robust = [("Linf", 0.15, linf), ("L2", 0.5, 30), ("L2", 1.0, 0)]
+    return Record.model_validate(
+        {
+            "track": "digits", "track_version": 2, "submission": name, "variant": "v", "title": f"{name} | a model",
+            "summary": "S.", "paper": {"title": "P", "authors": "A", "year": 2026}, "trust": "rebuilt",
+            "division": "closed", "division_reasons": ["deterministic"], "n": 100, "seed": 0, "clean": proportion(90),
+            "attacks": [], "parameters": 1, "flops": 1, "sha256": {}, "environment": {}, "training": None,
+            "robust": [
+                {"threat": {"norm": norm, "eps": eps}, "accuracy": proportion(count), "attacks": []}
+                for norm, eps, count in robust
+            ],
+            "certified": [] if certified is None else [
+                {"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(certified), "certificate": "local"}
+            ],
+            "settings": {"weights": {}},
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch) -> Path:
+    """Two published Records of digits, a study beside them, and a README whose table is not written yet."""
+    folder = tmp_path / "results/digits"
+    (folder / "studies").mkdir(parents=True)
+    (folder / "studies/Some-study.json").write_text("no Record")
+    for made in (record("Weak", 4, certified=80), record("Strong", 76)):
+        (folder / f"{made.row}.json").write_text(to_json(made))
+    monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(HEAD + TAIL)
+    return folder
+
+
+def test_the_table_ranks_the_published_records(published) -> None:
+    readme.main([])
+    text = readme.README.read_text()
+    assert text.startswith(HEAD)
+    assert text.endswith(TAIL)
+    lines = text.splitlines()
+    strong = r"| 1 | [Strong \| a model](submissions/Strong) | 90 | 76 | 30 | 0 | – | – | – |"
+    weak = r"| 2 | [Weak \| a model](submissions/Weak) | 90 | 4 | 30 | 0 | 80 | – | – |"
+    assert lines[lines.index(strong) + 1] == weak
+    (head,) = [line for line in lines if line.startswith("| #")]
+    assert "AutoAttack Linf 0.15 | AutoAttack L2 0.5 | AutoAttack L2 1 | certified L2 0.1" in head
+    assert head.count("|") == weak.replace(r"\|", "").count("|")
+    assert "Percent of 100 test images; 95% intervals reach up to 7.0 points to either side." in lines
+
+
+def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> None:
+    with pytest.raises(
+        BenchmarkError, match=r"is not that of the Records .* run `python -m leaderboard.readme`"
+    ) as raised:
+        readme.main(["--check"])
+    assert "\n" not in str(raised.value)
+    assert readme.README.read_text() == HEAD + TAIL, "a check changes nothing"
+    readme.main([])
+    readme.main(["--check"])
+    (published / "Strong-v.json").write_text(to_json(record("Strong", 75)))
+    with pytest.raises(BenchmarkError, match="is not that of the Records"):
+        readme.main(["--check"])
+    readme.main([])
+    readme.main(["--check"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "needs the lines"),
+        (TAIL + HEAD, "needs the lines"),
+        (HEAD + HEAD + TAIL, "needs the lines"),
+        (HEAD, "needs"),
+    ],
+)
+def test_a_readme_without_its_markers_is_left_alone(published, text, message) -> None:
+    readme.README.write_text(text)
+    with pytest.raises(BenchmarkError, match=message):
+        readme.main([])
+    assert readme.README.read_text() == text
+
+
+def test_no_record_or_a_broken_one_is_said_in_a_line(published) -> None:
+    (published / "Weak-v.json").write_text('{"track": "digits"}')
+    with pytest.raises(BenchmarkError, match=r"Weak-v.json: \w+: Field required"):
+        readme.main([])
+    for path in published.glob("*.json"):
+        path.unlink()
+    with pytest.raises(BenchmarkError, match="holds no Record; run `rvb repro`, then `rvb publish --all`"):
+        readme.main([])
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 700
+
+
+def code(language: str) -> list[str]:
+    """The README's blocks of code in a language, in order."""
+    return [part.partition("```")[0] for part in README.read_text().split(f"```{language}\n")[1:]]
+
+
+def test_the_readmes_attack_runs() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 5))
+    images = torch.rand(6, 1, 4, 4)
+    printed: list[tuple] = []
+    names: dict = {
+        "model": model,
+        "images": images,
+        "labels": model(images).argmax(1),
+        "print": lambda *a: printed.append(a),
+    }
+    exec(code("python")[0], names)
+    assert isinstance(names["found"], Attacked)
+    assert [len(words) for words in printed] == [2]
+
+
+def test_the_readmes_model_loads_and_builds() -> None:
+    submission = Submission.model_validate(yaml.safe_load(code("yaml")[0]))
+    (settings,) = submission.variants["small"].tracks.values()
+    names: dict = {}
+    exec(code("python")[1], names)
+    data = DataSpec(source="digits", validation=1, shape=(1, 8, 8), classes=10)
+    assert names["build"](data, **settings.model)(torch.rand(2, 1, 8, 8)).shape == (2, 10)
