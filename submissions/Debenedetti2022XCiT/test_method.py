@@ -101,7 +101,7 @@ def test_evaluation_is_deterministic_and_of_each_image_by_itself(architecture) -
     model = small(architecture, drop_path=0.3).eval()
     images = torch.rand(9, 1, 8, 8)
     assert torch.equal(model(images), model(images))
-    assert torch.allclose(model(images)[3:4], model(images[3:4].repeat(9, 1, 1, 1))[:1], atol=1e-6)
+    assert torch.allclose(model(images)[3:4], model(images[3:4].repeat(9, 1, 1, 1))[:1], atol=1e-5)  # rounding
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

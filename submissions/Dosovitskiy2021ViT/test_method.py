@@ -18,4 +18,4 @@ def test_parameter_count_is_the_architectures() -> None:
 def test_normalisation_is_inside_the_model() -> None:
     model = methods.build(submissions.load("Dosovitskiy2021ViT"), "standard", tracks.load("digits")).eval()
     image = torch.rand(1, 1, 8, 8)
-    assert torch.allclose(model(image), model[1](2 * image - 1))
+    assert torch.allclose(model(image), model[1](2 * image - 1), atol=1e-5)  # rounding

@@ -115,4 +115,4 @@ def test_convolved_tokens_are_one_convolution_a_head_over_the_tokens() -> None:
         for channel in range(6):
             head = slice(0, 3) if channel < 3 else slice(3, 6)
             mixed[token, channel] = bias[channel] + (weight[channel] * padded[token : token + 3, head].T).sum()
-    assert torch.allclose(layer(x)[0], mixed @ layer.output.weight.T + layer.output.bias, atol=1e-6)
+    assert torch.allclose(layer(x)[0], mixed @ layer.output.weight.T + layer.output.bias, atol=1e-5)  # rounding

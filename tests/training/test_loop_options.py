@@ -107,8 +107,9 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
         )
         trained.append(([p.detach() for p in network.parameters()], done.losses))
     (whole, losses), (gathered, gathered_losses), (small, _) = trained
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole, gathered, strict=True))
-    assert losses == pytest.approx(gathered_losses, rel=1e-6)
+    # sums over other batches, rounded in another order in each of six steps; smaller batches differ by a hundred times that
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(whole, gathered, strict=True))
+    assert losses == pytest.approx(gathered_losses, rel=1e-5)
     assert not all(torch.allclose(a, b, atol=1e-3) for a, b in zip(whole, small, strict=True))
 
 
