@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-import tiny_record
+import regression_record
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT
 from typer.testing import CliRunner, Result
@@ -38,7 +38,7 @@ def _project(tmp_path, monkeypatch) -> None:
 
 def put(row: str, *path: str | int, to: object = None) -> None:
     """A built Record of `row`, with one value changed."""
-    record = tiny_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
+    record = regression_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
     file = built(row)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(record))
@@ -107,7 +107,7 @@ def test_what_publish_cannot_make_sense_of_is_one_line() -> None:
 
 def test_a_flipped_image_fails_its_row_alone() -> None:
     rvb("publish", "--all")
-    put(ROWS[0], "robust", 0, "accuracy", to=tiny_record.proportion(41))
+    put(ROWS[0], "robust", 0, "accuracy", to=regression_record.proportion(41))
     assert error("regress") == (
         "1 of 2 rows are not what was published: Tiny2026Linear-small; find out why, or publish them anew"
     )

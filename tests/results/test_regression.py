@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiny_record
-from tiny_record import changed, content, proportion
+import regression_record
+from regression_record import changed, content, proportion
 
 from benchmark.results.record import Record
 from benchmark.results.regression import RowComparison, compare_row, compare_rows
@@ -13,7 +13,7 @@ HERE = {"processor": "Some Chip (family 1, model 2)", "threads": "1"}
 ELSEWHERE = HERE | {"processor": "Other Chip"}
 
 
-PUBLISHED = tiny_record.changed()
+PUBLISHED = regression_record.changed()
 
 
 def outside(found: RowComparison) -> list[str]:
