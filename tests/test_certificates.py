@@ -108,7 +108,7 @@ def test_no_layer_moves_more_than_its_bound(seed) -> None:
 def random_perturbations(
     x: torch.Tensor, radius: float, rest: float, seed: int
 ) -> tuple[PerturbationSet, torch.Tensor]:
-    """A reach around x (n, *shape) with 6 random directions, and 200 input changes inside it: (200, n, *shape)."""
+    """A perturbation set around x (n, *shape) with 6 random directions, and 200 input changes inside it: (200, n, *shape)."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> torch.Tensor:
@@ -154,7 +154,7 @@ def test_no_remainder_exceeds_its_bound(seed, radius, rest) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("q", [0.0, 1.0])
 def test_what_sll_blocks_choose_in_place_of_their_jacobian_is_sound(seed, q) -> None:
-    """`choose_relaxation` and `relax_for_rival` at the reach that they are for and at others, against random moves and moves to the kinks."""
+    """`choose_relaxation` and `relax_for_rival` for the set they are given and for others, against random moves and moves to kinks."""
     torch.manual_seed(seed)
     layer = SLLBlock(8, 16).double().requires_grad_(False)
     layer.weight += 0.3 * torch.randn(8, 16)
