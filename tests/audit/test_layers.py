@@ -62,8 +62,8 @@ def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> 
 
     def lying(layer, x):
         found = exact(layer, x)
-        gain = found.jacobian_norm * 0.99
-        found.__class__ = type("Lying", (type(found),), {"jacobian_norm": property(lambda _: gain)})
+        too_small = found.jacobian_norm * 0.99
+        found.__class__ = type("Lying", (type(found),), {"jacobian_norm": property(lambda _: too_small)})
         return found
 
     monkeypatch.setattr(audited, "exact_layer_bound", lying)

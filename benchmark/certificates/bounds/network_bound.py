@@ -179,9 +179,9 @@ class NetworkBound:
             layer_bound, perturbation = self.layer_bounds[index], perturbations[index]
             assert perturbation is not None
             sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
-            leaning = layer_bound.relax_for_rival(a, perturbation) if effort == "all" else None
-            if leaning is not None:
-                part, a = leaning
+            relaxed = layer_bound.relax_for_rival(a, perturbation) if effort == "all" else None
+            if relaxed is not None:
+                part, a = relaxed
             elif effort == "all":
                 part, a = layer_bound.remainder_along(a, perturbation), self._vjp(index, a)
             else:

@@ -51,7 +51,7 @@ def test_no_curved_step_is_broken_by_many_seeds(name, seed) -> None:
 
 
 def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
-    """Holds every claim of a step against moves in its reach; the largest move of the output over its bound."""
+    """Checks every claim of a layer bound against moves in its set; the largest move of the output over its bound."""
     layer, shape = CURVED[name]
     layer = built(layer, seed)
     x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]

@@ -1,4 +1,4 @@
-"""Float32 runs of the steps' layers against what their error analysis allows."""
+"""Float32 runs of the layers against what their error analysis allows."""
 
 from __future__ import annotations
 
