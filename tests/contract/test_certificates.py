@@ -125,9 +125,9 @@ def test_rounding_found_is_at_most_the_rounding_proven(name, make) -> None:
 
 
 def broken_inside(model: nn.Sequential, labels: torch.Tensor, radii: torch.Tensor) -> list[int]:
-    """Images that PGD from eight starts or APGD breaks within their radius, by the float32 model's own verdicts."""
+    """Of the first six certified images, those that PGD from eight starts or APGD breaks within their radius, by the float32 model's own verdicts."""
     broken = []
-    for i in (radii > 0).nonzero()[:, 0].tolist():
+    for i in (radii > 0).nonzero()[:6, 0].tolist():
         threat = ThreatModel(norm="L2", eps=float(radii[i]) * (1 - 1e-6))  # inside, whatever float32 rounds
         x, y = IMAGES[i].repeat(8, 1, 1, 1), labels[i].repeat(8)
         tried = pgd.attack(model, x, y, threat, seed=i, steps=20, step_size=threat.eps / 4)

@@ -8,7 +8,6 @@ import itertools
 import numpy as np
 import pytest
 import yaml
-from pydantic import ValidationError
 from tiny_colours import textures
 
 from benchmark.data import corruptions
@@ -16,7 +15,7 @@ from benchmark.data.corruptions import corrupt
 from benchmark.loading import tracks
 from benchmark.runtime import yaml_file
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import COMMON, EXTRA, CorruptionSpec
+from benchmark.specs.corruptions import COMMON, EXTRA
 
 QUICK = (
     "gaussian_noise",
@@ -144,30 +143,6 @@ def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None
         ) as raised:
             call()
         assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        ({"names": ["frosted"]}, "unknown corruption 'frosted'; did you mean 'frost'?"),
-        ({"severities": [0]}, "unknown severity 0; known: 1, 2, 3, 4, 5"),
-        ({"names": ["fog", "fog"]}, "fog stands twice"),
-        ({"severities": [2, 2]}, "2 stands twice"),
-        ({"names": []}, "names"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_bad_rules_are_refused(rules, message) -> None:
-    with pytest.raises(ValidationError) as raised:
-        CorruptionSpec.model_validate(rules)
-    assert message in str(raised.value)
-
-
-def test_rules_default_to_the_fifteen_at_five_severities() -> None:
-    assert len(CorruptionSpec().cells) == 75
-    assert len(set(COMMON + EXTRA)) == 19
-    library = corruptions._library()
-    assert tuple(tuple(library.get_corruption_names(kind)) for kind in ("common", "validation")) == (COMMON, EXTRA)
 
 
 def test_a_track_of_small_grey_images_cannot_ask_for_corruptions(tmp_path, monkeypatch) -> None:

@@ -180,3 +180,10 @@ def test_smoothed_radii_that_their_counts_do_not_carry_stop(change) -> None:
 def test_smoothed_radii_that_are_not_finite_stop() -> None:
     with pytest.raises(BenchmarkError, match="column smoothed_l2 holds"):
         evidence.check_smoothed(table(smoothed_l2=[float("nan"), 0.1, 0.1, 0.0]), RULES, "row")
+
+
+def test_evidence_of_two_stages_with_one_column_is_refused() -> None:
+    shared = {"label": [1], "clean_prediction": [1], "clean_margin": [0.5]}
+    first = pa.table({**shared, "pgd-L2-1:success": [True]})
+    with pytest.raises(BenchmarkError, match="attack-adaptive and one before it both hold pgd-L2-1:success"):
+        evidence.merge({"attack-papers": first, "attack-adaptive": first})

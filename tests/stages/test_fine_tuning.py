@@ -1,4 +1,4 @@
-"""Training that starts from another row's weights: what is taken over, what is new, what is refused."""
+"""Training that starts from another row: its record, its place in the pipeline, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import tiny_linear_row
 import torch
-from safetensors.torch import load_file, save_file
-from stages import run_stage
-from torch import nn
+from safetensors.torch import load_file
 
-from benchmark.loading.rows import load_row
-from benchmark.loading.trained import start_from
+from benchmark.loading.rows import entry
 from benchmark.pipeline import generate, repro
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.stages.attack import attack_row
+from benchmark.stages.collect import collect_row
+from benchmark.stages.reliability import reliability_row
+from benchmark.stages.train import train_row
 
 TUNED = """\
   tuned:
@@ -34,52 +35,21 @@ def tune(start: str, rate: str = "0.001") -> None:
     path.write_text(tiny_linear_row.SUBMISSION + TUNED.format(start=start, rate=rate))
 
 
-def net(classes: int = 3, width: int = 4) -> nn.Sequential:
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, classes))
-
-
-def test_all_but_the_new_parts_are_taken_over(tmp_path) -> None:
-    source, model = net(classes=3), net(classes=5)
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
-    head = model[2].weight.clone()
-    assert start_from(model, tmp_path / "w.safetensors", ("2",)) == files.sha256_file(tmp_path / "w.safetensors")
-    assert torch.equal(model[1].weight, source[1].weight)
-    assert torch.equal(model[1].bias, source[1].bias)
-    assert torch.equal(model[2].weight, head)
-
-
-@pytest.mark.parametrize(
-    ("model", "new", "words"),
-    [
-        (net(5), (), r"2\.bias is shape \(3,\) in .* and shape \(5,\) in this model; name it in `new`"),
-        (net(5), ("3",), "the model has no part '3'"),
-        (net(3, 6), ("2",), r"1\.bias is shape \(4,\)"),
-        (net(3)[:2], (), r"2\.bias is shape \(3,\) in .* and nothing in this model"),
-        (nn.Sequential(*net(3), nn.Linear(3, 3)), (), r"3\.bias is nothing in .* and shape \(3,\)"),
-        (net(5), ("2.weight",), r"2\.bias is shape"),
-    ],
-)
-def test_what_does_not_fit_is_refused_not_skipped(tmp_path, model, new, words) -> None:
-    save_file(net(3).state_dict(), tmp_path / "w.safetensors")
-    with pytest.raises(BenchmarkError, match=words):
-        start_from(model, tmp_path / "w.safetensors", new)
-
-
 @pytest.mark.slow
 def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) -> None:
     tune("{row: Tiny2026Linear-small}", rate="1.0e-12")
     names = ("tiny", "Tiny2026Linear", "tuned")
-    run_stage("train", *names)
+    train_row(*names)
     before, after = load_file(SMALL), load_file(TUNED_WEIGHTS)
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     tune("{row: Tiny2026Linear-small, new: ['1.bias']}", rate="1.0e-12")
-    run_stage("train", *names)
+    train_row(*names)
     after = load_file(TUNED_WEIGHTS)
     assert torch.allclose(before["1.weight"], after["1.weight"], atol=1e-6)
     assert not torch.allclose(before["1.bias"], after["1.bias"], atol=1e-3)
-    run_stage("attack-papers", *names)
-    run_stage("reliability", *names)
-    run_stage("collect", *names)
+    attack_row(*names, "papers")
+    reliability_row(*names)
+    collect_row(*names)
     record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
     assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
     assert record["trust"] == "rebuilt"
@@ -101,7 +71,7 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
 def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, words) -> None:
     tune(start)
     with pytest.raises(BenchmarkError, match=words):
-        load_row("tiny", "Tiny2026Linear-tuned")
+        entry("tiny", "Tiny2026Linear", "tuned")
 
 
 def test_rvb_repro_runs_fine_tuned_rows_after_the_others_and_with_what_they_depend_on(linear_row, monkeypatch) -> None:
