@@ -38,13 +38,18 @@ def _project(tmp_path, monkeypatch) -> None:
 
 def put(row: str, *path: str | int, to: object = None) -> None:
     """A built Record of `row`, with one value changed."""
+<<<<<<< HEAD
     record = regression_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
     file = built(row)
+=======
+    record = tiny_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
+    file = record_file(row)
+>>>>>>> regress
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(record))
 
 
-def built(row: str) -> Path:
+def record_file(row: str) -> Path:
     return Path("work/tiny") / row / "record" / "record.json"
 
 
@@ -65,7 +70,7 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
     assert rvb("publish", "--all").exit_code == 0
     assert sorted(path.name for path in PUBLISHED.iterdir()) == [f"{row}.json" for row in ROWS] + ["machine.json"]
     for row in ROWS:
-        assert (PUBLISHED / f"{row}.json").read_bytes() == built(row).read_bytes()
+        assert (PUBLISHED / f"{row}.json").read_bytes() == record_file(row).read_bytes()
     machines = json.loads((PUBLISHED / "machine.json").read_text())
     assert set(machines) == {*ROWS}
     assert set(machines[ROWS[0]]) == {"processor", "capability", "threads", "accelerator", "pyarrow"}
@@ -76,11 +81,11 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
 
 
 def test_nothing_is_published_where_a_row_is_missing() -> None:
-    built(ROWS[1]).unlink()
+    record_file(ROWS[1]).unlink()
     assert error("publish", "--all") == (
         "not built yet: Tiny2026Other-small; run `rvb repro --track tiny`; nothing published"
     )
-    built(ROWS[1]).write_text("{}")
+    record_file(ROWS[1]).write_text("{}")
     assert "Tiny2026Other-small/record/record.json is no record (track: Field required)" in error("publish", "--all")
     assert not PUBLISHED.exists()
 
@@ -127,7 +132,7 @@ def test_rows_that_are_missing_on_either_side() -> None:
     assert result.exit_code == 0, "rvb repro does not build it"
     assert "Tiny2026Linear-large is published and not built here" in result.output
     assert "not what was published: Tiny2026Linear-large" in error("regress", by_hand.stem), "it was asked for"
-    built(ROWS[0]).unlink()
+    record_file(ROWS[0]).unlink()
     (PUBLISHED / f"{ROWS[1]}.json").unlink()
     output = rvb("regress").output
     assert "Tiny2026Linear-small is published and not built; run `rvb repro`" in output
@@ -146,3 +151,23 @@ def test_damaged_files_are_one_line(content) -> None:
         (PUBLISHED / name).write_text(whole)
     (PUBLISHED / f"{ROWS[0]}.json").write_text(content)
     assert rvb("regress", ROWS[1]).exit_code == 0, "another row's damage"
+
+
+@pytest.mark.slow
+def test_what_the_pipeline_made_is_what_was_published(built, monkeypatch) -> None:
+    monkeypatch.chdir(built.root)
+    assert rvb("publish", "--all").exit_code == 0
+    built.rvb("repro", "--track", "tiny")
+    told = built.rvb("regress", "--track", "tiny").stdout
+    assert "is compared within the allowance" not in told
+    assert "OUTSIDE" not in told
+    path = PUBLISHED / "Tiny2026Net-small.json"
+    content = json.loads(path.read_text())
+    content["sha256"]["evidence"] = "0" * 64
+    path.write_text(json.dumps(content))
+    told = built.rvb("regress", "--track", "tiny", check=False)
+    assert told.returncode == 1
+    assert "Tiny2026Net-small: 27 of 28 numbers and facts are as published" in told.stdout
+    assert told.stderr.strip() == (
+        "error: 1 of 2 rows are not what was published: Tiny2026Net-small; find out why, or publish them anew"
+    )
