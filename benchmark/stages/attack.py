@@ -41,7 +41,7 @@ def attack_row(track: str, submission: str, variant: str, suite: str, engine: st
             f"suite {suite} is for development and never published; run `rvb attack {row.row} --suite {suite}`"
         )
     if suite == ADAPTIVE and suite not in row.suites:
-        raise BenchmarkError(f"{row.row} declares no adaptive attack on {track}; see README.md, Bring an attack")
+        raise BenchmarkError(f"{row.row} declares no adaptive attack on {track}; see docs/bring-an-attack.md")
     if suite not in row.suites:
         raise BenchmarkError(f"track {track} has no suite {suite!r}{near_miss(suite, row.suites)}")
     run = run_settings().evaluate
