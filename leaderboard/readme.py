@@ -52,7 +52,7 @@ def read_track(name: str) -> Track:
 def read_published(folder: Path) -> list[Record]:
     """The Records in `folder`, not in folders below it; a BenchmarkError where there is none or one does not load."""
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("*-*.json")):  # <submission>-<variant>; what else stands there is no row
         try:
             found.append(Record.model_validate_json(path.read_text()))
         except ValidationError as error:

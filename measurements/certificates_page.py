@@ -122,7 +122,7 @@ def page() -> str:
 HEAD = """# Certificates: what is guaranteed, and what was measured
 
 This page is generated: `python measurements/certificates_page.py`. Derivations and proofs stand in the docstrings of
-the files of `benchmark/certificates/`; the order to read them in:
+`benchmark/certificates/`; the order to read them in:
 
 | file | what it bounds | source |
 |---|---|---|
@@ -130,9 +130,9 @@ the files of `benchmark/certificates/`; the order to read them in:
 | `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
 | `bounds/attention_quick.py` | the same, cheaply | derived there |
 | `bounds/rounding.py` | what float32 does to each layer | Higham 2002 |
-| `bounds/layer_bound.py`, and `bounds/dispatch.py` for the file of each layer | one layer: move, Jacobian, remainder, rounding | derived there |
+| `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
-| `local.py` | certified radii and verdicts, by a cascade |  |
+| `local.py` | certified radii and verdicts, by a cascade | |
 | `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |
 | `bounds/l2_attention_norm.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
 | `smoothing.py` | a model's smoothed version | Cohen et al. 2019 |

@@ -42,7 +42,9 @@ class Attack(EvaluationStage):
                 f"suite {suite} is for development and never published; run `rvb attack {row.name} --suite {suite}`"
             )
         if suite == ADAPTIVE:
-            return BenchmarkError(f"{row.name} declares no adaptive attack on {row.track.name}; see docs/attack.md")
+            return BenchmarkError(
+                f"{row.name} declares no adaptive attack on {row.track.name}; see docs/bring-an-attack.md"
+            )
         return BenchmarkError(f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}")
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:

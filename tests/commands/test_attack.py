@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 
 from benchmark.commands.attack import try_suite
 from benchmark.loading import tracks
-from benchmark.loading.rows import entry
 from benchmark.pipeline import generate
 from benchmark.results.headline import headline_names
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages.attack import attack_row
 
 
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
@@ -38,9 +37,9 @@ def test_a_suite_that_is_unknown_or_not_to_be_published_is_refused(linear_row) -
         with pytest.raises(BenchmarkError, match=rf"no suite '{suite}'; {near}"):
             try_suite("tiny", "Tiny2026Linear-small", suite, print)
     with pytest.raises(BenchmarkError, match="quick is for development and never published"):
-        attack_row(*NAMES, "quick")
+        run_stage("attack-quick", *NAMES)
     with pytest.raises(BenchmarkError, match="declares no adaptive attack"):
-        attack_row(*NAMES, "adaptive")
+        run_stage("attack-adaptive", *NAMES)
     (ROW / "train/model.safetensors").unlink()
     with pytest.raises(BenchmarkError, match=r"model\.safetensors is missing"):
         try_suite("tiny", "Tiny2026Linear-small", "quick", print)
@@ -49,14 +48,14 @@ def test_a_suite_that_is_unknown_or_not_to_be_published_is_refused(linear_row) -
 def test_development_suites_are_no_rule_of_the_comparison(linear_row) -> None:
     """With and without them: the same stages, columns and code; only files that name the track's file by hash see it."""
     path = Path("benchmark/tracks/tiny.yaml")
-    before, track, code = generate.generate(), tracks.load("tiny"), entry(*NAMES).code("attack-papers")
+    before, track, code = generate.generate(), tracks.load("tiny"), stage_code("attack-papers", *NAMES)
     path.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(path.read_text()).items() if k != "development"}))
     without = tracks.load("tiny")
     assert (track.development, without.development) != ({}, {})
     assert without.development == {}
     assert generate.generate() == before
     assert (without.threats, headline_names(without)) == (track.threats, headline_names(track))
-    assert entry(*NAMES).code("attack-papers") == code
+    assert stage_code("attack-papers", *NAMES) == code
     for stages in (json.loads(text).get("stages", {}) for name, text in before.items() if name.name == "dvc.yaml"):
         assert "development" not in json.dumps(stages)
         assert "quick" not in json.dumps(stages)

@@ -38,13 +38,8 @@ def _project(tmp_path, monkeypatch) -> None:
 
 def put(row: str, *path: str | int, to: object = None) -> None:
     """A built Record of `row`, with one value changed."""
-<<<<<<< HEAD
     record = regression_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
-    file = built(row)
-=======
-    record = tiny_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
     file = record_file(row)
->>>>>>> regress
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(record))
 

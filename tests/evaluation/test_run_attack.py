@@ -32,9 +32,9 @@ def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) ->
         model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state", engine="reference"
     )
     assert state.engine == "reference"
-    assert torch.equal(after.right, model(expected).argmax(1) == labels)
-    assert 0 < int(after.right.sum()) < len(labels)
-    assert torch.equal(state.standing, after.right)
+    assert torch.equal(after.correct, model(expected).argmax(1) == labels)
+    assert 0 < int(after.correct.sum()) < len(labels)
+    assert torch.equal(state.robust, after.correct)
 
 
 def test_an_attack_resumes_from_the_images_already_done(linear, tmp_path, monkeypatch) -> None:
@@ -106,14 +106,14 @@ def test_an_image_is_judged_in_the_batch_of_the_final_verdict(linear, monkeypatc
     state, after = run_attack(
         Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
     )
-    assert state.standing.all()
-    assert after.right.all()
+    assert state.robust.all()
+    assert after.correct.all()
     labels = labels.clone()
     labels[5] = (labels[5] + 1) % 4
     state, after = run_attack(
         Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
     )
-    assert state.standing.tolist() == after.right.tolist() == [i != 5 for i in range(16)]
+    assert state.robust.tolist() == after.correct.tolist() == [i != 5 for i in range(16)]
 
 
 def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch) -> None:

@@ -53,10 +53,11 @@ def record(name: str, linf: int, certified: int | None = None) -> Record:
 
 @pytest.fixture
 def published(tmp_path, monkeypatch) -> Path:
-    """Two published Records of digits, a study beside them, and a README whose table is not written yet."""
+    """Two published Records of digits, a study and the machine beside them, and a README whose table is not written yet."""
     folder = tmp_path / "results/digits"
     (folder / "studies").mkdir(parents=True)
-    (folder / "studies/Some-study.json").write_text("no Record")
+    for other in ("studies/Some-study.json", "machine.json"):
+        (folder / other).write_text("no Record")
     for made in (record("Weak", 4, certified=80), record("Strong", 76)):
         (folder / f"{made.row}.json").write_text(to_json(made))
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")

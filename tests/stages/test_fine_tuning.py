@@ -9,15 +9,12 @@ import pytest
 import tiny_linear_row
 import torch
 from safetensors.torch import load_file
+from stages import run_stage
 
-from benchmark.loading.rows import entry
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, repro
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages.attack import attack_row
-from benchmark.stages.collect import collect_row
-from benchmark.stages.reliability import reliability_row
-from benchmark.stages.train import train_row
 
 TUNED = """\
   tuned:
@@ -39,17 +36,17 @@ def tune(start: str, rate: str = "0.001") -> None:
 def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) -> None:
     tune("{row: Tiny2026Linear-small}", rate="1.0e-12")
     names = ("tiny", "Tiny2026Linear", "tuned")
-    train_row(*names)
+    run_stage("train", *names)
     before, after = load_file(SMALL), load_file(TUNED_WEIGHTS)
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     tune("{row: Tiny2026Linear-small, new: ['1.bias']}", rate="1.0e-12")
-    train_row(*names)
+    run_stage("train", *names)
     after = load_file(TUNED_WEIGHTS)
     assert torch.allclose(before["1.weight"], after["1.weight"], atol=1e-6)
     assert not torch.allclose(before["1.bias"], after["1.bias"], atol=1e-3)
-    attack_row(*names, "papers")
-    reliability_row(*names)
-    collect_row(*names)
+    run_stage("attack-papers", *names)
+    run_stage("reliability", *names)
+    run_stage("collect", *names)
     record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
     assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
     assert record["trust"] == "rebuilt"
@@ -71,7 +68,7 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
 def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, words) -> None:
     tune(start)
     with pytest.raises(BenchmarkError, match=words):
-        entry("tiny", "Tiny2026Linear", "tuned")
+        load_row("tiny", "Tiny2026Linear-tuned")
 
 
 def test_rvb_repro_runs_fine_tuned_rows_after_the_others_and_with_what_they_depend_on(linear_row, monkeypatch) -> None:

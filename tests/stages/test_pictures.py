@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import tiny_linear_row
 import torch
+from stages import run_stage
 from tiny_linear_row import NAMES, PICTURES, ROW
 from tiny_record import record
 
@@ -19,8 +20,6 @@ from benchmark.loading import tracks
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages.collect import collect_row
-from benchmark.stages.pictures import pictures_row
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -45,14 +44,14 @@ def test_what_the_pictures_broke_counts_and_contradicts_a_certificate() -> None:
 
 def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) -> None:
     with pytest.raises(BenchmarkError, match="declares no pictures"):
-        pictures_row(*NAMES)
+        run_stage("pictures", *NAMES)
     (linear_row.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + PICTURES)
-    pictures_row(*NAMES)
+    run_stage("pictures", *NAMES)
     first = {path.name: path.read_bytes() for path in (ROW / "pictures").iterdir()}
-    pictures_row(*NAMES)
+    run_stage("pictures", *NAMES)
     assert {path.name: path.read_bytes() for path in (ROW / "pictures").iterdir()} == first
     assert {"perturbations.png", "accumulated_1.png", "pictures.json", "pictures.parquet"} < first.keys()
-    collect_row(*NAMES)
+    run_stage("collect", *NAMES)
     named = tiny_linear_row.record().pictures
     assert [picture.file for picture in named] == ["perturbations.png", "accumulated_1.png"]
     for picture in named:
