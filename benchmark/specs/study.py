@@ -23,17 +23,6 @@ Value = float | tuple[float | None, ...]  # one number, or a curve
 BUILTIN = ("clean", "attack", "certified")
 
 
-RUN_KEYS = (
-    "track",
-    "variant",
-    "seeds",
-    "axes",
-    "cells",
-    "measures",
-    "images",
-)  # of a study's file: the rest only shows it
-
-
 class Cell(Frozen):
     """One setting in words: `set` are the settings of the variant that it changes, by their dotted names."""
 

@@ -122,6 +122,9 @@ class Stage(ABC):
         if inputs["settings"] != settings:
             raise BenchmarkError(f"{row.name}: its settings changed just now; run the same command again")
         reads = tuple(Path(path) for path in inputs["reads"])
+        for path in reads:
+            if not path.suffix and not path.exists():  # a missing file is named by who reads it
+                raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it")
         key = {**inputs, "read": {str(path): digest(path) for path in reads}, "versions": self.versions()}
         folder = self.folder(row, name)
         with scratch.locked(f"{track}/{row.name}/{name}", key, folder) as kept:

@@ -158,7 +158,8 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, Any]:
 def _published(folders: Sequence[Path]) -> dict[str, bytes]:
     """Files that the stages put beside the Record."""
     homes = [folder / "record" for folder in folders]
-    return {p.relative_to(home).as_posix(): p.read_bytes() for home in homes for p in sorted(home.rglob("*.*"))}
+    found = [(home, path) for home in homes for path in sorted(home.rglob("*")) if path.is_file()]
+    return {path.relative_to(home).as_posix(): path.read_bytes() for home, path in found}
 
 
 def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:

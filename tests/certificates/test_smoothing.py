@@ -248,12 +248,20 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.loading.rows import load_row
     from benchmark.specs.smoothing import SmoothingSpec
     from benchmark.stages import smooth as stage
-    from benchmark.stages.base import Clock
+    from benchmark.stages.base import Clock, Work
+    from benchmark.stages.evaluation import Subject
 
     monkeypatch.setattr(stage, "CHUNK", 5)
     model, images, _ = linear_trials(12)
     row, rules = load_row("digits", "Wong2020Fast-linf"), SmoothingSpec(**RULES)
-    whole = stage.smoothed_columns(model, images, row, rules, tmp_path / "whole", Clock(tmp_path))
+
+    def columns(model: nn.Module, name: str) -> dict[str, torch.Tensor]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        work = Work(row, "smooth", {}, (), tmp_path / name, Clock(tmp_path))
+        labels = torch.zeros(len(images), dtype=torch.long)
+        return stage.smoothed_columns(work, Subject(model, images, labels, row.track.evaluation.batch_size), rules)
+
+    whole = columns(model, "whole")
 
     class Killed(TwoSides):
         shown = 0
@@ -265,12 +273,10 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
             return super().forward(x)
 
     with pytest.raises(KeyboardInterrupt):
-        stage.smoothed_columns(
-            Killed(model.weight, model.threshold), images, row, rules, tmp_path / "c", Clock(tmp_path)
-        )
+        columns(Killed(model.weight, model.threshold), "killed")
     again = Seen()
     again.weight, again.threshold = model.weight, model.threshold
-    found = stage.smoothed_columns(again, images, row, rules, tmp_path / "c", Clock(tmp_path))
+    found = columns(again, "killed")
     assert list(found) == list(whole)
     assert all(torch.equal(found[name], whole[name]) for name in whole)
     assert 0 < sum(map(len, again.images)) < int(whole["smoothed_spent"].sum())

@@ -22,13 +22,13 @@ def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
     told: list[str] = []
     trial = try_suite("tiny", "Tiny2026Linear-small", "quick", told.append)
     assert {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()} == before
-    assert 0 < trial.standing["quick-L2-0.5"] < trial.clean <= trial.n == 20
+    assert 0 < trial.robust["quick-L2-0.5"] < trial.clean <= trial.n == 20
     assert [*trial.parts["quick-L2-0.5"]] == ["apgd-ce", "apgd-t"]
-    assert trial.parts["quick-L2-0.5"]["apgd-t"] == trial.standing["quick-L2-0.5"]
+    assert trial.parts["quick-L2-0.5"]["apgd-t"] == trial.robust["quick-L2-0.5"]
     assert any("attacking" in line and "apgd-ce" in line for line in told)
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
     tried = try_suite("tiny", "Tiny2026Linear-small", "adaptive", told.append)
-    assert tried.standing["brought-L2-0.5"] < tried.clean
+    assert tried.robust["brought-L2-0.5"] < tried.clean
     assert not (ROW / "attack-adaptive").exists()
 
 
@@ -56,6 +56,6 @@ def test_development_suites_are_no_rule_of_the_comparison(linear_row) -> None:
     assert generate.generate() == before
     assert (without.threats, headline_names(without)) == (track.threats, headline_names(track))
     assert stage_code("attack-papers", *NAMES) == code
-    for stages in (json.loads(text).get("stages", {}) for name, text in before.items() if name.name == "dvc.yaml"):
+    for stages in (yaml.safe_load(text).get("stages", {}) for name, text in before.items() if name.name == "dvc.yaml"):
         assert "development" not in json.dumps(stages)
         assert "quick" not in json.dumps(stages)

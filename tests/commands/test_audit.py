@@ -26,7 +26,7 @@ def test_rows_to_audit_are_those_with_a_certificate() -> None:
 
 def test_what_is_not_built_yet_is_one_clear_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(rows, "WORK", tmp_path)
-    with pytest.raises(BenchmarkError, match=r"radii\.parquet is missing"):
+    with pytest.raises(BenchmarkError, match=r"certify/evidence\.parquet is missing"):
         audit_row("digits", "Havens2024LoFAST-mean_pool", None, 1, 0)
 
 
@@ -39,7 +39,7 @@ def test_rvb_audit_passes_what_the_pipeline_made_and_fails_what_was_tampered_wit
     assert "ascending against each layer's bounds" in told.stderr
     record = json.loads((built.root / "work/tiny/Tiny2026Net-small/record/record.json").read_text())
     assert record["certificate"]["audit"]["planted"] > 0
-    path = built.root / "work/tiny/Tiny2026Net-small/certify/radii.parquet"
+    path = built.root / "work/tiny/Tiny2026Net-small/certify/evidence.parquet"
     table = pq.read_table(path)
     place = table.column_names.index("certified_l2")
     pq.write_table(table.set_column(place, "certified_l2", pc.multiply(table["certified_l2"], 5.0)), path)

@@ -147,7 +147,7 @@ def test_the_harness_runs_it_and_its_verdicts_are_the_models(name, norm, images)
     done, after = run_attack(network, x, labels, spec, batch_size=2)
     into_ball(done.adversarial, x, spec.threat, name)
     right = network(done.adversarial).argmax(1) == labels
-    assert done.standing.tolist() == after.correct.tolist() == right.tolist()
+    assert done.robust.tolist() == after.correct.tolist() == right.tolist()
     assert torch.equal(done.adversarial[2], x[2])
     assert not right.all(), f"{name} breaks nothing at {spec.threat.label} on a linear model"
 

@@ -8,6 +8,9 @@ import pytest
 
 from benchmark.certificates.smoothing import clopper_pearson_below, radius_below
 from benchmark.evaluation import evidence
+from benchmark.evaluation import smoothed as smoothing
+from benchmark.evaluation.proportion import proportion
+from benchmark.evaluation.smoothed import check_smoothed
 from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
 
@@ -52,7 +55,7 @@ def table(**changes) -> pa.Table:
 def test_wilson_interval_is_the_published_one() -> None:
     """Newcombe 1998, table I: 81 of 263 gives .2553 to .3662; 0 of 20 gives 0 to .1611; 1 of 29 gives .0061 to .1718."""
     for count, n, low, high in ((81, 263, 0.2553, 0.3662), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):
-        found = evidence.proportion(np.arange(n) < count)
+        found = proportion(np.arange(n) < count)
         assert found.low == pytest.approx(low, abs=5e-5)
         assert found.high == pytest.approx(high, abs=5e-5)
         assert found.count == count
@@ -62,7 +65,6 @@ def test_a_consistent_table_passes_and_is_counted() -> None:
     track = tracks.load("digits")
     evidence.check_sandwich(table(), "row")
     assert evidence.clean(table()).count == 3
-    assert evidence.after_attack(table(), PGD).count == 2
     robust = {r.threat.label: r.accuracy.count for r in evidence.robust(table(), track)}
     # at l2 1 the image broken in the Linf ball is lost too, because its l2 distance is 0.9
     assert robust == {"Linf 0.15": 2, "L2 0.5": 2, "L2 1": 1}
@@ -139,8 +141,8 @@ def test_the_gate_and_the_counts_share_their_rounding() -> None:
 def test_smoothed_numbers_are_counted_from_the_evidence() -> None:
     """0.25 needs 0.2 Phi^-1(p) >= 0.25: 500 of 500 reach it, 121 of 125 reach 0.1; image 2 has the wrong class."""
     track = tracks.load("digits")
-    evidence.check_smoothed(table(), RULES, "row")
-    found = evidence.smoothed(table(), track, RULES, "G.")
+    check_smoothed(table(), RULES, "row")
+    found = smoothing.smoothed(table(), track.certified_radii, RULES, "G.")
     assert found.clean.count == 2
     assert {c.threat.label: c.accuracy.count for c in found.certified} == {"L2 0.1": 2, "L2 0.25": 1, "L2 0.5": 0}
     assert all(c.accuracy.count <= found.clean.count for c in found.certified)
@@ -154,7 +156,7 @@ def test_attacks_on_the_model_say_nothing_against_its_smoothed_version() -> None
     changed = table(smoothed_l2=[0.2, smoothed(4000, 4000), 0.3, 0.0], **counts)
     assert changed["smoothed_l2"][1].as_py() > 0.5
     evidence.check_sandwich(changed, "row")
-    evidence.check_smoothed(changed, RULES, "row")
+    check_smoothed(changed, RULES, "row")
 
 
 @pytest.mark.parametrize(
@@ -174,12 +176,12 @@ def test_attacks_on_the_model_say_nothing_against_its_smoothed_version() -> None
 )
 def test_smoothed_radii_that_their_counts_do_not_carry_stop(change) -> None:
     with pytest.raises(BenchmarkError, match=r"image 0 has smoothed l2 radius .* nothing is published"):
-        evidence.check_smoothed(table(**change), RULES, "row")
+        check_smoothed(table(**change), RULES, "row")
 
 
 def test_smoothed_radii_that_are_not_finite_stop() -> None:
     with pytest.raises(BenchmarkError, match="column smoothed_l2 holds"):
-        evidence.check_smoothed(table(smoothed_l2=[float("nan"), 0.1, 0.1, 0.0]), RULES, "row")
+        check_smoothed(table(smoothed_l2=[float("nan"), 0.1, 0.1, 0.0]), RULES, "row")
 
 
 def test_evidence_of_two_stages_with_one_column_is_refused() -> None:

@@ -7,7 +7,8 @@ import json
 import pytest
 import tiny_linear_row
 import torch
-from stage_imports import local_code, really_imported
+import yaml
+from stage_imports import planned_code, really_imported
 from tiny_linear_row import LOADS, PICTURES
 from tiny_project import Project
 from torch import nn
@@ -49,7 +50,7 @@ def test_each_kind_is_built_in_order_and_says_what_it_is(tmp_path) -> None:
     assert trust == {"small": "rebuilt", "given": "re-evaluated", "tuned": "re-evaluated"}
 
     file = project.root / generate.row_file("tiny", "Tiny2026Linear-given")
-    stages = json.loads(file.read_text())["stages"]
-    for name in ("train", "pictures"):
+    stages = yaml.safe_load(file.read_text())["stages"]
+    for name in ("pretrained", "pictures"):
         module, *arguments = stages[name]["cmd"].removeprefix("python -m ").split()
-        assert really_imported(project, module, arguments) == local_code(stages[name]["deps"]), name
+        assert really_imported(project, module, arguments) == planned_code(project, "Tiny2026Linear-given", name), name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 from functools import cache
 
 import pytest
@@ -12,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
 from pydantic import ValidationError
-from stages import run_stage
+from stages import run_stage, stage_names
+from tiny_linear_row import NAMES, ROW
 from torch import nn
 
 from benchmark.loading import tracks
-from benchmark.loading.rows import load_row
 from benchmark.reliability import indicators, probes
 from benchmark.reliability.allowance import allowance
 from benchmark.results.reliability import FailureIndicator, Reliability
@@ -247,15 +248,15 @@ def test_the_allowance_is_one_image_or_one_in_a_hundred(n: int) -> None:
     assert allowance(n) == 1 or allowance(n) <= 0.01 * n + 1e-9
 
 
-def test_the_stage_names_what_is_missing(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("benchmark.loading.rows.WORK", tmp_path)
-    with pytest.raises(BenchmarkError, match=r"attack-standard/verdicts\.parquet is missing; run `rvb repro`"):
-        run_stage("reliability", "digits", "Wong2020Fast-linf")
-    track = tracks.load("digits").model_copy(update={"suites": {}})
+def test_the_stage_names_what_is_missing(linear_row, monkeypatch) -> None:
+    shutil.rmtree(ROW / "attack-papers")
+    with pytest.raises(BenchmarkError, match=r"attack-papers is missing; run `rvb repro`"):
+        run_stage("reliability", *NAMES)
+    track = tracks.load("tiny").model_copy(update={"suites": {}})
     monkeypatch.setattr(tracks, "load", lambda _name: track)
-    assert "reliability" not in load_row("digits", "Wong2020Fast-linf").stages()
-    with pytest.raises(BenchmarkError, match="track digits declares no attack in a ball larger than a point"):
-        run_stage("reliability", "digits", "Wong2020Fast-linf")
+    assert "reliability" not in stage_names(*NAMES)
+    with pytest.raises(BenchmarkError, match="track tiny declares no attack in a ball larger than a point"):
+        run_stage("reliability", *NAMES)
 
 
 def test_doubts_are_the_unsound_signals_and_records_are_frozen() -> None:

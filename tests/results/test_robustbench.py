@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from stages import run_stage
@@ -206,12 +207,12 @@ def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path
     (linear_row.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + "robustbench: cifar10\n")
     put(tmp_path / "clone", "Engstrom2019Robustness", "L2", eps="0.5")
     put(tmp_path / "clone", "Ding2020MMA", "L2", eps="128/255")
-    board = json.loads(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
+    board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert "leaderboard/claimed/tiny" not in board["deps"]
     result = CliRunner().invoke(app, ["import-robustbench", str(tmp_path / "clone"), "--track", "tiny"])
     assert result.exit_code == 0, result.exception
     assert "Ding2020MMA.json: L2 0.501961 is none of the track's radii" in result.output.replace("\n", "")
-    board = json.loads(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
+    board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert "leaderboard/claimed/tiny" in board["deps"]
     (read,) = build.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
     assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
 
 import pytest
-from stage_imports import local_code, really_imported
+import yaml
+from stage_imports import planned_code, really_imported
+from stages import stage_code, stage_names
 
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
@@ -27,12 +30,28 @@ def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
 
 
 def test_changing_one_attack_concerns_its_own_stages_only() -> None:
-    row = load_row("digits", "Dosovitskiy2021ViT-standard")
-    cw = Path("benchmark/attacks/cw.py")
-    assert [stage for stage in row.stages() if cw in row.code(stage)] == ["attack-papers"]
+    row, cw = ("digits", "Dosovitskiy2021ViT-standard"), Path("benchmark/attacks/cw.py")
+    assert [name for name in stage_names(*row) if cw in stage_code(name, *row)] == ["attack-papers"]
 
 
-STAGES = ["train", "attack-standard", "attack-papers", "reliability", "certify", "smooth", "collect"]
+def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(tmp_path) -> None:
+    path = tmp_path / "method.py"
+
+    def digest(text: str) -> str:
+        path.write_text(text)
+        os.utime(path, ns=(0, next(times)))  # digests are kept by time
+        return code.digests(path)[path.as_posix()]
+
+    times = itertools.count(1)
+    plain = 'import math\n\n\ndef f(x):\n    """Says."""\n    return math.sqrt(x) + 1\n'
+    first = digest(plain)
+    assert digest('"""A module."""\n' + plain) == first
+    assert digest(plain.replace("Says", "Says more")) == first
+    assert digest(plain.replace("return", "# why\n    return").replace("sqrt(x)", "sqrt( x )")) == first
+    assert digest(plain.replace('    """Says."""\n', "")) == first
+    for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
+        assert digest(plain.replace(old, new)) != first
+    assert digest(plain.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
 
 
 @pytest.mark.slow
@@ -48,13 +67,12 @@ def test_deps_are_what_the_stages_really_import(project) -> None:
         "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}",
     )
     project.rvb("pipeline")
-    import json
-
-    stages = json.loads((project.root / generate.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
-    data = json.loads((project.root / generate.data_file("tiny")).read_text())["stages"]["data"]
-    for name, stage in {"data": data, **stages}.items():
+    project.run("benchmark.pipeline.inputs", "tiny")
+    stages = yaml.safe_load((project.root / generate.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
+    for name, stage in {"data": {"cmd": "python -m benchmark.stages data tiny"}, **stages}.items():
         module, *arguments = stage["cmd"].removeprefix("python -m ").split()
-        assert really_imported(project, module, arguments) == local_code(stage["deps"]), name
+        row = "Tiny2026Net-small" if name != "data" else ""
+        assert really_imported(project, module, arguments) == planned_code(project, row, name), name
 
 
 def test_a_syntax_error_names_its_line(tmp_path) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
@@ -17,10 +18,11 @@ from tiny_project import Project
 
 from benchmark.loading import methods
 from benchmark.loading.rows import load_row
-from benchmark.pipeline import generate
+from benchmark.pipeline import generate, inputs
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
+from benchmark.stages.base import inputs_file
 
 
 def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
@@ -180,13 +182,13 @@ def claim_more_than_the_attack_allows(project: Project) -> None:
     folder = project.root / "work/tiny/Tiny2026Net-small"
     table, brought, standard = (
         pq.read_table(folder / name)
-        for name in ("certify/radii.parquet", "attack-adaptive/verdicts.parquet", "attack-standard/verdicts.parquet")
+        for name in ("certify/evidence.parquet", "attack-adaptive/evidence.parquet", "attack-standard/evidence.parquet")
     )
     success, known = (t[f"{i}:success"].to_pylist() for t, i in ((brought, "brought-L2-0.6"), (standard, "pgd-L2-0.6")))
     image = next(i for i, (new, old) in enumerate(zip(success, known, strict=True)) if new and not old)
     radii = [0.0] * len(success)
     radii[image] = brought["brought-L2-0.6:l2"][image].as_py()
-    path = folder / "certify/radii.parquet"
+    path = folder / "certify/evidence.parquet"
     path.unlink()
     place = table.column_names.index("certified_l2")
     pq.write_table(table.set_column(place, "certified_l2", pa.array(radii)), path)
@@ -217,10 +219,9 @@ def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(li
     folder = linear_row.root / "submissions/Tiny2026Linear"
     (folder / "pgd.py").write_text(HEAD + "    return images\n")
     linear_row.bring("Tiny2026Linear", "pgd", HEAD + "    return images\n", "attack: pgd, norm: L2, eps: 0.6")
-    chosen = load_row(*NAMES)
-    assert Path("submissions/Tiny2026Linear/pgd.py") in chosen.code("attack-adaptive")
-    assert Path("submissions/Tiny2026Linear/pgd.py") not in chosen.code("attack-papers")
-    assert Path("benchmark/attacks/pgd.py") in chosen.code("attack-papers")
+    assert Path("submissions/Tiny2026Linear/pgd.py") in stage_code("attack-adaptive", *NAMES)
+    assert Path("submissions/Tiny2026Linear/pgd.py") not in stage_code("attack-papers", *NAMES)
+    assert Path("benchmark/attacks/pgd.py") in stage_code("attack-papers", *NAMES)
     run_stage("attack-papers", *NAMES)
     run_stage("attack-adaptive", *NAMES)
     run_stage("collect", *NAMES)
@@ -255,21 +256,21 @@ def test_a_file_that_does_not_import_names_its_line(linear_row) -> None:
 def test_bringing_an_attack_touches_no_stage_before_it(linear_row) -> None:
     """The stages of the row and of the data stand as they were; one is new, and collect depends on it."""
     path = generate.row_file("tiny", "Tiny2026Linear-small")
-    before, others = json.loads(generate.generate()[path])["stages"], generate.generate()
+    before, others = yaml.safe_load(generate.generate()[path])["stages"], generate.generate()
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
-    after = json.loads(generate.generate()[path])["stages"]
+    after = yaml.safe_load(generate.generate()[path])["stages"]
     assert [*after] == ["train", "attack-papers", "attack-adaptive", "reliability", "collect"]
     earlier = ("train", "attack-papers")
     assert {name: after[name] for name in earlier} == {name: before[name] for name in earlier}
     assert {**generate.generate(), path: ""} == {**others, path: ""}
     assert not any("adaptive" in json.dumps(after[name]) for name in earlier)
-    stage = after["attack-adaptive"]
-    assert "submissions/Tiny2026Linear/brought.py" in stage["deps"]
-    assert stage["params"][1:] == [
-        {"benchmark/tracks/tiny.yaml": ["evaluation"]},
-        {"submissions/Tiny2026Linear/submission.yaml": ["variants.small.tracks.tiny.adaptive"]},  # it has no `model`
-    ]
+    written = inputs.contents("tiny")
+    stage = written[inputs_file("tiny", "Tiny2026Linear-small", "attack-adaptive")]
+    assert "submissions/Tiny2026Linear/brought.py" in stage["code"]
+    assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["brought"]
     assert all(str(ROW / "attack-adaptive") in after[later]["deps"] for later in ("reliability", "collect"))
+    for name in earlier:
+        assert "brought" not in json.dumps(written[inputs_file("tiny", "Tiny2026Linear-small", name)])
 
 
 def test_what_the_attack_imports_is_code_of_its_stage(linear_row) -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from scipy.stats import binomtest
-from stage_imports import local_code, really_imported
+from stage_imports import planned_code, really_imported
 from tiny_colours import textures
 from tiny_project import ROOT, Project
 from tiny_record import proportion, record
@@ -21,7 +22,8 @@ from tiny_sources import encode
 from torch import nn
 
 from benchmark.data.corruptions import corrupt
-from benchmark.evaluation import evidence
+from benchmark.evaluation.corrupted import corrupted
+from benchmark.evaluation.proportion import mean_proportion
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
@@ -29,7 +31,8 @@ from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.stages.base import Clock
+from benchmark.stages.base import Clock, Work
+from benchmark.stages.evaluation import Subject
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 
@@ -45,7 +48,7 @@ TABLE = pa.table(
 
 
 def test_accuracies_are_counted_from_the_evidence() -> None:
-    found = evidence.corrupted(TABLE, RULES, "P.", {"library": "1"})
+    found = corrupted(TABLE, RULES, "P.", {"library": "1"})
     assert [[cell.count for cell in row.severities] for row in found.corruptions] == [[3, 1], [2, 0]]
     assert [row.mean.value for row in found.corruptions] == [4 / 8, 2 / 8]
     assert [mean.value for mean in found.severities] == [5 / 8, 1 / 8]
@@ -58,7 +61,7 @@ def test_accuracies_are_counted_from_the_evidence() -> None:
 def test_the_interval_of_a_mean_is_wilsons_for_the_images_not_for_their_copies() -> None:
     for count, n in ((0, 20), (7, 20), (30, 30), (50, 100), (100, 100)):
         right = np.tile(np.arange(n) < count, (9, 1))  # every copy fares as its image does: n independent verdicts
-        found, wilson = evidence.mean_proportion(right), binomtest(count, n).proportion_ci(method="wilson")
+        found, wilson = mean_proportion(right), binomtest(count, n).proportion_ci(method="wilson")
         assert (found.low, found.high) == pytest.approx((wilson.low, wilson.high), abs=1e-9)
         assert found.low <= found.value <= found.high
 
@@ -67,18 +70,18 @@ def test_means_are_covered_when_copies_are_alike_and_when_they_are_not() -> None
     rng = np.random.default_rng(0)
     for spread in (0.02, 0.3, 100.0):  # of an image's own chance: all or nothing, mixed, the same for all images
         chance = rng.beta(0.6 * spread, 0.4 * spread, (2000, 1, 50))
-        found = [evidence.mean_proportion(right) for right in rng.random((2000, 6, 50)) < chance]
+        found = [mean_proportion(right) for right in rng.random((2000, 6, 50)) < chance]
         covered = sum(one.low <= 0.6 <= one.high for one in found)
         assert binomtest(covered, 2000, 0.95, alternative="less").pvalue > 1e-3
 
 
 def test_a_verdict_that_is_missing_stops() -> None:
     with pytest.raises(BenchmarkError, match="'corrupted fog 5' is missing or lacks an image"):
-        evidence.corrupted(TABLE.drop_columns(["corrupted fog 5"]), RULES, "P.", {})
+        corrupted(TABLE.drop_columns(["corrupted fog 5"]), RULES, "P.", {})
     place = TABLE.column_names.index("corrupted fog 5")
     lacking = TABLE.set_column(place, "corrupted fog 5", pa.array([True, None, False, False]))
     with pytest.raises(BenchmarkError, match="'corrupted fog 5' is missing or lacks an image"):
-        evidence.corrupted(lacking, RULES, "P.", {})
+        corrupted(lacking, RULES, "P.", {})
 
 
 def corrupted_record(name: str, count: int) -> Record:
@@ -136,7 +139,9 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     row = load_row("digits", "Wong2020Fast-linf")
 
     def run(model: Brightness, name: str) -> dict[str, torch.Tensor]:
-        return stage.corrupted_columns(model, images, labels, row, rules, tmp_path / name, Clock(tmp_path))
+        (tmp_path / name).mkdir(exist_ok=True)
+        work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
+        return stage.corrupted_columns(work, Subject(model, images, labels, row.track.evaluation.batch_size), rules)
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
@@ -236,11 +241,11 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert "cannot be compared with numbers on CIFAR-10-C" in page
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
     colours.rvb("pipeline", "--check")
-    stages = json.loads((colours.root / generate.row_file("colours", row)).read_text())["stages"]
+    stages = yaml.safe_load((colours.root / generate.row_file("colours", row)).read_text())["stages"]
     module, *arguments = stages["corrupt"]["cmd"].removeprefix("python -m ").split()
-    before = (folder / "corrupt/corrupted.parquet").read_bytes()
-    assert really_imported(colours, module, arguments) == local_code(stages["corrupt"]["deps"])
-    assert (folder / "corrupt/corrupted.parquet").read_bytes() == before  # run again from scratch, the same bytes
+    before = (folder / "corrupt/evidence.parquet").read_bytes()
+    assert really_imported(colours, module, arguments) == planned_code(colours, "Tiny2026Colour-small", "corrupt")
+    assert (folder / "corrupt/evidence.parquet").read_bytes() == before  # run again from scratch, the same bytes
     rules = colours.root / "benchmark/tracks/colours.yaml"
     rules.write_text(TRACK.replace("severities: [1, 5]", "severities: [1]"))
     output = colours.run("dvc", "repro", "pipelines/colours/dvc.yaml").stdout

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny_linear_row
 import torch
+import yaml
 from safetensors.torch import load_file
 from stages import run_stage
 
@@ -50,7 +51,7 @@ def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) 
     record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
     assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
     assert record["trust"] == "rebuilt"
-    stage = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-tuned")])["stages"]["train"]
+    stage = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-tuned")])["stages"]["train"]
     assert "work/tiny/Tiny2026Linear-small/train" in stage["deps"]
 
 
@@ -71,14 +72,17 @@ def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, word
         load_row("tiny", "Tiny2026Linear-tuned")
 
 
-def test_rvb_repro_runs_fine_tuned_rows_after_the_others_and_with_what_they_depend_on(linear_row, monkeypatch) -> None:
+def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
     generate.write()
-    rows = {str(generate.row_file("tiny", f"Tiny2026Linear-{v}")): v for v in ("small", "tuned")}
-    monkeypatch.setattr(repro, "_changed_files", lambda *_: set(rows))
+    small, tuned = (f"{generate.row_file('tiny', f'Tiny2026Linear-{v}')}:train" for v in ("small", "tuned"))
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {small})
     ran: list[str] = []
-    monkeypatch.setattr(repro, "_dvc", lambda arguments, *_: ran.append(" ".join(arguments)))
+    monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
     monkeypatch.setattr(repro.subprocess, "run", lambda *_, **__: None)
     repro.repro("tiny", 2, lambda _: None)
-    small, tuned = rows
-    assert ran == [f"--wait-for-lock repro -s {small}", f"repro {tuned}", "repro pipelines/tiny/dvc.yaml"]
+    wait = "--wait-for-lock repro -s "
+    assert ran[0] == f"repro -s {generate.data_file('tiny')}"
+    assert ran[1] == wait + small
+    assert ran.index(wait + tuned) < ran.index(wait + tuned.replace("train", "collect"))
+    assert ran[-1] == "repro pipelines/tiny/dvc.yaml"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import tiny_linear_row
 import torch
+import yaml
 from stages import run_stage
 from tiny_linear_row import NAMES, PICTURES, ROW
 from tiny_record import record
@@ -20,6 +20,7 @@ from benchmark.loading import tracks
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.stages.catalogue import planned
 from leaderboard import build
 from leaderboard.rank import rank
 
@@ -47,10 +48,10 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
         run_stage("pictures", *NAMES)
     (linear_row.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + PICTURES)
     run_stage("pictures", *NAMES)
-    first = {path.name: path.read_bytes() for path in (ROW / "pictures").iterdir()}
+    first = {path.name: path.read_bytes() for path in (ROW / "pictures").rglob("*.*")}
     run_stage("pictures", *NAMES)
-    assert {path.name: path.read_bytes() for path in (ROW / "pictures").iterdir()} == first
-    assert {"perturbations.png", "accumulated_1.png", "pictures.json", "pictures.parquet"} < first.keys()
+    assert {path.name: path.read_bytes() for path in (ROW / "pictures").rglob("*.*")} == first
+    assert {"perturbations.png", "accumulated_1.png", "fields.json", "evidence.parquet"} < first.keys()
     run_stage("collect", *NAMES)
     named = tiny_linear_row.record().pictures
     assert [picture.file for picture in named] == ["perturbations.png", "accumulated_1.png"]
@@ -58,9 +59,9 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
         kept = (ROW / "record/pictures" / picture.file).read_bytes()
         assert hashlib.sha256(kept).hexdigest() == picture.sha256
     assert "PGD of 5 steps" in named[0].caption
-    stages = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
+    stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
     assert str(ROW / "pictures") in stages["collect"]["deps"]
-    assert {"benchmark/tracks/tiny.yaml": ["evaluation", "pictures"]} in stages["pictures"]["params"]
+    assert planned(*NAMES, "pictures").settings["pictures"]["images"] == 3
 
 
 def test_the_page_shows_them_with_alt_texts(tmp_path) -> None:

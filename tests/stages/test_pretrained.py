@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import pytest
 import tiny_linear_row
 import torch
+import yaml
 from pydantic import ValidationError
-from stages import run_stage
+from stages import run_stage, stage_code
 from tiny_linear_row import LOADS, NAMES, ROW
 
 from benchmark.loading import tracks
@@ -62,11 +62,14 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
 
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
     give(linear_row, "{path: given.pt}")
-    stage = json.loads(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]["train"]
-    assert stage["cmd"] == "python -m benchmark.stages.pretrained tiny Tiny2026Linear small"
-    assert "given.pt" in stage["deps"]
-    assert "submissions/Tiny2026Linear/method.py" in stage["deps"]
-    assert not [dep for dep in stage["deps"] if dep.startswith("benchmark/training")]
+    stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
+    assert stages["pretrained"]["cmd"] == "python -m benchmark.stages pretrained tiny Tiny2026Linear-small"
+    assert stages["pretrained"]["outs"] == [str(ROW / "train")]
+    assert "train" not in stages
+    assert "given.pt" in stages["pretrained"]["deps"]
+    code = stage_code("pretrained", *NAMES)
+    assert Path("submissions/Tiny2026Linear/method.py") in code
+    assert not [path for path in code if path.parent.name == "training"]
 
 
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:

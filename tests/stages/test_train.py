@@ -43,7 +43,7 @@ def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> No
     run_stage("train", *NAMES)
     first = {path.name: path.read_bytes() for path in (ROW / "train").iterdir()}
     printed = capsys.readouterr().out
-    result = TrainingResult.model_validate(files.read_json(ROW / "train/training.json"))
+    result = TrainingResult.model_validate(files.read_json(ROW / "train/fields.json")["training"])
     assert result.selected_by == "validation accuracy under pgd-Linf-0.1 (step_size 0.05, steps 4)"
     assert result.overfitting is not None
     assert result.overfitting.probe.parameters == {"steps": 10, "step_size": 0.025}

@@ -1,15 +1,18 @@
-"""What a stage imports: by its deps and by what stands in sys.modules when it ends."""
+"""What a stage imports: by its inputs file and by what stands in sys.modules when it ends."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 from benchmark.runtime import code
 
 
-def local_code(deps: list[str]) -> set[str]:
-    return {dep for dep in deps if dep.endswith(".py")}
+def planned_code(project, subject: str, name: str) -> set[str]:
+    """The files of code in the stage's inputs file."""
+    (path,) = project.root.glob(f"work/*/inputs/{subject}/{name}.json" if subject else f"work/tiny/inputs/{name}.json")
+    return {*json.loads(path.read_text())["code"]}
 
 
 def really_imported(project, module: str, arguments: list[str]) -> set[str]:
@@ -27,6 +30,6 @@ def really_imported(project, module: str, arguments: list[str]) -> set[str]:
     )
     assert result.returncode == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
-    entry_file = module.replace(".", "/") + ".py"
+    entry_file = module.replace(".", "/") + "/__main__.py"
     found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
     return {name for name in found if not code._inert(project.root / name)}
