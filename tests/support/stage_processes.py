@@ -27,6 +27,7 @@ def stage_processes(project, stage: str) -> list[int]:
             here = os.readlink(entry / "cwd")
         except OSError:
             continue
-        if f"benchmark.stages.{stage}".encode() in words and here == str(project.root):
+        named = any(word.partition(b"-")[0] == stage.encode() for word in words)
+        if b"benchmark.stages" in words and named and here == str(project.root):
             found.append(int(entry.name))
     return found

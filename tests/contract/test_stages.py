@@ -1,0 +1,85 @@
+"""What every stage of benchmark/stages keeps to, found by where it stands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stages import stage_code, stage_names
+
+from benchmark.loading import tracks
+from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.stages import catalogue
+
+ROWS = ("Havens2024LoFAST-mean_pool", "Wong2020Fast-linf", "Debenedetti2022XCiT-adversarial")
+SHARED = {"__init__", "__main__", "base", "catalogue", "evaluation"}  # of all stages, or of those that evaluate
+FOLDER = Path("benchmark/stages")
+STAGES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_each_file_is_one_stage_named_as_its_file(name) -> None:
+    assert catalogue.stages()[name].name == name
+
+
+def test_no_two_stages_of_a_row_leave_their_outputs_in_one_place() -> None:
+    for row in load_rows("digits"):
+        folders = [one.folder for one in catalogue.plan(row)]
+        assert len(set(folders)) == len(folders), row.name
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_stage_reads_data_and_what_stages_before_it_leave(row) -> None:
+    done: list[Path] = [load_row("digits", row).data]
+    for one in catalogue.plan(load_row("digits", row)):
+        for path in one.reads:
+            assert path in done or path.parent in done, f"{one.name} reads {path}"
+        done.append(one.folder)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_settings_are_json_and_the_same_when_asked_again(row) -> None:
+    for first, second in zip(*(catalogue.plan(load_row("digits", row)) for _ in range(2)), strict=True):
+        assert json.dumps(first.settings, sort_keys=True) == json.dumps(second.settings, sort_keys=True)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_stages_code_holds_no_other_stage_and_none_of_training_but_to_train(row) -> None:
+    for name in stage_names("digits", row):
+        code = stage_code(name, "digits", row)
+        kind = name.partition("-")[0]
+        others = {path.stem for path in code if path.parent == FOLDER} - SHARED - {kind}
+        assert not others, f"{name} depends on stages {others}"
+        assert all(path.exists() for path in code)
+        training = [path for path in code if path.parent == Path("benchmark/training")]
+        assert bool(training) == (kind == "train"), name
+
+
+def bare() -> Row:
+    """A row to which as few stages apply as can be."""
+    row = load_row("digits", "Wong2020Fast-linf")
+    track = row.track.model_copy(update={"smoothing": None, "pictures": None, "suites": {}})
+    return Row(track, row.submission, row.variant, row.settings)
+
+
+@pytest.mark.parametrize("stage", [s for s in catalogue.row_stages() if not s.names(bare())], ids=lambda s: s.name)
+def test_where_it_does_not_apply_it_says_why_in_one_line(stage) -> None:
+    error = stage.refuse(bare(), f"{stage.name}-x")
+    assert isinstance(error, BenchmarkError)
+    assert "\n" not in str(error)
+    assert tracks.load("digits").name in str(error) or bare().name in str(error)
+
+
+def test_a_pipeline_is_planned_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from benchmark.pipeline import inputs, repro\n"
+        "inputs.contents('digits')\n"
+        "assert 'torch' not in sys.modules, 'torch'"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

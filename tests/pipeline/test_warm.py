@@ -1,0 +1,66 @@
+"""The warm process: forks do the work of the processes that ask, with their output and status; killed, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from stage_processes import wait_for
+
+from benchmark.pipeline.warm import warm_process
+
+pytestmark = pytest.mark.slow
+
+ROW = "Tiny2026Net-small"
+
+
+def ask(project, extra: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmark.stages", *arguments]
+    environment = {**project.environment(), **extra}
+    return subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) -> None:
+    project.add("Tiny2026Net", epochs=1)
+    monkeypatch.chdir(project.root)
+    project.run("benchmark.pipeline.inputs", "tiny")
+    with warm_process() as extra:
+        made = ask(project, extra, "data", "tiny")
+        assert (made.returncode, made.stderr) == (0, "")
+        assert made.stdout == ask(project, {}, "data", "tiny").stdout
+        for arguments in (("train", "tiny", "Tiny2026Nett-small"), ("trainn", "tiny", ROW)):
+            failed, alone = ask(project, extra, *arguments), ask(project, {}, *arguments)
+            assert (failed.returncode, alone.returncode) == (1, 1)
+            assert failed.stderr.splitlines()[-1] == alone.stderr.splitlines()[-1]
+        train = ask(project, extra, "train", "tiny", ROW)
+        assert train.returncode == 0, train.stderr
+        here = (project.root / "work/tiny" / ROW / "train/model.safetensors").read_bytes()
+    ask(project, {}, "train", "tiny", ROW)
+    assert (project.root / "work/tiny" / ROW / "train/model.safetensors").read_bytes() == here
+
+
+def test_another_folder_and_an_ended_process_are_not_served(project, monkeypatch, tmp_path) -> None:
+    project.run("benchmark.pipeline.inputs", "tiny")
+    monkeypatch.chdir(tmp_path)
+    with warm_process() as extra:
+        assert ask(project, extra, "data", "tiny").returncode == 0, "done by the process that asked"
+    assert ask(project, extra, "data", "tiny").returncode == 0
+
+
+@pytest.mark.parametrize("victim", ["fork", "rvb"])
+def test_killed_in_rvb_repro_it_resumes_to_the_same_bytes(project, finished, victim) -> None:
+    project.add("Tiny2026Net")
+    command = [sys.executable, "-m", "benchmark.commands.main", "repro", "--track", "tiny"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    rvb = subprocess.Popen(command, cwd=project.root, env=project.environment(), start_new_session=True, **quiet)
+    scratch = project.root / "work/scratch/tiny" / ROW / "train"
+    wait_for(lambda: next(scratch.glob("*/checkpoint.safetensors"), None), "checkpoint")
+    fork = int((scratch / "lock").read_text())
+    os.kill(fork if victim == "fork" else rvb.pid, signal.SIGKILL)
+    rvb.wait()
+    assert rvb.returncode != 0
+    project.rvb("repro", "--track", "tiny")
+    assert project.results(ROW) == finished.results(ROW)
