@@ -41,13 +41,14 @@ def test_a_new_submission_runs_its_own_stages_and_the_board_alone(built) -> None
     built.add("Tiny2026Third", epochs=1)
     built.rvb("pipeline")
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
-    assert {stage.split(":")[0] for stage in ran(output)} == {
-        "pipelines/tiny/dvc.yaml",
-        "pipelines/tiny/Tiny2026Third-small/dvc.yaml",
+    inputs = "pipelines/tiny/_data/dvc"
+    assert {stage for stage in ran(output) if "Third" not in stage} == {
+        "pipelines/tiny/dvc.yaml:leaderboard",
+        f"{inputs}.yaml:inputs",
     }
     kept = {name: text for name, text in locks(built).items() if "Third" not in name and name in before}
-    board = "pipelines/tiny/dvc.lock"
-    assert kept.pop(board) != before.pop(board)
+    for changed in ("pipelines/tiny/dvc.lock", f"{inputs}.lock"):
+        assert kept.pop(changed) != before.pop(changed)
     assert kept == before
     index = (built.root / "work/tiny/site/index.html").read_text()
     assert all(f"Tiny2026{name}-small" in index for name in ("Net", "Twin", "Third"))
@@ -55,11 +56,21 @@ def test_a_new_submission_runs_its_own_stages_and_the_board_alone(built) -> None
 
 def test_changing_one_attack_runs_that_suite_again_and_nothing_else_before_collect(built) -> None:
     with (built.root / "benchmark/attacks/fgsm.py").open("a") as code:
-        code.write("\n# a change\n")
+        code.write("\nCHANGED = True\n")
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     stages = {stage.rpartition(":")[2] for stage in ran(output)}
     assert "attack-papers" in stages
     assert not stages & {"data", "train", "attack-standard", "certify", "smooth"}
+
+
+def test_a_comment_runs_nothing_and_corruptions_touched_concern_no_row_without_them(built) -> None:
+    with (built.root / "benchmark/attacks/fgsm.py").open("a") as code:
+        code.write("\n# a comment\n")
+    with (built.root / "benchmark/stages/corrupt.py").open("a") as code:
+        code.write("\nCHANGED = True\n")
+    output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
+    assert {stage.rpartition(":")[2] for stage in ran(output)} <= {"inputs"}
+    assert "up to date" in built.rvb("repro", "--track", "tiny").stdout
 
 
 def test_a_removed_submission_leaves_the_board(built) -> None:
@@ -116,7 +127,7 @@ def test_a_lying_certificate_stops_the_pipeline(built, finished) -> None:
 
 def test_certified_and_broken_never_becomes_a_record(built) -> None:
     """The sandwich gate in the collect stage: radii tampered with after the certify stage."""
-    path = built.root / "work/tiny/Tiny2026Net-small/certify/radii.parquet"
+    path = built.root / "work/tiny/Tiny2026Net-small/certify/evidence.parquet"
     table = pq.read_table(path)
     path.unlink()
     lies = pa.array([3.0 if radius > 0 else 0.0 for radius in table["certified_l2"].to_pylist()])
@@ -130,7 +141,7 @@ def test_certified_and_broken_never_becomes_a_record(built) -> None:
 
 
 def test_a_smoothed_radius_that_its_counts_do_not_carry_never_becomes_a_record(built) -> None:
-    path = built.root / "work/tiny/Tiny2026Net-small/smooth/smoothed.parquet"
+    path = built.root / "work/tiny/Tiny2026Net-small/smooth/evidence.parquet"
     table = pq.read_table(path)
     path.unlink()
     place = table.column_names.index("smoothed_l2")

@@ -156,7 +156,7 @@ def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(proj
     project.rvb("pipeline")
     output = project.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     ran = re.findall(r"Running stage '[^']*?(?:dvc\.yaml:)?([\w-]+)'", output)
-    assert sorted(ran) == ["attack-adaptive", "collect", "leaderboard", "reliability"]
+    assert sorted(ran) == ["attack-adaptive", "collect", "inputs", "leaderboard", "reliability"]
     after = project.results("Tiny2026Net-small")
     changed = ("record", "attack-adaptive", "reliability/reliability.json")  # which compares all attacks of the row
     assert {name: data for name, data in after.items() if not name.startswith(changed)} == {
