@@ -55,7 +55,7 @@ def rank(records: list[Record], track: Track) -> list[Row]:
     ranking = [name for name in names[1:] if not name.startswith(("smoothed", "corrupted"))]
     values = {record.row: headline(record) for record in records}
 
-    def order(record: Record) -> tuple:
+    def order(record: Record) -> tuple[float | str, ...]:
         numbers = values[record.row]
         rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
         return (-numbers[key].value, *rest, record.row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.results.study_table import Column, Entry, Table
+from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts import ticks
 
@@ -180,7 +180,14 @@ def _short(text: str, most: int = 34) -> str:
 
 
 def _svg(
-    title: str, lines, index: int, column: Column, parts: list[Markup], height: float, label: str, at: float = 0
+    title: str,
+    lines: Sequence[Line],
+    index: int,
+    column: Column,
+    parts: list[Markup],
+    height: float,
+    label: str,
+    at: float = 0,
 ) -> Markup:
     means = "; ".join(f"{line.cell}: {column.text(line.entries[index].mean)}" for line in lines)
     return Markup(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class _Timm(nn.Module):
     mean: torch.Tensor
     std: torch.Tensor
 
-    def __init__(self, net: nn.Module, config: dict) -> None:
+    def __init__(self, net: nn.Module, config: dict[str, Any]) -> None:
         super().__init__()
         self.net, self.size = net, tuple(config["input_size"][1:])
         self.register_buffer("mean", torch.tensor(config["mean"])[:, None, None])

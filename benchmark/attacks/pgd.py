@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import foolbox
 import torch
 from torch import nn
 
 from benchmark.specs.threat import ThreatModel
+
+if TYPE_CHECKING:
+    import eagerpy as ep
 
 
 def attack(
@@ -53,10 +57,10 @@ class _Unmoved(nn.Module):
         return self.model[0](images)
 
 
-def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable:
-    """The loss as foolbox's `get_loss_fn` returns it."""
+def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Callable[[ep.Tensor], ep.Tensor]]:
+    """foolbox's `get_loss_fn(model, labels)`, which returns the loss as a function of the images."""
 
-    def of_images(target, images):
+    def of_images(target: foolbox.Model, images: ep.Tensor) -> ep.Tensor:
         logits = target(images)
         return type(logits)(loss(logits.raw))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from benchmark.specs.base import Frozen
 
 if TYPE_CHECKING:
     from benchmark.loading.rows import Row
-    from benchmark.specs.threat import AttackSpec
+    from benchmark.specs.threat import AttackSpec, Engine
 
 
 class AttackPreview(Frozen):
@@ -50,7 +50,9 @@ def attack(
             console.print(f"warning: {name}: {warning}")
 
 
-def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], engine: str = "") -> AttackPreview:
+def try_suite(
+    track: str, name: str, suite: str, report: Callable[[str], None], engine: Engine | Literal[""] = ""
+) -> AttackPreview:
     """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
 
     `engine` is that of params.yaml unless given. Killed and run again, it goes on from the images already done.
@@ -71,20 +73,20 @@ def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], 
     if suite not in suites:
         raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
     run = run_settings().evaluate
-    device, engine = set_up(run.device), engine or run.engine
+    device, used = set_up(run.device), engine or run.engine
     model = trained_model(row, device)
     images, labels = evaluation_images(row, device)
     clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
     report(f"{row.name}: {int(clean.sum())} of {len(labels)} right when clean")
     owner = row.submission.name if suite == ADAPTIVE else None
-    inputs = _inputs(row, suites[suite], owner, engine)
+    inputs = _inputs(row, suites[suite], owner, used)
     stage = f"{track}/{row.name}/trial-{suite}"
     parts, robust, warnings = {}, {}, {}
     with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
         assert folder is not None
         for spec, state, after in run_suite(
             model, images, labels, suites[suite], batch_size=row.track.evaluation.batch_size, folder=folder,
-            engine=engine, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
+            engine=used, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
         ):  # fmt: skip
             parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
             warnings[spec.id] = state.warnings
@@ -92,7 +94,7 @@ def try_suite(track: str, name: str, suite: str, report: Callable[[str], None], 
     return AttackPreview(n=len(labels), clean=int(clean.sum()), parts=parts, robust=robust, warnings=warnings)
 
 
-def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: str) -> dict[str, Any]:
+def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: Engine) -> dict[str, Any]:
     """All that partial work depends on."""
     from benchmark.loading import methods
     from benchmark.runtime import code, files

@@ -62,4 +62,4 @@ def stage(
         if kind.subject == "row":
             catalogue.planned(track, row, name)
         inputs.write(track)
-        kind.execute(name, track, *([row] if row else []))
+        kind.execute(name, track, row)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 
 import typer
 from rich.console import Console
 
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
+if TYPE_CHECKING:
+    from benchmark.specs.threat import Engine
+
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 
 
-def checked_engine(name: str) -> str:
+def checked_engine(name: str) -> Engine | Literal[""]:
     """`name` itself; a BenchmarkError when it is given and no engine of AutoAttack."""
     from benchmark.specs.threat import Engine
 
     known = get_args(Engine)
     if name and name not in known:
         raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, known)}")
-    return name
+    return cast('Engine | Literal[""]', name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +66,7 @@ def _column(table: pa.Table, names: tuple[str, ...], path: Path) -> pa.ChunkedAr
     raise BenchmarkError(f"{path} has no column {' or '.join(names)}; it has {', '.join(table.column_names)}")
 
 
-def _decode(cell: dict, row: int, path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+def _decode(cell: dict[str, Any], row: int, path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             return to_pixels(image, shape)

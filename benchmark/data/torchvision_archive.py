@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmark.data.images import Images
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.data import DataSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torchvision.datasets import CIFAR10, MNIST, SVHN
 
 DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "mnist": "MNIST"}
 
@@ -41,7 +46,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
     return {name: Images(_channels_first(part.data), _labels(part)) for name, part in parts.items()}
 
 
-def _channels_first(data) -> np.ndarray:
+def _channels_first(data: np.ndarray | torch.Tensor) -> np.ndarray:
     """(n, c, h, w) uint8 from what torchvision holds: CIFAR (n, h, w, c), SVHN (n, c, h, w), MNIST (n, h, w)."""
     pixels = np.asarray(data)
     if pixels.ndim == 3:
@@ -49,5 +54,5 @@ def _channels_first(data) -> np.ndarray:
     return pixels if pixels.shape[1] in (1, 3) else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
 
 
-def _labels(part) -> np.ndarray:
+def _labels(part: CIFAR10 | SVHN | MNIST) -> np.ndarray:
     return np.asarray(part.labels if hasattr(part, "labels") else part.targets, dtype=np.int64)

@@ -22,7 +22,7 @@ from torch import nn
 from benchmark.evaluation.division import logged_warnings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.threat import AttackSpec
+from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.prediction import Predictions, predict
 
@@ -40,7 +40,7 @@ class AttackState:
     queue: list[int] = field(default_factory=list)  # images that the running component started with
     component: str | None = None
     batch: int = 0  # batches of it done
-    engine: str | None = None  # that ran, where the attack has several
+    engine: Engine | None = None  # that ran, where the attack has several
 
     def save(self, path: Path) -> None:
         state = {k: getattr(self, k) for k in ("remaining", "warnings", "queue", "component", "batch", "engine")}
@@ -62,7 +62,7 @@ def run_attack(
     *,
     batch_size: int,
     checkpoint: Path | None = None,
-    engine: str = "fast",
+    engine: Engine = "fast",
     report: Report = lambda _: None,
     module: ModuleType | None = None,
 ) -> tuple[AttackState, Predictions]:
@@ -110,7 +110,7 @@ def _run_component(
     state: AttackState,
     batch_size: int,
     checkpoint: Path | None,
-    engine: str,
+    engine: Engine,
     report: Report,
 ) -> None:
     options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}

@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmark.evaluation.run_attack import AttackState, Report, run_attack
 from benchmark.loading import methods
-from benchmark.specs.threat import AttackSpec
+from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.prediction import Predictions
 
 
@@ -22,7 +22,7 @@ def run_suite(
     *,
     batch_size: int,
     folder: Path,
-    engine: str,
+    engine: Engine,
     report: Report,
     owner: str | None = None,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
+from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
@@ -111,7 +112,14 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
     _check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
     climbs = "loss" in inspect.signature(module.attack).parameters
 
-    def attack(model, images, labels, eps_factor: float, loss: AttackLoss | None = None, /) -> torch.Tensor:
+    def attack(
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        eps_factor: float,
+        loss: AttackLoss | None = None,
+        /,
+    ) -> torch.Tensor:
         if loss is not None and not climbs:
             raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
         given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
@@ -123,7 +131,7 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
     return attack
 
 
-def _check_parameters(function: Callable, given: Mapping[str, object], where: str) -> None:
+def _check_parameters(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
     """A BenchmarkError for a parameter that `function` does not know or that is missing."""
     known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
     known = {name: p for name, p in known.items() if name not in ("seed", "loss")}

@@ -10,11 +10,17 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from benchmark.loading import components, submissions
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission, VariantOnTrack
+from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 
 def method(name: str) -> ModuleType:
@@ -65,9 +71,17 @@ def attack(name: str, submission: str) -> ModuleType:
     return module
 
 
-def _guarded(attack: Callable, path: Path) -> Callable:
+def _guarded(attack: Callable[..., object], path: Path) -> Callable[..., torch.Tensor]:
     @functools.wraps(attack)
-    def guarded(model, images, labels, threat, *, seed: int, **options):
+    def guarded(
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        threat: ThreatModel,
+        *,
+        seed: int,
+        **options: object,
+    ) -> torch.Tensor:
         import torch
 
         try:
@@ -88,7 +102,7 @@ def _guarded(attack: Callable, path: Path) -> Callable:
     return guarded
 
 
-def build(submission: Submission, variant: str, track: Track):
+def build(submission: Submission, variant: str, track: Track) -> nn.Module:
     """A fresh, untrained model (torch.nn.Module): images (n, c, h, w) in [0, 1] to logits (n, classes).
 
     Raises:
@@ -97,12 +111,12 @@ def build(submission: Submission, variant: str, track: Track):
     return build_model(submission, submissions.settings(submission, variant, track.name), track)
 
 
-def build_model(submission: Submission, entry: VariantOnTrack, track: Track):
+def build_model(submission: Submission, entry: VariantOnTrack, track: Track) -> nn.Module:
     """The same by settings, which may be those of no variant."""
     return _build_checked(submission, entry, track, "build", (track.data,))
 
 
-def pretrained(submission: Submission, variant: str, track: Track, path: Path | None):
+def pretrained(submission: Submission, variant: str, track: Track, path: Path | None) -> nn.Module:
     """The model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`: from the
     checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
     """
@@ -114,7 +128,9 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
     )
 
 
-def _build_checked(submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple):
+def _build_checked(
+    submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple[object, ...]
+) -> nn.Module:
     try:
         model = getattr(method(submission.name), maker)(*given, **entry.model)
     except BenchmarkError:
@@ -138,7 +154,7 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def check_output(model, name: str, track: Track) -> None:
+def check_output(model: object, name: str, track: Track) -> None:
     """One forward pass of two grey images: shape (2, classes) and finite, else a BenchmarkError."""
     import torch
 

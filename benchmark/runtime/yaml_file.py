@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -12,7 +14,7 @@ from benchmark.runtime.errors import BenchmarkError
 class _Loader(yaml.SafeLoader):
     """YAML that refuses a key given twice, of which plain YAML keeps the last without a word."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -20,7 +22,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> dict:
+def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; anything else is a BenchmarkError."""
     try:
         content = yaml.load(path.read_text(), _Loader)

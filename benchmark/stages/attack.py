@@ -17,6 +17,7 @@ from benchmark.stages.evaluation import EvaluationStage, Subject
 if TYPE_CHECKING:
     import torch
 
+    from benchmark.evaluation.run_attack import AttackState
     from benchmark.verdicts.prediction import Predictions
 
 
@@ -104,7 +105,7 @@ def _suite(name: str) -> str:
     return name.partition("-")[2]
 
 
-def _result(spec: AttackSpec, suite: str, state: Any, robust: torch.Tensor) -> dict[str, Any]:
+def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
     """What one attack left, as a Record has it."""
     from benchmark.evaluation.proportion import proportion
     from benchmark.results.attack import AttackResult

@@ -6,13 +6,26 @@ import importlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.stages.base import Stage
 
 HERE = Path(__file__).parent
+
+
+class AnyStage(Protocol):
+    """What the stages of rows, of studies and of a track have in common."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def subject(self) -> str:
+        """What it works on: "row", "study", or "" for the track itself."""
+
+    def execute(self, name: str, track: str, subject: str, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -44,8 +57,8 @@ def stage_file(name: str) -> Path:
 
 
 @cache
-def stages() -> dict[str, Any]:
-    """Every stage by name: those of rows, and those of tracks and studies, which have no more than `execute` in common."""
+def stages() -> dict[str, AnyStage]:
+    """Every stage by name: those of rows, of tracks and of studies."""
     modules = [importlib.import_module(f"benchmark.stages.{path.stem}") for path in sorted(HERE.glob("[a-z]*.py"))]
     return {module.stage.name: module.stage for module in modules if hasattr(module, "stage")}
 
@@ -56,7 +69,7 @@ def row_stages() -> list[Stage]:
     return sorted(found, key=lambda stage: (stage.order, stage.name))
 
 
-def find(name: str) -> Any:
+def find(name: str) -> AnyStage:
     """The stage that does `name`; a BenchmarkError with the near miss where there is none."""
     kind = name.partition("-")[0]
     if kind not in stages():
@@ -84,4 +97,6 @@ def planned(track: str, row_name: str, name: str) -> Planned:
     for one in plan(row):
         if one.name == name:
             return one
+    if not isinstance(stage, Stage):
+        raise BenchmarkError(f"stage {name} does not work on rows")
     raise stage.refuse(row, name)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row, initial_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.base import Outcome, Stage, Work
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 
 class Collect(Stage):
@@ -90,7 +94,7 @@ class Collect(Stage):
         )
 
 
-def _counted(row: Row, merged: Any) -> dict[str, Any]:
+def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
     """What the Record says of the row itself, and the accuracies that all evidence together gives."""
     from benchmark.evaluation import evidence
 
@@ -139,11 +143,11 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return joined
 
 
-def _objects(value: Any) -> bool:
+def _objects(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _images(row: Row, folders: Sequence[Path]) -> dict[str, Any]:
+def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
     """Clean images and those that the stages keep, each (n, c, h, w) float32: what a reader needs to replay them."""
     from safetensors.numpy import load_file
 

@@ -27,7 +27,7 @@ class Data:
     def folder(self, track: Track) -> Path:
         return WORK / track.name / "data"
 
-    def execute(self, name: str, track_name: str) -> None:
+    def execute(self, name: str, track_name: str, _: str = "") -> None:
         from benchmark.data.prepare import prepare
 
         track = tracks.load(track_name)

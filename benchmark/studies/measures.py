@@ -16,6 +16,7 @@ from torch import nn
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import MeasureSpec, Value
+from benchmark.specs.threat import Engine
 from benchmark.verdicts.prediction import predict
 
 Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -44,7 +45,7 @@ def attacked(
     *,
     batch_size: int,
     checkpoint: Path,
-    engine: str,
+    engine: Engine,
 ) -> Measured:
     """Share of images right when clean and after the attack; resumes from `checkpoint`."""
     assert measure.attack is not None
@@ -66,7 +67,12 @@ def certified(
 
 
 def own(
-    function: Callable, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, measure: MeasureSpec, seed: int
+    function: Callable[..., object],
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    measure: MeasureSpec,
+    seed: int,
 ) -> Measured:
     """What a function of the submission's measures.py returns: numbers, and curves over its `x`.
 
@@ -104,7 +110,7 @@ def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str,
     return found, left_out
 
 
-def check_parameters(function: Callable, given: dict[str, Any], place: str) -> None:
+def check_parameters(function: Callable[..., object], given: dict[str, Any], place: str) -> None:
     """A BenchmarkError for a parameter that a measure's function does not know or that is missing."""
     known = {
         n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "seed"
@@ -121,7 +127,7 @@ def _share(right: torch.Tensor) -> float:
     return int(right.sum()) / len(right)
 
 
-def _number(value: Any, place: str) -> float:
+def _number(value: object, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BenchmarkError(f"{place} returned {value!r} where a finite number is due")
     return float(value)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
+from torch import nn
 
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.loading import methods
@@ -154,7 +155,14 @@ class _Measuring:
     device: torch.device
 
     def __call__(
-        self, measure: MeasureSpec, wanted: VariantOnTrack, model, images, labels, seed: int, folder: Path
+        self,
+        measure: MeasureSpec,
+        wanted: VariantOnTrack,
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        seed: int,
+        folder: Path,
     ) -> Measured:
         batch_size = self.grid.track.evaluation.batch_size
         if measure.measure == "clean":
@@ -169,7 +177,7 @@ class _Measuring:
             spec = CertificateSpec(name=name, parameters=parameters)
             radii = partial(certified_radii, spec=spec, batch_size=batch_size)
             return measures.certified(model, images, labels, measure, batch_size, radii)
-        function: Callable = getattr(self.own, measure.measure)
+        function: Callable[..., object] = getattr(self.own, measure.measure)
         return measures.own(function, model, images[: measure.images], labels[: measure.images], measure, seed)
 
 

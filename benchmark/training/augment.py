@@ -9,6 +9,7 @@ import torch
 from timm.data.auto_augment import rand_augment_transform
 from timm.data.mixup import Mixup
 from timm.data.random_erasing import RandomErasing
+from torch import nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -26,7 +27,7 @@ class Augment:
 
     def __init__(self, spec: Augmentation, shape: tuple[int, int, int], classes: int) -> None:
         channels, *side = shape
-        steps: list = [v2.RandomCrop(side, padding=spec.crop)] if spec.crop else []
+        steps: list[nn.Module] = [v2.RandomCrop(side, padding=spec.crop)] if spec.crop else []
         steps += [v2.RandomHorizontalFlip()] if spec.flip else []
         steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)] if spec.jitter else []
         self.single = v2.Compose(steps) if steps else None

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,7 +99,12 @@ def train(
 
 
 def _score_epoch(
-    model, validation, done: TrainingProgress, seed: int, score, monitor: OverfittingMonitor | None
+    model: torch.nn.Module,
+    validation: Sequence[torch.Tensor],
+    done: TrainingProgress,
+    seed: int,
+    score: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], float],
+    monitor: OverfittingMonitor | None,
 ) -> bool:
     """Adds the score of an epoch and what the monitor measures to `done`; whether it is the best epoch so far."""
     _seed(seed, done.epoch, "score")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.optim.optimizer import ParamsT
 
 from benchmark.specs.training import TrainingSpec
 
@@ -14,7 +15,7 @@ from benchmark.specs.training import TrainingSpec
 def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
     """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed."""
     if spec.weight_decay_on == "all":
-        parameters: list = list(model.parameters())
+        parameters: ParamsT = list(model.parameters())
     else:
         from timm.optim.optim_factory import param_groups_weight_decay  # a slow import, for those who ask for it
 

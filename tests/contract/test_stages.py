@@ -74,6 +74,12 @@ def test_where_it_does_not_apply_it_says_why_in_one_line(stage) -> None:
     assert tracks.load("digits").name in str(error) or bare().name in str(error)
 
 
+@pytest.mark.parametrize("name", [name for name, s in catalogue.stages().items() if s.subject != "row"])
+def test_a_stage_of_tracks_or_studies_is_refused_on_a_row(name) -> None:
+    with pytest.raises(BenchmarkError, match="does not work on rows"):
+        catalogue.planned("digits", ROWS[0], name)
+
+
 def test_a_pipeline_is_planned_without_torch() -> None:
     code = (
         "import sys\n"

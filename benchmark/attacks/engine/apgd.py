@@ -9,12 +9,15 @@ here the rest of the budget goes to another random start.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn.functional import cross_entropy
 
 from benchmark.attacks.engine.slots import Search, State, column, sizes
 from benchmark.attacks.engine.streams import generator
 
+Objective = Callable[[torch.Tensor, State], torch.Tensor]  # logits (m, classes) and states to losses (m,)
 STEPS, RHO, MOMENTUM = 100, 0.75, 0.75
 CE, TARGETED = 0, 1  # what the streams are for
 
@@ -55,7 +58,7 @@ def targeted_dlr(logits: torch.Tensor, label: torch.Tensor, target: torch.Tensor
     return -(logits[row, label] - logits[row, target]) / spread
 
 
-def _run(search: Search, runs: list[tuple[int, int]], objective, purpose: int) -> None:
+def _run(search: Search, runs: list[tuple[int, int]], objective: Objective, purpose: int) -> None:
     windows = checkpoints(STEPS)
 
     def start(image: torch.Tensor, target: torch.Tensor) -> State:

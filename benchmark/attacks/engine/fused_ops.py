@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,8 @@ FEW = 32  # tokens; the fused kernel is the faster from about 64 on
 # float32 numbers in 16 bytes: the rounding of the CPU's matrix products depends on a matrix's place in the batch where its
 # address is not aligned, and a search must not depend on that place
 ALIGNED = 4
+Place = ModuleType | type[nn.Module]  # whose attribute is replaced
+Operation = Callable[..., torch.Tensor]
 _LOCK = threading.Lock()
 _THREAD = threading.local()
 
@@ -37,7 +40,7 @@ class FusedOps:
     """
 
     _inside = 0
-    _originals: ClassVar[dict[str, tuple[Any, Callable]]] = {}  # by name: where it belongs, and the function
+    _originals: ClassVar[dict[str, tuple[Place, Operation]]] = {}  # by name: where it belongs, and the function
 
     def __init__(self) -> None:
         self.used = False
@@ -96,7 +99,7 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 
 def _convolution(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *args: Any, **kwargs: Any
-):
+) -> torch.Tensor:
     entered = getattr(_THREAD, "entered", None)
     if entered and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
         entered.used = True
@@ -119,8 +122,8 @@ def _agree(vit: nn.Module, images: torch.Tensor) -> bool:
     return torch.allclose(class_token.logits(vit, images), own, rtol=0.0, atol=1e-4 * float(own.abs().max()))
 
 
-def _replacements() -> list[tuple[Any, str, Callable]]:
-    found: list[tuple[Any, str, Callable]] = [
+def _replacements() -> list[tuple[Place, str, Operation]]:
+    found: list[tuple[Place, str, Operation]] = [
         (functional, "scaled_dot_product_attention", _attention),
         (functional, "conv2d", _convolution),
     ]
@@ -129,7 +132,7 @@ def _replacements() -> list[tuple[Any, str, Callable]]:
     return found
 
 
-def _original(name: str) -> Callable:
+def _original(name: str) -> Operation:
     return FusedOps._originals[name][1]
 
 
@@ -144,7 +147,7 @@ def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> boo
     return _plain(query) and all(math.prod(shape) % ALIGNED == 0 for shape in shapes)
 
 
-def _asked(option: Any) -> bool:
+def _asked(option: object) -> bool:
     """Whether an argument asks for more than plain attention: a mask, dropout, causality, another scale, fewer heads."""
     return isinstance(option, torch.Tensor) or option not in (None, False, 0)
 
@@ -159,5 +162,5 @@ def _tiles(
     return whole and alike and groups == 1 and math.prod(weight.shape[1:]) % ALIGNED == 0
 
 
-def _pair(value: Any) -> tuple[Any, ...]:
+def _pair(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value, value)
