@@ -57,9 +57,8 @@ def stage(
         needs = f"stage {name} needs a {kind.subject}: <submission>-<{'variant' if kind.subject == 'row' else 'study'}>"
         raise BenchmarkError(needs if kind.subject else f"the {name} stage takes no row")
     with using_engine(checked_engine(engine)):
-        if engine and "engine" not in catalogue.planned(track, row, name).settings:
+        settings = catalogue.planned(track, row, name).settings if kind.subject == "row" else {}
+        if engine and "engine" not in settings:
             raise BenchmarkError("only attack stages have engines")
-        if kind.subject == "row":
-            catalogue.planned(track, row, name)
         inputs.write(track)
         kind.execute(name, track, row)
