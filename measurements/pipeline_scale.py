@@ -8,7 +8,6 @@ Copies the project aside, fills it with synthetic submissions of the real stage 
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -18,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 5
@@ -65,9 +66,10 @@ def make(root: Path, size: int) -> None:
         )
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     run(root, "benchmark.commands.main", "pipeline")
+    run(root, "benchmark.pipeline.inputs", "digits")
     for path in [*root.glob("pipelines/digits/*/dvc.yaml"), root / "dvc.yaml"]:
-        for stage in json.loads(path.read_text())["stages"].values():
-            for out in stage["outs"]:
+        for name, stage in yaml.safe_load(path.read_text())["stages"].items():
+            for out in stage["outs"] if name != "inputs" else ():
                 place(root / out)
     run(root, "dvc", "commit", "-f", "-q")
 
@@ -79,7 +81,7 @@ def place(out: Path) -> None:
         out.write_text("{}\n")
     else:
         out.mkdir(exist_ok=True)
-        (out / "record.json").write_text(f'"{out}"\n')
+        (out / "model.safetensors").write_text(f"{out}\n")  # which later stages read of training
 
 
 def run(root: Path, *arguments: str) -> None:

@@ -28,7 +28,8 @@ def list_rows() -> None:
         rows = submissions.rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
         for submission, variant in rows:
-            console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}")
+            left_out = "" if submission.variants[variant].default else "; by `rvb repro --all` alone"
+            console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}{left_out}")
         if not rows:
             console.print("  no submission yet")
         published = ages(name)

@@ -72,6 +72,7 @@ def test_one_file_runs_survives_a_kill_and_reaches_the_record(built) -> None:
     record = json.loads((built.root / "work/tiny" / ROW / "record/record.json").read_text())
     assert record["measured"]["brightness"]["mean"] > 0
     assert "code brightness" in record["sha256"]
-    page = (built.root / f"work/tiny/site/models/{ROW}/evidence.csv").read_text()
-    assert "brightness" in page.splitlines()[0]
+    page = built.root / f"work/tiny/site/models/{ROW}"
+    assert "brightness" in (page / "evidence.csv").read_text().splitlines()[0]
+    assert "Also measured" in (page / "index.html").read_text()
     assert "Running stage" not in built.run("dvc", "repro", "-s", DVC_FILE).stdout
