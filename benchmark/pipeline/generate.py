@@ -76,9 +76,9 @@ def generate() -> dict[Path, str]:
     return generated
 
 
-def stale() -> list[Path]:
-    """Generated files that are missing, differ from what the submissions say, or belong to no submission."""
-    wanted = generate()
+def stale(wanted: dict[Path, str] | None = None) -> list[Path]:
+    """Generated files that are missing, differ from `wanted`, what the submissions say, or belong to no submission."""
+    wanted = generate() if wanted is None else wanted
     changed = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     return sorted(changed) + _orphans(wanted)
 
@@ -86,7 +86,7 @@ def stale() -> list[Path]:
 def write() -> list[str]:
     """Brings the generated files up to date; what was done, a line a file. Locks of other rows are not touched."""
     wanted, done = generate(), []
-    for path in stale():
+    for path in stale(wanted):
         if path in wanted:
             files.write(path, wanted[path])
             done.append(f"updated {path}")

@@ -1,8 +1,8 @@
 """Runs a track's pipeline through DVC, stages side by side.
 
 DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
-what all stages share first, then each stale stage by a command of its own (`dvc --wait-for-lock repro -s FILE:STAGE`) as soon
-as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board and leaves the locks as
+the inputs files and the data first, then each stale stage by a command of its own, `dvc --wait-for-lock repro -s
+FILE:STAGE`, as soon as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board and leaves the locks as
 a serial run would. Stages run as forks of one warm process, which has imported torch once.
 """
 
@@ -57,7 +57,9 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
         report(f"everything is up to date: open {_page(track, everything)}")
         return
     with warm_process() as extra:
-        dvc.run(["repro", "-s", str(generate.data_file(track))], f"{track}-data", report, extra)
+        data = f"{generate.data_file(track)}:data"
+        if data in changed:
+            dvc.run(["repro", "-s", data], f"{track}-data", report, extra)
         _run_rows(track, _tasks(track, chosen, changed), jobs, report, extra)
         for board in boards:
             dvc.run(["repro", str(board)], f"{track}-board", report, extra)

@@ -11,7 +11,7 @@ import yaml
 from benchmark.runtime.errors import BenchmarkError
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, where it was built
     """YAML that refuses a key given twice, of which plain YAML keeps the last without a word."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
