@@ -2,8 +2,8 @@
 
 DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
 the inputs files and the data first, then each stale stage by a command of its own, `dvc --wait-for-lock repro -s
-FILE:STAGE`, as soon as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board and leaves the locks as
-a serial run would. Stages run as forks of one warm process, which has imported torch once.
+FILE:STAGE`, as soon as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board
+and leaves the locks as a serial run would. Stages run as forks of one warm process, which has imported torch once.
 """
 
 from __future__ import annotations
