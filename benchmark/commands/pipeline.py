@@ -62,3 +62,5 @@ def stage(
             raise BenchmarkError("only attack stages have engines")
         inputs.write(track)
         kind.execute(name, track, row)
+    if engine:
+        inputs.write(track)  # what params.yaml says, for the next `rvb repro`

@@ -33,7 +33,8 @@ def publish(
     if every:
         _publish_rows(track, _every_record(track))
     elif not row:
-        raise BenchmarkError("name what to publish: a row, <submission>-<variant>, or --all")
+        words = "the submission whose study it is" if study else "a row, <submission>-<variant>, or --all"
+        raise BenchmarkError(f"name what to publish: {words}")
     elif study:
         _publish_study(row, study)
     else:
@@ -51,13 +52,15 @@ def regress(
     from benchmark.runtime.machine import machine
 
     default, folder = _default_rows(track), PUBLISHED / track
-    known = sorted({*default, *(path.stem for path in folder.glob("*-*.json"))})
+    known = sorted({*default, *_all_rows(track), *(path.stem for path in folder.glob("*-*.json"))})
     for row in rows or ():
         if row not in known:
             raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, known)}")
     chosen, again = rows or known, "bring it back with git, or publish it again"
     published = {row: read_record(path, again) for row in chosen if (path := folder / f"{row}.json").exists()}
     built = {row: read_record(path) for row in chosen if (path := record_file(track, row)).exists()}
+    if not built and not rows:
+        raise BenchmarkError(f"nothing is built here to compare; run `rvb repro --track {track}` first")
     found = compare_rows(published, built, read_machines(folder / MACHINES), machine(), rows or default)
     console.print(f"Rule: {RULE}.")
     headline = {*headline_names(tracks.load(track))}
@@ -102,9 +105,14 @@ def _default_rows(track: str) -> list[str]:
     return files.read_json(path)
 
 
+def _all_rows(track: str) -> list[str]:
+    """Those that say `default: false` too."""
+    path = Path("pipelines") / track / "_all" / "rows.json"
+    return files.read_json(path) if path.exists() else _default_rows(track)
+
+
 def _every_record(track: str) -> list[Record]:
-    default, more = _default_rows(track), Path("pipelines") / track / "_all" / "rows.json"
-    rows = files.read_json(more) if more.exists() else default
+    default, rows = _default_rows(track), _all_rows(track)
     missing = [row for row in rows if not record_file(track, row).exists()]
     if missing:
         again = f"rvb repro --track {track}" + ("" if {*missing} & {*default} == {*missing} else " --all")

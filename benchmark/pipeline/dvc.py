@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from benchmark.pipeline.locks import mend_locks
+from benchmark.runtime import warm_client
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
@@ -28,34 +31,50 @@ def changed_stages(board: Path, report: Report) -> set[str]:
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
-def run(
-    arguments: list[str], name: str, report: Report, extra: Mapping[str, str] | None = None, about: str = ""
-) -> None:
+def run(arguments: list[str], name: str, report: Report, warm: str = "", about: str = "") -> None:
     """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study and errors also to `report`.
+
+    Args:
+        warm: the socket of a warm process, which then forks to be dvc.
 
     Raises:
         BenchmarkError: dvc failed: its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log, error = LOGS / f"{name}.log", ""
-    with (
-        log.open("w") as kept,
-        subprocess.Popen(
-            [*_command(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**environment(), **(extra or {})},
-        ) as process,
-    ):  # fmt: skip
-        assert process.stdout is not None
-        for line in process.stdout:
+    output, wait = _started(arguments, warm)
+    with log.open("w") as kept, output:
+        for line in output:
             kept.write(line)
             kept.flush()
             if line.lower().startswith("error: ") and not error:
                 error = line.strip()
             elif _is_news(line, about):
                 report(line.strip())
-    if process.returncode:
+    if wait():
         message = error.removeprefix("error: ").removeprefix("ERROR: ") or _last_line(log.read_text())
         raise BenchmarkError(f"{message} [log: {log}]")
+
+
+def _started(arguments: list[str], warm: str) -> tuple[IO[str], Callable[[], int]]:
+    """What dvc prints, and how to wait for its exit status once that has ended."""
+    reading, writing = os.pipe()
+    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing)) if warm else None
+    if connection is not None:
+        os.close(writing)
+        return os.fdopen(reading), lambda: _status(connection)
+    process = subprocess.Popen([*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment())
+    os.close(writing)
+    return os.fdopen(reading), process.wait
+
+
+def _status(connection: socket.socket) -> int:
+    try:
+        ended = warm_client.status(connection)
+    except EOFError as error:
+        raise BenchmarkError(str(error)) from None
+    assert ended is not None  # it was started for this folder
+    return ended
 
 
 def _is_news(line: str, about: str) -> bool:

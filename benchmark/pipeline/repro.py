@@ -21,7 +21,6 @@ from benchmark.pipeline import dvc, generate, inputs, schedule
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
 from benchmark.studies import grids
@@ -52,17 +51,19 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
     chosen = chosen or [row for row in load_rows(track) if everything or row.default]
     boards = [] if names else [generate.board_file(track)] + [generate.board_file(track, True)] * everything
     inputs.write(track)
+    for source in _foreign_sources(track, chosen):
+        dvc.run(["repro", source], f"{track}-sources", report)
     changed = _changed(track, chosen, boards, report)
     if not changed:
-        report(f"everything is up to date: open {_page(track, everything)}")
+        report(f"everything is up to date{f': open {_page(track, everything)}' if boards else ''}")
         return
-    with warm_process() as extra:
+    with warm_process() as warm:
         data = f"{generate.data_file(track)}:data"
         if data in changed:
-            dvc.run(["repro", "-s", data], f"{track}-data", report, extra)
-        _run_rows(track, _tasks(track, chosen, changed), jobs, report, extra)
+            dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
+        _run_rows(track, _tasks(track, chosen, changed), jobs, report, warm)
         for board in boards:
-            dvc.run(["repro", str(board)], f"{track}-board", report, extra)
+            dvc.run(["repro", str(board)], f"{track}-board", report, warm)
     # DVC keeps no times, so a board that it brought back from its cache lacks them
     for board in boards:
         which = ["all"] if board == generate.board_file(track, True) else []
@@ -131,9 +132,19 @@ def _with_sources(track: str, rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _run_rows(
-    track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, extra: dict[str, str]
-) -> None:
+def _foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
+    """The stages of other tracks whose weights rows start from, `<dvc.yaml>:<name>`."""
+    found: dict[str, None] = {}
+    for row in _with_sources(track, rows):
+        start = row.settings.training.init_from if row.settings.training else None
+        if start and start.track not in (None, track):
+            source = load_row(start.track, start.row)
+            (one,) = [one for one in catalogue.plan(source) if one.folder == source.weights.parent]
+            found[f"{_file(one)}:{one.name}"] = None
+    return list(found)
+
+
+def _run_rows(track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, warm: str) -> None:
     started: dict[str, float] = {}
     left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
 
@@ -142,10 +153,8 @@ def _run_rows(
         if row not in started:
             started[row] = time.monotonic()
             report(f"{row}: started")
-        elsewhere = one.row.start is not None and not one.row.start.is_relative_to(WORK / track)
-        single = [] if elsewhere and one.name == "train" else ["-s"]  # a row of another track is brought up to date too
         try:
-            dvc.run(["--wait-for-lock", "repro", *single, key], f"{track}-{row}-{one.name}", report, extra, row)
+            dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row)
         except BenchmarkError:
             report(f"{row}: failed")
             raise

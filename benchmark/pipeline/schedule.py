@@ -38,12 +38,16 @@ def urgency(tasks: Mapping[str, Task[T]]) -> dict[str, float]:
 
 
 def run(tasks: Mapping[str, Task[T]], jobs: int, work: Callable[[str, T], None]) -> list[BenchmarkError]:
-    """Runs every task, at most `jobs` at a time; those that wait for a failed one are left out. The failures, in order."""
+    """Runs every task, at most `jobs` at a time; those that wait for a failed one are left out. The failures, in order.
+
+    Any other exception, an interrupt among them, starts no further task and is raised once those that run have ended.
+    """
     first = urgency(tasks)
     waiting = sorted(tasks, key=lambda key: (-first[key], key))
     running: set[str] = set()
     done: set[str] = set()
     failures: list[BenchmarkError] = []
+    crashes: list[BaseException] = []
     changed = threading.Condition()
 
     def next_task() -> str | None:
@@ -63,18 +67,29 @@ def run(tasks: Mapping[str, Task[T]], jobs: int, work: Callable[[str, T], None])
         while (key := next_task()) is not None:
             try:
                 work(key, tasks[key].what)
+                done.add(key)
             except BenchmarkError as error:
+                failures.append(error)
+            except BaseException as error:
+                crashes.append(error)
+                stop()
+            finally:
                 with changed:
-                    failures.append(error)
-                    running.discard(key)
-                    changed.notify_all()
-            else:
-                with changed:
-                    done.add(key)
                     running.discard(key)
                     changed.notify_all()
 
+    def stop() -> None:
+        with changed:
+            waiting.clear()
+            changed.notify_all()
+
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
-        for future in [pool.submit(worker) for _ in range(max(1, jobs))]:
-            future.result()
+        try:
+            for future in [pool.submit(worker) for _ in range(max(1, jobs))]:
+                future.result()
+        except BaseException:  # an interrupt
+            stop()
+            raise
+    if crashes:
+        raise crashes[0]
     return failures

@@ -1,4 +1,4 @@
-"""A warm process: it has imported what stages need and forks once for each stage that DVC runs.
+"""A warm process: it has imported what stages and DVC need, and forks once for each of them.
 
 It serves the processes of one folder through a Unix socket that only this user can open, and ends with the process that
 started it. A stage that is still running then goes on by itself, as one does whose DVC was killed: its lock is held, and
@@ -21,21 +21,22 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmark.pipeline.dvc import environment
 from benchmark.runtime import code, errors
-from benchmark.runtime.warm_client import VARIABLE
+from benchmark.runtime.warm_client import VARIABLE, Program
 from benchmark.stages import catalogue
 from benchmark.stages.__main__ import main
 
 # what most stages import, and is slow to; and all that the stages import of the project
 PRELOADED = (
     "torch", "torchvision", "timm", "scipy.stats", "pyarrow.parquet", "lightning_fabric", "rich.console",
-    "foolbox", "pyautoattack", "safetensors.torch",
+    "foolbox", "pyautoattack", "safetensors.torch", "dvc.cli", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.output",
 )  # fmt: skip
 
 
 @contextlib.contextmanager
-def warm_process() -> Iterator[dict[str, str]]:
-    """Starts one for the present folder; gives what the environment of commands needs to find it."""
+def warm_process() -> Iterator[str]:
+    """Starts one for the present folder; gives its socket, which VARIABLE names to the processes of stages."""
     with tempfile.TemporaryDirectory(prefix="rvb-") as home:
         place = os.path.join(home, "socket")
         ours, theirs = os.pipe()
@@ -46,7 +47,7 @@ def warm_process() -> Iterator[dict[str, str]]:
         os.close(ours)
         server.close()
         try:
-            yield {VARIABLE: place}
+            yield place
         finally:
             os.close(theirs)
             process.wait()
@@ -54,13 +55,15 @@ def warm_process() -> Iterator[dict[str, str]]:
 
 def _start(server: socket.socket, parent: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "benchmark.pipeline.warm", str(server.fileno()), str(parent)]
-    return subprocess.Popen(command, pass_fds=[server.fileno(), parent])
+    return subprocess.Popen(command, pass_fds=[server.fileno(), parent], env=environment())
 
 
 def serve(server: socket.socket, parent: int) -> None:
     """Forks for each request until `parent`, the reading end of a pipe that the starting process holds open, ends."""
     folder = str(Path.cwd())
-    for name in (*PRELOADED, *_own_modules()):
+    os.environ[VARIABLE] = server.getsockname()  # a fork that is DVC starts processes of stages, which ask here in turn
+    before = _own_code()
+    for name in (*PRELOADED, *(".".join(Path(file).with_suffix("").parts) for file in before)):
         importlib.import_module(name)
     running: dict[int, socket.socket] = {}
     wakes, wake = socket.socketpair()
@@ -79,44 +82,52 @@ def serve(server: socket.socket, parent: int) -> None:
                     wakes.recv(4096)
             _reap(running)
             if server in ready:
-                _accept(server, folder, running)
+                _accept(server, folder, before, running)
             if parent in ready:
                 return
 
 
-def _own_modules() -> list[str]:
-    """The modules that stages import, whichever row they work on."""
-    files = code.closure(*(catalogue.stage_file(name) for name in catalogue.stages()))
-    return [".".join(path.with_suffix("").parts) for path in files if path.name != "__init__.py"]
+def _own_code() -> dict[str, str]:
+    """Digests of the project's files that stages import, whichever row they work on."""
+    found = code.digests(*(catalogue.stage_file(name) for name in catalogue.stages()))
+    return {file: digest for file, digest in found.items() if not file.endswith("__init__.py")}
 
 
-def _accept(server: socket.socket, folder: str, running: dict[int, socket.socket]) -> None:
+def _accept(server: socket.socket, folder: str, imported: dict[str, str], running: dict[int, socket.socket]) -> None:
     connection, _ = server.accept()
     request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-    asked = json.loads(request)
-    if asked["folder"] != folder:
-        connection.sendall(b"elsewhere")
+    asked = json.loads(request or b"{}")  # empty: who asked was killed
+    served = asked.get("folder") == folder and (asked["program"] == "dvc" or _own_code() == imported)
+    if not served:
+        with contextlib.suppress(OSError):
+            connection.sendall(b"elsewhere")
         connection.close()
     elif child := os.fork():
         running[child] = connection
     else:
-        _become(asked["arguments"], descriptors)
+        _become(asked["program"], asked["arguments"], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def _become(arguments: list[str], descriptors: list[int]) -> None:
-    """In the fork: the stage, with the standard streams of the process that asked for it; does not return."""
+def _become(program: Program, arguments: list[str], descriptors: list[int]) -> None:
+    """In the fork: a stage or DVC, with the standard streams of the process that asked for it; does not return."""
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # interrupted, DVC frees its locks; a stage just ends, as by a kill
+    signal.signal(signal.SIGINT, signal.default_int_handler if program == "dvc" else signal.SIG_DFL)
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
     os.closerange(3, 1 << 16)
     status = 1
     try:
-        errors.run(lambda: main(*arguments))
-        status = 0
+        if program == "dvc":
+            from dvc.cli import main as dvc
+
+            status = dvc(arguments)
+        else:
+            errors.run(lambda: main(*arguments))
+            status = 0
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, near_miss
 
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 
@@ -30,6 +30,11 @@ def closure(*entries: Path) -> list[Path]:
     while todo:
         path = todo.pop()
         if path not in seen:
+            if not path.exists():
+                known = [other.stem for other in path.parent.glob("*.py")]
+                raise BenchmarkError(
+                    f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
+                )
             seen.add(path)
             todo += _imports(path, path.stat().st_mtime_ns)
     return sorted(path for path in seen if path in entries or not _inert(path))

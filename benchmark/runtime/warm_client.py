@@ -9,29 +9,58 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 VARIABLE = "RVB_WARM"  # names the socket
+Program = Literal["stage", "dvc"]
+
+
+def ask(place: str, program: Program, arguments: list[str], streams: Sequence[int]) -> socket.socket | None:
+    """Has a fork of the warm process at `place` run a program with these standard streams; its end is told by `status`.
+
+    Returns None where no warm process listens there.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    request = {"program": program, "arguments": arguments, "folder": str(Path.cwd())}
+    try:
+        connection.connect(place)
+        socket.send_fds(connection, [json.dumps(request).encode()], list(streams))
+    except OSError:
+        connection.close()
+        return None
+    return connection
+
+
+def status(connection: socket.socket) -> int | None:
+    """Waits for the fork: its exit status; None where the warm process did nothing, being of another folder or older code.
+
+    Raises:
+        EOFError: the warm process ended.
+    """
+    with connection:
+        try:
+            answer = connection.recv(16)
+        except ConnectionError:
+            answer = b""
+    if not answer:
+        raise EOFError("the warm process ended; run the same command again, finished work is kept")
+    return None if answer == b"elsewhere" else int(answer)
 
 
 def run_there(arguments: list[str]) -> None:
-    """Ends this process with the status of the warm one's fork, which writes to this process's stdout and stderr.
+    """Ends this process with the status of a stage that the warm process runs, with this process's output.
 
     Returns where there is no warm process of this folder: the caller then does the work itself.
     """
     place = os.environ.get(VARIABLE)
-    if not place:
+    connection = ask(place, "stage", arguments, (0, 1, 2)) if place else None
+    if connection is None:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(place)
-        except OSError:
-            return
-        request = json.dumps({"arguments": arguments, "folder": str(Path.cwd())}).encode()
-        socket.send_fds(connection, [request], [0, 1, 2])
-        answer = connection.recv(16)
-    if answer == b"elsewhere":
-        return
-    if not answer:
-        sys.exit("error: the warm process ended; run the same command again, finished work is kept")
-    sys.exit(int(answer))
+    try:
+        ended = status(connection)
+    except EOFError as error:
+        sys.exit(f"error: {error}")
+    if ended is not None:
+        sys.exit(ended)

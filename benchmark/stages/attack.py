@@ -27,6 +27,7 @@ class Attack(EvaluationStage):
     name = "attack"
     order = 10
     typical_seconds = 40
+    several = True
 
     def applies(self, row: Row) -> bool:
         return bool(row.suites)
@@ -54,6 +55,7 @@ class Attack(EvaluationStage):
             "suite": [spec.model_dump(mode="json") for spec in specs],
             "engine": run_settings().evaluate.engine,
             "division": row.submission.division,
+            "kept": _kept(row, _suite(name)),
         }
 
     def components(self, row: Row, name: str) -> list[Path]:
@@ -96,9 +98,14 @@ class Attack(EvaluationStage):
             "attacks": results,
             "sha256": {f"adversarial images {suite}": files.sha256_bytes(images)},
         }
-        kept = suite in [*row.track.suites][:1] or suite not in row.track.suites
+        kept = work.settings["kept"]
         files_ = {"adversarial.safetensors": images}
         return Outcome(columns, fields, images=adversarial if kept else {}, files={} if kept else files_)
+
+
+def _kept(row: Row, suite: str) -> bool:
+    """Whether its images stand in the Record: those of the track's first suite, and of attacks brought against the row."""
+    return suite in [*row.track.suites][:1] or suite not in row.track.suites
 
 
 def _suite(name: str) -> str:

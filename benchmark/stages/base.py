@@ -72,6 +72,7 @@ class Stage(ABC):
     subject: ClassVar[str] = "row"  # what it works on
     name: ClassVar[str]  # of its file, and of what it does on a row unless `names` says otherwise
     order: ClassVar[int]  # among the stages of a row; evidence is merged in this order
+    several: ClassVar[bool] = False  # whether what it does on a row is called `<name>-<what>`
     typical_seconds: ClassVar[float] = 5  # where none are known yet: what takes longest starts first
 
     @abstractmethod
@@ -132,6 +133,7 @@ class Stage(ABC):
                 return
             work = Work(row, name, settings, reads, kept, Clock(kept))
             outcome = self.run(work)
+            _check_unchanged(row, name, inputs)
             _write(outcome, kept / "out", code.combined(inputs["code"]))
             files.put_folder(kept / "out", folder)
             files.write_json(row.folder / "times" / f"{name}.json", work.clock.seconds())
@@ -150,6 +152,13 @@ def digest(path: Path) -> str:
         if place.is_file():
             return files.sha256_file(place)
     return ""
+
+
+def _check_unchanged(row: Row, name: str, inputs: Mapping[str, Any]) -> None:
+    """DVC notes inputs when a stage ends: those of another edit than it ran by would make its result pass for today's."""
+    now = code.digests(*(Path(path) for path in inputs["code"]))
+    if files.read_json(inputs_file(row.track.name, row.name, name)) != inputs or now != inputs["code"]:
+        raise BenchmarkError(f"{row.name}: its code or settings changed while {name} ran; run the same command again")
 
 
 def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:

@@ -71,8 +71,8 @@ def row_stages() -> list[Stage]:
 
 def find(name: str) -> AnyStage:
     """The stage that does `name`; a BenchmarkError with the near miss where there is none."""
-    kind = name.partition("-")[0]
-    if kind not in stages():
+    kind, _, what = name.partition("-")
+    if kind not in stages() or (what and not getattr(stages()[kind], "several", False)):
         raise BenchmarkError(f"unknown stage {name!r}{near_miss(kind, stages())}")
     return stages()[kind]
 

@@ -65,6 +65,7 @@ class Collect(Stage):
         from benchmark.specs.base import to_json
 
         row, folders = work.row, work.reads[1:]
+        stages = {folder.name: _complete(folder) for folder in folders}
         tables = {f.name: pq.read_table(f / "evidence.parquet") for f in folders if (f / "evidence.parquet").exists()}
         merged = evidence.merge(tables)
         evidence.check_sandwich(merged, row.name)
@@ -75,13 +76,15 @@ class Collect(Stage):
             check_smoothed(merged, row.track.smoothing, row.name)
         written = io.BytesIO()
         pq.write_table(merged, written)
-        stages = {folder.name: files.read_json(folder / "stage.json") for folder in folders}
         fields["sha256"] |= {f"data {k}": v for k, v in files.read_json(row.data / "data.json")["sha256"].items()}
         fields["sha256"] |= {f"code {name}": about["code"] for name, about in stages.items()}
         fields["sha256"]["evidence"] = files.sha256_bytes(written.getvalue())
         fields["environment"] = _one_environment({name: about["environment"] for name, about in stages.items()})
         own = {name: fields.pop(name) for name in [*fields] if name not in Record.model_fields}
-        record = Record.model_validate(_counted(row, merged) | fields | ({"measured": own} if own else {}))
+        counted = _counted(row, merged)
+        if twice := counted.keys() & fields.keys():
+            raise BenchmarkError(f"{row.name}: a stage gives {min(twice)}, which is counted from all evidence together")
+        record = Record.model_validate(counted | fields | ({"measured": own} if own else {}))
         return Outcome(
             files={
                 "record.json": to_json(record).encode(),
@@ -131,7 +134,7 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
             before = joined.get(name)
             if name not in joined or before == value:
                 joined[name] = value
-            elif isinstance(value, dict) and isinstance(before, dict):
+            elif isinstance(value, dict) and isinstance(before, dict) and not _conflicting(before, value):
                 joined[name] = {**before, **value}
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
@@ -141,6 +144,19 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                     "under work/, run `rvb repro`"
                 )
     return joined
+
+
+def _conflicting(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return any(one[name] != other[name] for name in one.keys() & other.keys())
+
+
+def _complete(folder: Path) -> dict[str, Any]:
+    """What a stage says of its outputs; a BenchmarkError when one of them is gone."""
+    about: dict[str, Any] = files.read_json(folder / "stage.json")
+    for name in about["sha256"]:
+        if not (folder / name).exists():
+            raise BenchmarkError(f"{folder / name} is missing; run `rvb repro` to build it")
+    return about
 
 
 def _objects(value: object) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
+
+import pytest
 
 from benchmark.pipeline.schedule import Task, run, urgency
 from benchmark.runtime.errors import BenchmarkError
@@ -68,3 +72,25 @@ def test_what_is_not_among_the_tasks_is_not_waited_for() -> None:
     done: list[str] = []
     assert run({"attack": task(1, "train")}, 2, lambda key, _: done.append(key)) == []
     assert done == ["attack"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk"), KeyboardInterrupt()])
+def test_anything_else_ends_it_and_starts_no_more(error) -> None:
+    done: list[str] = []
+
+    def work(key: str, _: None) -> None:
+        done.append(key)
+        raise error
+
+    with pytest.raises(type(error)):
+        run({f"{n}": task(1) for n in range(9)}, 2, work)
+    assert len(done) <= 2
+
+
+def test_an_interrupt_of_who_waits_starts_no_more() -> None:
+    done: list[str] = []
+
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run({f"{n}": task(1) for n in range(9)}, 1, lambda key, _: (done.append(key), time.sleep(0.1)))
+    assert len(done) <= 2

@@ -9,8 +9,12 @@ import sys
 
 import pytest
 from stage_processes import wait_for
+from tiny_project import Project
 
+from benchmark.pipeline import dvc
 from benchmark.pipeline.warm import warm_process
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.warm_client import VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +31,8 @@ def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) 
     project.add("Tiny2026Net", epochs=1)
     monkeypatch.chdir(project.root)
     project.run("benchmark.pipeline.inputs", "tiny")
-    with warm_process() as extra:
+    with warm_process() as place:
+        extra = {VARIABLE: place}
         made = ask(project, extra, "data", "tiny")
         assert (made.returncode, made.stderr) == (0, "")
         assert made.stdout == ask(project, {}, "data", "tiny").stdout
@@ -44,10 +49,27 @@ def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) 
 
 def test_another_folder_and_an_ended_process_are_not_served(project, monkeypatch, tmp_path) -> None:
     project.run("benchmark.pipeline.inputs", "tiny")
-    monkeypatch.chdir(tmp_path)
-    with warm_process() as extra:
+    other = Project.new(tmp_path / "other")
+    other.run("benchmark.pipeline.inputs", "tiny")
+    monkeypatch.chdir(other.root)
+    with warm_process() as place:
+        extra = {VARIABLE: place}
+        assert ask(other, extra, "data", "tiny").returncode == 0, "it serves its own folder"
         assert ask(project, extra, "data", "tiny").returncode == 0, "done by the process that asked"
+        assert (project.root / "work/tiny/data/data.json").exists()
     assert ask(project, extra, "data", "tiny").returncode == 0
+
+
+def test_dvc_runs_as_a_fork_too_and_its_failure_is_told(project, monkeypatch) -> None:
+    monkeypatch.chdir(project.root)
+    project.add("Tiny2026Net", epochs=1)
+    project.rvb("pipeline")
+    with warm_process() as place:
+        dvc.run(["repro", "-s", "pipelines/tiny/_data/dvc.yaml"], "data", lambda _: None, place)
+        assert (project.root / "work/tiny/data/data.json").exists()
+        assert "Running stage" in (project.root / "work/logs/data.log").read_text()
+        with pytest.raises(BenchmarkError, match=r"nowhere.* \[log: work/logs/lost\.log\]"):
+            dvc.run(["repro", "-s", "nowhere/dvc.yaml"], "lost", lambda _: None, place)
 
 
 @pytest.mark.parametrize("victim", ["fork", "rvb"])
