@@ -23,7 +23,7 @@ def list_rows() -> None:
     from benchmark.studies import grids
     from benchmark.studies.ages import ages
 
-    loaded = grids.load_all()
+    loaded, stale = grids.load_all(), False
     for name in tracks.names():
         rows = submissions.rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
@@ -33,9 +33,12 @@ def list_rows() -> None:
         if not rows:
             console.print("  no submission yet")
         published = ages(name)
+        stale = stale or any(published.values())
         for grid in [grid for grid in loaded if grid.track.name == name]:
             age = _words(published.get(grid.id))
             console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source}){age}")
+    if stale:
+        console.print("`rvb study --stale` says how to run again the studies that are not today's")
 
 
 def _words(age: list[str] | None) -> str:

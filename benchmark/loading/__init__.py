@@ -1,1 +1,1 @@
-"""The only readers of submissions/, benchmark/tracks/ and params.yaml."""
+"""Submissions, tracks and params.yaml read; models built, weights loaded."""

@@ -1,4 +1,4 @@
-"""The only reader of submissions/: load, validate, list. A submission is a folder; there is no registry."""
+"""Submissions: loaded, validated, listed. A submission is a folder; there is no registry."""
 
 from __future__ import annotations
 

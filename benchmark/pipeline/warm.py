@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,8 +64,10 @@ def serve(server: socket.socket, parent: int) -> None:
     folder = str(Path.cwd())
     os.environ[VARIABLE] = server.getsockname()  # a fork that is DVC starts processes of stages, which ask here in turn
     before = _own_code()
-    for name in (*PRELOADED, *(".".join(Path(file).with_suffix("").parts) for file in before)):
-        importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
+        for name in (*PRELOADED, *(".".join(Path(file).with_suffix("").parts) for file in before)):
+            importlib.import_module(name)
     running: dict[int, socket.socket] = {}
     wakes, wake = socket.socketpair()
     for end in (wakes, wake):
