@@ -64,6 +64,7 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
         _run_rows(track, _tasks(track, chosen, changed), jobs, report, warm)
         for board in boards:
             dvc.run(["repro", str(board)], f"{track}-board", report, warm)
+    put_in_order(generate.data_file(track))
     # DVC keeps no times, so a board that it brought back from its cache lacks them
     for board in boards:
         which = ["all"] if board == generate.board_file(track, True) else []
