@@ -21,6 +21,7 @@ from benchmark.pipeline import dvc, generate, inputs, schedule
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
 from benchmark.studies import grids
