@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from tiny_project import ROOT, Project
 
+from benchmark.runtime import arithmetic
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+arithmetic.fix("portable")  # as stages do; before anything imports torch
 
 
 @pytest.fixture(autouse=True)

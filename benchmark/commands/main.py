@@ -9,7 +9,8 @@ from pathlib import Path
 import typer
 
 from benchmark.commands import attack, audit, compare_engines, exchange, pipeline, publish, rows, study
-from benchmark.runtime import errors
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import arithmetic, errors
 from benchmark.runtime.errors import BenchmarkError
 
 app = typer.Typer(
@@ -38,17 +39,18 @@ def main() -> None:
 
 
 def _start() -> None:
-    _to_root()
+    _settle()
     app()
 
 
-def _to_root() -> None:
-    """Works from the repository's root, wherever inside it the command was typed."""
+def _settle() -> None:
+    """Works from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
     if any(flag in sys.argv for flag in ("--help", "-h")):
         return
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "submissions").is_dir() and (folder / "params.yaml").is_file():
             os.chdir(folder)
+            arithmetic.fix(run_settings().arithmetic)
             return
     raise BenchmarkError(
         "run rvb inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above"

@@ -2,8 +2,9 @@
 
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on its own file:
 work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
-defaults, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a docstring or a
-setting of somebody else makes nothing stale. Which published studies are no longer today's is written there too.
+defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
+docstring or a setting of somebody else makes nothing stale. Which published studies are no longer today's is written
+there too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_rows
-from benchmark.runtime import code, errors, files
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import arithmetic, code, errors, files
 from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue, data
 from benchmark.stages.base import inputs_file
@@ -69,6 +71,7 @@ def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path]) ->
     return {
         "code": code.digests(*entries),
         "settings": settings,
+        "arithmetic": arithmetic.possible(run_settings().arithmetic),
         "reads": [path.as_posix() for path in reads],
     }
 

@@ -22,8 +22,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline.dvc import environment
-from benchmark.runtime import code, errors
+from benchmark.runtime import arithmetic, code, errors
 from benchmark.runtime.warm_client import VARIABLE, Program
 from benchmark.stages import catalogue
 from benchmark.stages.__main__ import main
@@ -62,6 +63,7 @@ def _start(server: socket.socket, parent: int) -> subprocess.Popen[bytes]:
 def serve(server: socket.socket, parent: int) -> None:
     """Forks for each request until `parent`, the reading end of a pipe that the starting process holds open, ends."""
     folder = str(Path.cwd())
+    arithmetic.fix(run_settings().arithmetic)
     os.environ[VARIABLE] = server.getsockname()  # a fork that is DVC starts processes of stages, which ask here in turn
     before = _own_code()
     with warnings.catch_warnings():

@@ -1,13 +1,15 @@
-"""Versions that a result can depend on."""
+"""What a result can depend on, beside code and settings."""
 
 from __future__ import annotations
 
 import platform
 from importlib.metadata import version
 
+from benchmark.runtime import arithmetic
+
 
 def environment() -> dict[str, str]:
-    """Versions that a result can depend on. No host name, no date."""
+    """Versions and arithmetic that a result can depend on. No host name, no date, no processor."""
     packages = (
         "torch",
         "torchvision",
@@ -20,4 +22,10 @@ def environment() -> dict[str, str]:
         "robust-vit-bench",
     )
     found = {name: version(name) for name in packages}
-    return {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), **found}
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "arithmetic": arithmetic.in_force(),
+        **found,
+    }

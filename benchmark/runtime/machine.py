@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,10 +18,19 @@ def machine() -> dict[str, str]:
     return {
         "processor": _processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
+        "blas": _blas(),
         "threads": str(threads()),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "pyarrow": version("pyarrow"),
     }
+
+
+def _blas() -> str:
+    """torch's library for products of matrices, with the branch of its kernels where one is fixed."""
+    said = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
+    if not said:
+        return "OpenBLAS or another"
+    return f"MKL {said[1]}, {os.environ.get('MKL_CBWR', 'kernels by processor')}"
 
 
 def _processor() -> str:

@@ -6,11 +6,16 @@ import os
 
 import torch
 
+from benchmark.runtime import vector_functions
 from benchmark.runtime.errors import BenchmarkError
 
 
 def set_up(device: str) -> torch.device:
-    """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one)."""
+    """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one).
+
+    Where the process's arithmetic is portable (arithmetic.py), torch's functions are made so too.
+    """
+    vector_functions.mend()
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmark.runtime.arithmetic import Arithmetic
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import Engine
 
@@ -24,5 +25,6 @@ class EvaluateRun(Frozen):
 class RunSettings(Frozen):
     """`params.yaml`: how this machine runs the pipeline."""
 
+    arithmetic: Arithmetic = "portable"
     train: TrainRun = TrainRun()
     evaluate: EvaluateRun = EvaluateRun()

@@ -14,6 +14,10 @@ from benchmark.runtime import warm_client
 
 def main(name: str, *subject: str) -> None:
     """Imports the stage's own file and no other stage's."""
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.runtime import arithmetic
+
+    arithmetic.fix(run_settings().arithmetic)
     importlib.import_module(f"benchmark.stages.{name.partition('-')[0]}").stage.execute(name, *subject)
 
 

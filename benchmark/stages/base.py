@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.loading.rows import Row, load_row
-from benchmark.runtime import code, files, scratch
+from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
@@ -120,7 +120,7 @@ class Stage(ABC):
             raise self.refuse(row, name)
         inputs = files.read_json(inputs_file(track, row.name, name))
         settings = self.settings(row, name)
-        if inputs["settings"] != settings:
+        if inputs["settings"] != settings or inputs["arithmetic"] != arithmetic.in_force():
             raise BenchmarkError(f"{row.name}: its settings changed just now; run the same command again")
         reads = tuple(Path(path) for path in inputs["reads"])
         for path in reads:
@@ -142,7 +142,7 @@ class Stage(ABC):
 
 
 def inputs_file(track: str, subject: str, name: str) -> Path:
-    """What a stage's result depends on but for earlier outputs: code by file, settings, and what it reads."""
+    """What a stage's result depends on but for earlier outputs: code by file, settings, arithmetic, and what it reads."""
     return WORK / track / "inputs" / subject / f"{name}.json"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmark.runtime import code, files
+from benchmark.runtime import arithmetic, code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
@@ -26,7 +26,7 @@ class StudyStage:
         if grid.track.name != track:
             raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
         inputs = files.read_json(inputs_file(track, f"_studies/{study}", name))
-        if inputs["settings"] != grid.settings:
+        if inputs["settings"] != grid.settings or inputs["arithmetic"] != arithmetic.in_force():
             raise BenchmarkError(f"{grid.file} changed just now; run the same command again")
         run_study(grid, inputs["settings"], code.combined(inputs["code"]))
 

@@ -27,7 +27,7 @@ from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.loading.trained import evaluation_images
 from benchmark.results.study import CellResult, Run, StudyResult
-from benchmark.runtime import files, scratch
+from benchmark.runtime import arithmetic, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
@@ -62,6 +62,7 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
         "starts": [_weights(start) for start in grid.starts],
         "code": code,
         "torch": torch.__version__,
+        "arithmetic": arithmetic.in_force(),
         "packages": packages,
         "left_out": left_out,
     }

@@ -68,7 +68,7 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
         assert (PUBLISHED / f"{row}.json").read_bytes() == record_file(row).read_bytes()
     machines = json.loads((PUBLISHED / "machine.json").read_text())
     assert set(machines) == {*ROWS}
-    assert set(machines[ROWS[0]]) == {"processor", "capability", "threads", "accelerator", "pyarrow"}
+    assert set(machines[ROWS[0]]) == {"processor", "capability", "blas", "threads", "accelerator", "pyarrow"}
     result = rvb("regress")
     assert result.exit_code == 0
     assert f"{ROWS[0]}: 19 of 19 numbers and facts are as published" in result.output

@@ -1,0 +1,90 @@
+"""Functions of a tensor's elements that differ by processor even under fixed kernels (arithmetic.py), mended.
+
+torch takes these from MKL's vector mathematics, and MKL the square root and those by it from `rsqrtps` or `rcpps`:
+approximations of 12 bits whose tables Intel and AMD chose differently. Its Newton step leaves the last bit open: 17% of
+the roots are not the nearest float, and which ones depends on the processor. (Of all that torch 2.15 takes from MKL's
+branch COMPATIBLE these alone hold such instructions, besides the Cholesky factor of a small float32 matrix, for which
+nothing is done.) numpy has the processor's own root, which IEEE 754 fixes to the bit, and the C library's functions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmark.runtime import arithmetic
+
+BOTH = frozenset({torch.float32, torch.float64})
+FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[torch.dtype]]] = {
+    "sqrt": (np.sqrt, BOTH),
+    "tan": (np.tan, BOTH),
+    "atan": (np.arctan, BOTH),
+    "asin": (np.arcsin, BOTH),
+    "acos": (np.arccos, BOTH),
+    "log2": (np.log2, BOTH),
+    "log10": (np.log10, BOTH),
+    "log": (np.log, frozenset({torch.float64})),
+}
+
+
+_registered: list[torch.library.Library] = []  # what is registered ends with its library
+
+
+def mend() -> None:
+    """From now on torch computes them by numpy on the CPU, in this process, where its arithmetic is portable."""
+    if _registered or arithmetic.in_force() == "native":
+        return
+    library = torch.library.Library("aten", "IMPL")
+    _registered.append(library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that kernels are replaced, which is meant
+        for name, (function, dtypes) in FUNCTIONS.items():
+            _replace(library, (name, f"{name}_", f"{name}.out"), function, dtypes, lambda _: True)
+        root = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Tensor_Scalar_out")
+        _replace(library, root, np.sqrt, BOTH, lambda arguments: arguments == (0.5,))  # torch takes its root for this
+
+
+def _replace(
+    library: torch.library.Library,
+    overloads: tuple[str, str, str],
+    function: Callable[..., Any],
+    dtypes: frozenset[torch.dtype],
+    concerned: Callable[[tuple[Any, ...]], bool],
+) -> None:
+    """Replaces an operation, in place and into `out` too, for tensors of `dtypes` and arguments that it concerns."""
+
+    def register(overload: str, write: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]) -> None:
+        before = torch.library.get_kernel(f"aten::{overload}", "CPU")
+
+        def kernel(keys: Any, x: torch.Tensor, *arguments: Any, out: torch.Tensor | None = None) -> Any:
+            if _dtype(x) in dtypes and concerned(arguments):
+                return write(x, out)
+            return before.call_boxed(keys, x, *arguments, **({} if out is None else {"out": out}))
+
+        library.impl(overload, kernel, "CPU", with_keyset=True)
+
+    def computed(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().to(_dtype(x))
+        result = torch.empty_like(x)
+        with np.errstate(all="ignore"):
+            function(x.numpy(), out=result.numpy())
+        return result
+
+    plain, in_place, into = overloads
+    register(plain, lambda x, _: computed(x))
+    register(in_place, lambda x, _: x.copy_(computed(x)))
+    register(into, lambda x, out: _fill(out, computed(x)))
+
+
+def _dtype(x: torch.Tensor) -> torch.dtype:
+    """Of the result: whole numbers become floats."""
+    return x.dtype if x.is_floating_point() or x.is_complex() else torch.get_default_dtype()
+
+
+def _fill(out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
+    assert out is not None
+    return (out if out.shape == result.shape else out.resize_(result.shape)).copy_(result)

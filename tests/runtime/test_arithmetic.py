@@ -1,0 +1,65 @@
+"""Portable arithmetic: fixed before the libraries are imported, by every process that computes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import arithmetic
+from benchmark.runtime.errors import BenchmarkError
+
+PORTABLE = arithmetic.possible("portable") == "portable"
+needs_avx2 = pytest.mark.skipif(not PORTABLE, reason="portable arithmetic needs an x86-64 with AVX2")
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints, in which nothing is fixed yet."""
+    environment = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    ).stdout.strip()
+
+
+@needs_avx2
+def test_what_is_fixed_reaches_torch_numpy_and_mkl() -> None:
+    said = python(
+        "from benchmark.runtime import arithmetic; arithmetic.fix('portable')\n"
+        "import numpy, torch; from benchmark.runtime.machine import machine\n"
+        "numpy_uses = numpy._core._multiarray_umath.__cpu_features__\n"
+        "print(machine()['capability'], machine()['blas'].split(', ')[1], numpy_uses['X86_V4'], arithmetic.in_force())"
+    )
+    assert said == "AVX2 COMPATIBLE False portable"
+
+
+def test_native_arithmetic_leaves_everything_alone() -> None:
+    said = python(
+        "import os; before = dict(os.environ); from benchmark.runtime import arithmetic; arithmetic.fix('native')\n"
+        "print(os.environ == before, arithmetic.in_force())"
+    )
+    assert said == "True native"
+
+
+@needs_avx2
+def test_too_late_is_refused(monkeypatch) -> None:
+    import torch  # noqa: F401
+
+    monkeypatch.delenv("MKL_CBWR")
+    with pytest.raises(BenchmarkError, match="before import of torch and numpy"):
+        arithmetic.fix("portable")
+
+
+def test_another_kind_of_processor_is_native(monkeypatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    arithmetic.fix("portable")
+    assert arithmetic.in_force() == "native"
+
+
+def test_an_unknown_arithmetic_is_refused_with_those_there_are(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("arithmetic: portabel\n")
+    with pytest.raises(BenchmarkError, match=r"arithmetic.*'portable' or 'native'"):
+        run_settings()
