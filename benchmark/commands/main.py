@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from benchmark.commands import attack, audit, compare_engines, exchange, pipeline, publish, rows, study
+from benchmark.commands import attack, audit, compare_engines, exchange, pipeline, publish, regress, rows, study
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, errors
 from benchmark.runtime.errors import BenchmarkError
@@ -28,7 +28,7 @@ app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)
 app.command()(study.study)
 app.command()(publish.publish)
-app.command()(publish.regress)
+app.command()(regress.regress)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)
 app.command()(pipeline.stage)
