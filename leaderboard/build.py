@@ -49,14 +49,16 @@ def build(name: str, *options: str) -> None:
 
     Args:
         options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else.
+            write anew how long stages took, and nothing else; `--partial` for a board without the rows that
+            work/<track>/partial/missing.json names, in that folder.
     """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
     part = "_all/rows.json" if "all" in options else "rows.json"
-    wanted = json.loads(Path(f"pipelines/{name}/{part}").read_text())
-    records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
-    rows, work = rank(records, track), WORK / name
-    folder = work / "all" if "all" in options else work
+    wanted, work = json.loads(Path(f"pipelines/{name}/{part}").read_text()), WORK / name
+    folder = work / "partial" if "--partial" in options else work / "all" if "all" in options else work
+    missing = json.loads((folder / "missing.json").read_text()) if "--partial" in options else {}
+    records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
+    rows = rank(records, track)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
@@ -66,7 +68,7 @@ def build(name: str, *options: str) -> None:
     shutil.rmtree(site, ignore_errors=True)
     studies = study_table.read(PUBLISHED / name / "studies")
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
-    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages)
+    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages, missing)
     write_times(site, work, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
@@ -150,8 +152,10 @@ def render(
     folder: Path,
     claimed: Sequence[ClaimedBoard] = (),
     ages: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    missing: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's."""
+    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's, `missing` by
+    row why the board lacks it."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -162,7 +166,9 @@ def render(
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
-    _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
+    _write(
+        site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, missing=missing, **shown)
+    )
     tables = [study_table.table(published) for published in study_table.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row
