@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,8 +55,18 @@ def board(
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     console.print(f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side.")
+    if paths is built and (old := _not_todays(track, paths)):
+        console.print(f"Not of today's code and settings: {', '.join(old)}; `rvb list` says why")
     if missing := [name for name in files if name not in paths]:
         console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}")
+
+
+def _not_todays(track: str, names: Iterable[str]) -> list[str]:
+    from benchmark.loading.rows import load_row
+    from benchmark.pipeline.state import State, stale_stages
+
+    state = State(track)
+    return [name for name in names if stale_stages(state, load_row(track, name))]
 
 
 def _table(records: list[Record], names: list[str], title: str) -> Table:

@@ -15,30 +15,37 @@ class Progress:
     """Stages as they start and end, from several threads; what is left goes by the seconds of the tasks."""
 
     def __init__(
-        self, tasks: Mapping[str, Task[Planned]], jobs: int, clock: Callable[[], float] = time.monotonic
+        self,
+        tasks: Mapping[str, Task[Planned]],
+        jobs: int,
+        report: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tasks, self._jobs, self._clock = tasks, max(1, jobs), clock
+        """`report` gets a line whenever a stage starts."""
+        self._tasks, self._jobs, self._report, self._clock = tasks, max(1, jobs), report, clock
         self._urgency = schedule.urgency(tasks)
         self._left = {*tasks}
+        self._total = len(tasks)
         self._running: dict[str, float] = {}
         self._count: dict[str, int] = {}
         self._lock = Lock()
 
-    def start(self, key: str) -> str:
-        """Its line."""
+    def start(self, key: str) -> None:
         with self._lock:
             self._running[key] = self._clock()
             self._count[key] = len(self._count) + 1
-            return self._line(key)
+            if self._report:
+                self._report(self._line(key))
 
     def end(self, key: str, failed: bool = False) -> None:
-        """After a failure, what waits for the stage does not run."""
+        """After a failure, what waits for the stage does not run and is no longer counted."""
         with self._lock:
             self._running.pop(key)
             gone = {key}
             while failed and (more := {k for k in self._left - gone if self._tasks[k].after & gone}):
                 gone |= more
             self._left -= gone
+            self._total -= len(gone) - 1
 
     def line(self) -> str:
         """The line of the stage that started last among those that run; "" where none does."""
@@ -52,7 +59,7 @@ class Progress:
 
     def _line(self, key: str) -> str:
         planned = self._tasks[key].what
-        place = f"Stage {planned.name} of {planned.row.name}, {self._count[key]} of {len(self._tasks)}"
+        place = f"Stage {planned.name} of {planned.row.name}, {self._count[key]} of {self._total}"
         return f"{place}, {left_words(self._seconds_left())}"
 
     def _seconds_left(self) -> float:

@@ -196,13 +196,12 @@ def _run_rows(
     started: dict[str, float] = {}
     failed: dict[str, str] = {}
     left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
-    progress = Progress(tasks, jobs)
+    progress = Progress(tasks, jobs, None if watch else report)
 
     def work(key: str, one: Planned) -> None:
-        row, line = one.row.name, progress.start(key)
+        row = one.row.name
         started.setdefault(row, time.monotonic())
-        if watch is None:
-            report(line)
+        progress.start(key)
         try:
             dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row)
         except BenchmarkError as error:
@@ -232,13 +231,16 @@ def _board_of(track: str, stand: Sequence[str], failed: Mapping[str, str], every
     """Renders the board of the rows that stand."""
     folder = partial_folder(track)
     wanted = files.read_json(generate.rows_file(track, everything))
-    files.write_json(folder / "missing.json", {name: why for name, why in failed.items() if name in wanted})
+    missing = {name: why for name, why in failed.items() if name in wanted}
+    files.write_json(folder / "missing.json", missing)
     which = ["all"] if everything else []
     command = [sys.executable, "-m", "leaderboard.build", track, *which, "--partial"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise BenchmarkError(f"the board of the rows that stand failed: {dvc.last_line(done.stderr)}")
-    report(f"a board of the {len(stand)} rows that stand: open {folder / 'site' / 'index.html'}")
+    report(
+        f"the board of the rows that stand, {len(stand)} of {len(stand) + len(missing)}: open {folder / 'site' / 'index.html'}"
+    )
 
 
 def _missing(failed: Mapping[str, str], rows: int, hint: bool) -> BenchmarkError:

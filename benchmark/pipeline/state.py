@@ -77,7 +77,7 @@ class State:
             return NEVER
         if any(not Path(out).exists() for out in stage["outs"]):
             return GONE
-        deps, outs = ({entry["path"]: entry for entry in lock.get(kind, ())} for kind in ("deps", "outs"))
+        deps, outs = ({entry["path"]: entry for entry in lock[kind]} for kind in ("deps", "outs"))
         if lock["cmd"] != stage["cmd"] or {*deps} != {*stage["deps"]} or {*outs} != {*stage["outs"]}:
             return "reads or writes other files"
         for dep in stage["deps"]:
@@ -99,7 +99,7 @@ class State:
         """Whether `dep`, which no stale stage writes, is what the lock says."""
         if dep in self._writers:
             written = self._lock(self._writers[dep])["outs"]
-            return any(one["path"] == dep and one["md5"] == entry["md5"] for one in written)
+            return any(one["path"] == dep and one.get("md5") == entry.get("md5") for one in written)
         path = Path(dep)
         return _same_size(path, entry) and (path.is_dir() or _is(path.read_bytes(), entry))
 
@@ -108,12 +108,12 @@ class State:
         file, _, name = key.rpartition(":")
         if file not in self._locks:
             try:
-                content = yaml.load(Path(file).with_name("dvc.lock").read_text(), yaml.CSafeLoader)
+                content = yaml.safe_load(Path(file).with_name("dvc.lock").read_text())
             except (FileNotFoundError, yaml.YAMLError):
                 content = None
             self._locks[file] = (content.get("stages") or {}) if isinstance(content, dict) else {}
         found = self._locks[file].get(name)
-        return found if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) and found.keys() >= {"cmd", "deps", "outs"} else {}
 
     def _difference(self, dep: str, entry: Entry, out: Path) -> str:
         """What of a file that a run writes before it begins is not what the results were made with."""
@@ -122,9 +122,7 @@ class State:
             return f"{dep} changed"
         if Path(dep).exists() and _is(Path(dep).read_bytes(), entry):
             return difference(files.read_json(Path(dep)), now)
-        about = (
-            out / "stage.json"
-        )  # the file is already of a later edit, but the results say by which code they were made
+        about = out / "stage.json"  # the inputs file is of a later edit already; the results say by which code they are
         if not about.exists():
             return "other code or settings"
         return "other settings" if files.read_json(about)["code"] == code.combined(now["code"]) else "other code"
@@ -132,9 +130,7 @@ class State:
 
 def row_state(state: State, row: Row) -> str:
     """What `rvb list` says of a row: whether it is built and today's, else why not; whether it is published."""
-    file = generate.row_file(row.track.name, row.name)
-    why = {one.name: state.why(f"{file}:{one.name}") for one in catalogue.plan(row)}
-    stale = {name: words for name, words in why.items() if words}
+    stale, stages = stale_stages(state, row), len(catalogue.plan(row))
     own = {name: words for name, words in stale.items() if not words.startswith("after ")} or stale
     if not stale:
         found = "built, today's"
@@ -142,8 +138,15 @@ def row_state(state: State, row: Row) -> str:
         first, words = next(iter(own.items()))
         found = f"stale, {first}: {words}" + (f" (and {len(own) - 1} more)" if len(own) > 1 else "")
     else:
-        found = f"{len(why) - len(stale)} of {len(why)} stages built" if len(stale) < len(why) else "never built here"
+        found = f"{stages - len(stale)} of {stages} stages built" if len(stale) < stages else "never built here"
     return found + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
+
+
+def stale_stages(state: State, row: Row) -> dict[str, str]:
+    """Why DVC would run stages of a row, in order."""
+    file = generate.row_file(row.track.name, row.name)
+    why = {one.name: state.why(f"{file}:{one.name}") for one in catalogue.plan(row)}
+    return {name: words for name, words in why.items() if words}
 
 
 def difference(before: Any, now: Any) -> str:
@@ -173,7 +176,7 @@ def _changes(before: Any, now: Any, place: str) -> Iterator[str]:
 
 
 def _is(content: bytes, entry: Entry) -> bool:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest() == entry["md5"]
+    return hashlib.md5(content, usedforsecurity=False).hexdigest() == entry.get("md5")
 
 
 def _same_size(path: Path, entry: Entry) -> bool:
