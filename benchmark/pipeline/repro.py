@@ -13,17 +13,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
-from benchmark.pipeline import dvc, generate, inputs, schedule
+from benchmark.pipeline import dvc, generate, inputs, partial_board, schedule
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.progress import Progress
 from benchmark.pipeline.warm import warm_process
-from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue
@@ -64,7 +63,7 @@ def repro(
     for line in generate.write():
         report(line)
     if boards:
-        shutil.rmtree(partial_folder(track), ignore_errors=True)
+        shutil.rmtree(partial_board.folder(track), ignore_errors=True)
     inputs.write(track)
     for source in foreign_sources(track, chosen):
         dvc.run(["repro", source], f"{track}-sources", report)
@@ -80,8 +79,8 @@ def repro(
         if failed:
             stand = [row.name for row in chosen if row.name not in failed] if boards else []
             if keep_going and stand:
-                _board_of(track, stand, failed, everything, report)
-            raise _missing(failed, len(chosen), hint=bool(stand) and not keep_going)
+                partial_board.render(track, stand, failed, everything, report)
+            raise partial_board.missing(failed, len(chosen), hint=bool(stand) and not keep_going)
         for board in boards:
             dvc.run(["repro", str(board)], f"{track}-board", report, warm)
     put_in_order(generate.data_file(track))
@@ -220,36 +219,6 @@ def _run_rows(
         put_in_order(generate.row_file(track, name))
     waits = {name: "starts from the weights of a row that failed" for name in left if left[name]}
     return failed | {name: why for name, why in waits.items() if name not in failed}
-
-
-def partial_folder(track: str) -> Path:
-    """Where the board stands that lacks rows which failed; the whole one is left as it was."""
-    return WORK / track / "partial"
-
-
-def _board_of(track: str, stand: Sequence[str], failed: Mapping[str, str], everything: bool, report: Report) -> None:
-    """Renders the board of the rows that stand."""
-    folder = partial_folder(track)
-    wanted = files.read_json(generate.rows_file(track, everything))
-    missing = {name: why for name, why in failed.items() if name in wanted}
-    files.write_json(folder / "missing.json", missing)
-    which = ["all"] if everything else []
-    command = [sys.executable, "-m", "leaderboard.build", track, *which, "--partial"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise BenchmarkError(f"the board of the rows that stand failed: {dvc.last_line(done.stderr)}")
-    report(
-        f"the board of the rows that stand, {len(stand)} of {len(stand) + len(missing)}: open {folder / 'site' / 'index.html'}"
-    )
-
-
-def _missing(failed: Mapping[str, str], rows: int, hint: bool) -> BenchmarkError:
-    """One line: what went wrong first, and every row that is missing."""
-    first = next(iter(failed.values()))
-    if len(failed) == 1 == rows:
-        return BenchmarkError(first)
-    more = "; `--keep-going` renders a board of the others" if hint else ""
-    return BenchmarkError(f"{first}; missing of {rows} rows: {', '.join(failed)}{more}")
 
 
 def _names(tasks: dict[str, schedule.Task[Planned]]) -> list[str]:
