@@ -35,7 +35,12 @@ def test_a_package_whose_init_does_something_counts_and_one_that_only_gives_name
         "def __getattr__(name):\n    return name\n"
     )
     times = itertools.count(1)
-    for text, counts in ((names, False), (names + "\nX = 1\n", True), (names + "\nimport benchmark.part\n", True)):
+    for text, counts in (
+        (names, False),
+        (names + "\nX = 1\n", True),
+        (names + "\ndef f():\n    return 1\n", True),
+        (names + "\nimport benchmark.part\n", True),
+    ):
         package.write_text(text)
         os.utime(package, ns=(0, next(times)))
         assert (package in code.closure(Path("entry.py"))) is counts
