@@ -49,24 +49,27 @@ def build(name: str, *options: str) -> None:
 
     Args:
         options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else.
+            write anew how long stages took, and nothing else; `--partial` for a board without the rows that
+            work/<track>/partial/missing.json names, in that folder.
     """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
-    named = Path("pipelines") / name / ("_all" if "all" in options else "")
+    named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
+    folder = work / "partial" if "--partial" in options else work / "all" if "all" in options else work
+    numbers = folder if "--partial" in options else named
+    missing = json.loads((folder / "missing.json").read_text()) if "--partial" in options else {}
     wanted = json.loads((named / "rows.json").read_text())
-    records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
-    rows, work = rank(records, track), WORK / name
-    folder = work / "all" if "all" in options else work
+    records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
+    rows = rank(records, track)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
-    _write(named / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    _write(named / "leaderboard.csv", table(rows, track))
+    _write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+    _write(numbers / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
     studies = study_table.read(PUBLISHED / name / "studies")
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
-    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages)
+    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages, missing)
     write_times(site, work, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
@@ -150,8 +153,10 @@ def render(
     folder: Path,
     claimed: Sequence[ClaimedBoard] = (),
     ages: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    missing: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's."""
+    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's, `missing` by
+    row why the board lacks it."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -162,7 +167,9 @@ def render(
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
-    _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
+    _write(
+        site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, missing=missing, **shown)
+    )
     tables = [study_table.table(published) for published in study_table.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row

@@ -57,7 +57,7 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(p
     before = tiny_study.results(project)
     project.rvb("publish", "Tiny2026Linear", "--study", "grid")
     output = project.rvb("repro", "--track", "tiny").stdout
-    assert "Tiny2026Linear-small: started" not in output, "a published study is the board's alone"
+    assert " of Tiny2026Linear-small, " not in output, "a published study is the board's alone"
     page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
     assert "A &lt;table&gt;" in page
     assert 'class="number claim">25.0<' in page
