@@ -30,7 +30,9 @@ def check(folder: Path, trust: str, settings: dict) -> subprocess.CompletedProce
         (page / "evidence.csv").touch()
         numbers[row] = {
             "clean": record["clean"]["value"],
-            **{f"robust {r['threat']['norm']} {r['threat']['eps']:g}": r["accuracy"]["value"] for r in record["robust"]},
+            **{
+                f"robust {r['threat']['norm']} {r['threat']['eps']:g}": r["accuracy"]["value"] for r in record["robust"]
+            },
             **{f"certified L2 {r['threat']['eps']:g}": r["accuracy"]["value"] for r in record["certified"]},
         }
     (site / "index.html").write_text("".join(f'<tr data-row="{row}">' for row in ROWS))

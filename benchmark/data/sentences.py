@@ -18,7 +18,9 @@ from benchmark.data.images import Images
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 
-SOURCE = "download SST-2, The Stanford Sentiment Treebank, from the tasks page of GLUE (https://gluebenchmark.com/tasks)"
+SOURCE = (
+    "download SST-2, The Stanford Sentiment Treebank, from the tasks page of GLUE (https://gluebenchmark.com/tasks)"
+)
 
 
 def read(spec: DataSpec) -> dict[str, Images]:

@@ -17,7 +17,9 @@ from benchmark.specs.submission import Submission
 from benchmark.verdicts.gradients import usable_gradients
 
 RANDOM = "the model is random"
-ONCE_WRONG = "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
+ONCE_WRONG = (
+    "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
+)
 
 
 class _Collect(logging.Handler):

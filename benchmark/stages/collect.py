@@ -73,9 +73,8 @@ class Collect(Stage):
             row, {f.name: files.read_json(f / "fields.json") for f in folders if (f / "fields.json").exists()}
         )
         if changed := evidence.unsteady(tables):
-            fields["division_reasons"].append(
-                f"the stages' clean passes differ on {changed} of {merged.num_rows} images; clean accuracy counts those that all get right"
-            )
+            differ = f"the stages' clean passes differ on {changed} of {merged.num_rows} images"
+            fields["division_reasons"].append(f"{differ}; clean accuracy counts those that all get right")
         if row.track.smoothing:
             check_smoothed(merged, row.track.smoothing, row.name)
         written = io.BytesIO()

@@ -71,7 +71,9 @@ class EvaluationStage(Stage):
         images, labels = evaluation_images(work.row, device)
         model = trained_model(work.row, device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(rules.seed)  # an open model may draw noise of its own: every stage sees the same clean pass
+            torch.manual_seed(
+                rules.seed
+            )  # an open model may draw noise of its own: every stage sees the same clean pass
             clean = predict(model, images, labels, rules.batch_size)
         outcome = self.evaluate(work, Subject(model, images, labels, rules.batch_size, clean))
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}

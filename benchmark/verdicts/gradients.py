@@ -69,7 +69,7 @@ class _Finite(torch.autograd.Function):
         return images.view_as(images)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -82,5 +82,5 @@ class _Flat(torch.autograd.Function):
         return logits.view_as(logits)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return torch.zeros_like(ctx.saved_tensors[0]), None

@@ -250,7 +250,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.stages import smooth as stage
     from benchmark.stages.base import Clock, Work
     from benchmark.stages.evaluation import Subject
-from benchmark.verdicts.prediction import Predictions
+    from benchmark.verdicts.prediction import Predictions
 
     monkeypatch.setattr(stage, "CHUNK", 5)
     model, images, _ = linear_trials(12)

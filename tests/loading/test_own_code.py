@@ -74,7 +74,12 @@ def test_files_that_no_method_reads_make_nothing_stale(helped) -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["from . import layers", "from submissions.Tiny2026Linear.layers import linear", "import layers", "from .layers import *"],
+    [
+        "from . import layers",
+        "from submissions.Tiny2026Linear.layers import linear",
+        "import layers",
+        "from .layers import *",
+    ],
 )
 def test_however_it_is_imported_it_is_followed(helped, statement) -> None:
     write("method.py", f"{statement}\n" + METHOD.partition("\n")[2])
@@ -83,12 +88,15 @@ def test_however_it_is_imported_it_is_followed(helped, statement) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["from submissions.Other.method import build", "from ..Other import method", "import submissions.Other.method"]
+    "statement",
+    ["from submissions.Other.method import build", "from ..Other import method", "import submissions.Other.method"],
 )
 def test_another_submission_is_refused_in_one_line(helped, statement) -> None:
     write("method.py", METHOD, "Other")
     write("layers.py", f"{LAYERS}\n\n{statement}\n")
-    words = r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
+    words = (
+        r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
+    )
     for refused in (digests, built):
         with pytest.raises(BenchmarkError, match=words):
             refused()
@@ -98,7 +106,9 @@ def test_another_submission_is_refused_in_one_line(helped, statement) -> None:
 def test_an_import_that_cannot_be_followed_is_refused(helped, target) -> None:
     write("hidden.py", LAYERS, target)
     name = f"submissions.{target}.hidden"
-    write("method.py", f"import importlib\n\n\ndef build(data):\n    return importlib.import_module({name!r}).linear()\n")
+    write(
+        "method.py", f"import importlib\n\n\ndef build(data):\n    return importlib.import_module({name!r}).linear()\n"
+    )
     words = rf"imports submissions/{target}/hidden\.py by other means than an import statement, so its edits would go unseen"
     with pytest.raises(BenchmarkError, match=words):
         built()

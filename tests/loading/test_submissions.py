@@ -45,7 +45,10 @@ def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: s
         (("  linf:", f"  {'a' * 300}:"), "has 300 characters; use 60 at most"),
         (("name: Wong2020Fast", f"name: {'W' * 300}"), "at most 60 characters"),
         (("variants:", "variants:\n  Linf: {title: Other, tracks: {}}"), "'Linf' differs from 'linf' in case only"),
-        (("url: https:", "url: 'javascript:alert(1)' #"), "paper.url: 'javascript:alert(1)' is no web address; write one that"),
+        (
+            ("url: https:", "url: 'javascript:alert(1)' #"),
+            "paper.url: 'javascript:alert(1)' is no web address; write one that",
+        ),
         (("url: https:", "url: //"), "is no web address"),
         (
             ("variants:", "claims: [{track: digits, metric: clean, value: 50, source: none}]\nvariants:"),

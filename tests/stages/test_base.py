@@ -128,8 +128,9 @@ def test_a_place_where_this_user_may_not_write_is_one_line(linear_row, monkeypat
 
     monkeypatch.setattr("pathlib.Path.mkdir", refused)
     monkeypatch.setattr(inputs, "write", lambda _: None)
-    assert "error: permission denied at work/scratch/tiny/Tiny2026Linear-small/attack-papers; let this user" in ended_with(
-        "attack-papers"
+    assert (
+        "error: permission denied at work/scratch/tiny/Tiny2026Linear-small/attack-papers; let this user"
+        in ended_with("attack-papers")
     )
 
 

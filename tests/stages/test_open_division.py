@@ -9,6 +9,7 @@ from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, PICTURES, ROW, record
 
 from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
 
 TRACK = (
     tiny_linear_row.TRACK.replace("images: 20", "images: 4").replace(
@@ -55,7 +56,9 @@ def odd_row(request, tmp_path, monkeypatch) -> Record:
     folder = project.root / "submissions/Tiny2026Linear"
     declared = tiny_linear_row.SUBMISSION.replace("variants:", "division: open\nvariants:")
     (folder / "submission.yaml").write_text(declared)
-    forward = FORWARDS[request.param].replace("z if self.training else z.numpy()", "z.detach().numpy() if self.training else z.numpy()")
+    forward = FORWARDS[request.param].replace(
+        "z if self.training else z.numpy()", "z.detach().numpy() if self.training else z.numpy()"
+    )
     (folder / "method.py").write_text(METHOD.replace("{forward}", forward))
     run_stage("data", "tiny")
     for name in stage_names(*NAMES):
@@ -82,7 +85,11 @@ def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request
     assert odd_row.clean.count <= int((right[0] & right[1]).sum())
 
 
-@pytest.mark.parametrize("odd_row", ["numpy inside", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("detached", "rounded"))], indirect=True)
+@pytest.mark.parametrize(
+    "odd_row",
+    ["numpy inside", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("detached", "rounded"))],
+    indirect=True,
+)
 def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
     assert "no usable input gradient on 4 of 4 images" in said(odd_row)
     none_at_all = "rounded" not in request.node.name  # whose gradient is 0
@@ -96,3 +103,16 @@ def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
 @pytest.mark.parametrize("odd_row", ["gradient not finite"], indirect=True)
 def test_gradients_that_are_not_finite_count_as_none(odd_row) -> None:
     assert "no usable input gradient" in said(odd_row)
+
+
+def test_training_against_an_attack_says_that_it_needs_gradients(tmp_path, monkeypatch) -> None:
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    folder = project.root / "submissions/Tiny2026Linear"
+    attack = "objective: adversarial, attack: {attack: fgsm, norm: Linf, eps: 0.1}"
+    declared = tiny_linear_row.SUBMISSION.replace("objective: standard", attack)
+    (folder / "submission.yaml").write_text(declared)
+    (folder / "method.py").write_text(METHOD.replace("{forward}", FORWARDS["detached"]))
+    run_stage("data", "tiny")
+    with pytest.raises(BenchmarkError, match="needs gradients by the image: its logits do not depend on the image"):
+        run_stage("train", *NAMES)
