@@ -33,6 +33,7 @@ from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
 from benchmark.results.record import Record
 from benchmark.results.study_sheets import sheets
+from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
@@ -164,6 +165,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.tests["web_address"] = is_web_address
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
     shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}

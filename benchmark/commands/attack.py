@@ -88,6 +88,7 @@ def try_suite(
         for spec, state, after in run_suite(
             model, images, labels, suites[suite], batch_size=row.track.evaluation.batch_size, folder=folder,
             engine=used, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
+            open_division=row.submission.division == "open",
         ):  # fmt: skip
             parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
             warnings[spec.id] = state.warnings
@@ -102,7 +103,7 @@ def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: En
 
     attacks = [methods.attack_file(spec.attack, owner or "") for spec in specs]
     return {
-        "code": code.digests(Path("benchmark/evaluation/suite.py"), row.method, *attacks),
+        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method, *attacks),
         "suite": [spec.model_dump(mode="json") for spec in specs],
         "engine": engine,
         "evaluation": row.track.evaluation.model_dump(mode="json"),

@@ -80,7 +80,7 @@ class Grid:
     def entries(self) -> list[Path]:
         """The files from which its code is followed: the stage's, and those that its settings name."""
         folder = submissions.FOLDER / self.submission.name
-        files = {STAGES / "__main__.py", STAGES / "study.py", folder / "method.py"}
+        files = {STAGES / "__main__.py", STAGES / "study.py", *submissions.method_files(self.submission.name)}
         for settings in self.cells.values():
             files |= {*recipe_files(recipe(settings))}
         for measure in self.study.measures:

@@ -128,6 +128,24 @@ def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
     assert "overfitting" not in pages[2].partition("Provenance")[2].partition("<details>")[0]
 
 
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.org/paper"])
+def test_a_page_links_to_web_addresses_alone(tmp_path, url) -> None:
+    """Whatever way a Record came by another."""
+    made = record("Linked", 40, 30)
+    made = made.model_copy(update={"paper": made.paper.model_copy(update={"url": url})})
+    folder = tmp_path / made.row / "record"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text("{}")
+    evidence = {"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]}
+    pq.write_table(pa.table(evidence), folder / "evidence.parquet")
+    (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
+    track = tracks.load("digits")
+    build.render(tmp_path / "site", track, rank([made], track), tmp_path)
+    page = (tmp_path / "site/models" / made.row / "index.html").read_text()
+    assert ("<a " in page.partition("Row <code>")[0].rpartition("S. A (2026)")[2]) == url.startswith("https:")
+    assert ("javascript:" in page) is False
+
+
 def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
     track = tracks.load("digits")
     rows = rank(

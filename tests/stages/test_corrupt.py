@@ -33,6 +33,7 @@ from benchmark.specs.base import to_json
 from benchmark.specs.corruptions import CorruptionSpec
 from benchmark.stages.base import Clock, Work
 from benchmark.stages.evaluation import Subject
+from benchmark.verdicts.prediction import Predictions
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 
@@ -141,7 +142,9 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     def run(model: Brightness, name: str) -> dict[str, torch.Tensor]:
         (tmp_path / name).mkdir(exist_ok=True)
         work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
-        return stage.corrupted_columns(work, Subject(model, images, labels, row.track.evaluation.batch_size), rules)
+        clean = Predictions(labels, torch.ones(len(labels)))
+        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
+        return stage.corrupted_columns(work, subject, rules)
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
