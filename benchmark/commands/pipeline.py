@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -14,15 +13,19 @@ from benchmark.runtime.errors import BenchmarkError
 def repro(
     rows: Annotated[list[str] | None, typer.Argument(help="<submission>-<variant>: these alone, no board.")] = None,
     track: TrackOption = "digits",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Stages at a time.")] = os.cpu_count() or 1,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")] = False,
 ) -> None:
     """Train, attack and certify every row that changed, then render the leaderboard."""
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.pipeline.gpus import default_jobs
     from benchmark.pipeline.repro import repro as run
 
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
-    run(track, jobs, console.print, rows or (), everything)
+    run(track, jobs or default_jobs(run_settings()), console.print, rows or (), everything)
 
 
 def pipeline(

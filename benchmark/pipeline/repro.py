@@ -17,7 +17,9 @@ from pathlib import Path
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, generate, inputs, schedule
+from benchmark.pipeline.gpus import Places
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
@@ -155,6 +157,7 @@ def _foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
 
 def _run_rows(track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, warm: str) -> None:
     started: dict[str, float] = {}
+    places = Places(run_settings(), jobs)
     left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
 
     def work(key: str, one: Planned) -> None:
@@ -163,7 +166,8 @@ def _run_rows(track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, r
             started[row] = time.monotonic()
             report(f"{row}: started")
         try:
-            dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row)
+            with places.one() as gpu:
+                dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row, gpu)
         except BenchmarkError:
             report(f"{row}: failed")
             raise
