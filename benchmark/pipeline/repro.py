@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from benchmark.loading import tracks
@@ -60,7 +61,9 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
     if not changed:
         report(f"everything is up to date{f': open {_page(track, everything)}' if boards else ''}")
         return
-    with warm_process() as warm:
+    # a board needs no torch, which takes a warm process 9 core-seconds to import
+    rendered = {f"{board}:leaderboard" for board in boards}
+    with nullcontext("") if changed <= rendered else warm_process() as warm:
         data = f"{generate.data_file(track)}:data"
         if data in changed:
             dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
