@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,12 +31,23 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with two submissions, run side by side to the end. Not to be changed: see `built`."""
-    project = Project.new(tmp_path_factory.mktemp("finished") / "project")
-    project.add("Tiny2026Net")
-    project.add("Tiny2026Twin")
-    project.rvb("repro", "--track", "tiny", "--jobs", "2")
-    return project
+    """A project with two submissions, run side by side to the end. Not to be changed: see `built`.
+
+    The workers of one run share it: the first one that needs it builds it, and the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "done").exists():
+            shutil.rmtree(home / "project", ignore_errors=True)  # what a worker left that failed
+            project = Project.new(home / "project")
+            project.add("Tiny2026Net")
+            project.add("Tiny2026Twin")
+            project.rvb("repro", "--track", "tiny", "--jobs", "2")
+            (home / "done").touch()
+    return Project(home / "project")
 
 
 @pytest.fixture

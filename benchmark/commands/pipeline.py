@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,9 @@ def repro(
         typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
     ] = None,
     track: TrackOption = "digits",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Stages at a time.")] = os.cpu_count() or 1,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Say which stages would run, why and for how long; run nothing.")
@@ -37,6 +38,10 @@ def repro(
     """
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.pipeline.gpus import default_jobs
+
+    jobs = jobs or default_jobs(run_settings())
     if dry:
         from benchmark.pipeline.dry_run import dry_run
 

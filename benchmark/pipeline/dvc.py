@@ -31,18 +31,21 @@ def changed_stages(board: Path, report: Report) -> set[str]:
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
-def run(arguments: list[str], name: str, report: Report, warm: str = "", about: str = "") -> None:
+def run(
+    arguments: list[str], name: str, report: Report, warm: str = "", about: str = "", gpu: str | None = None
+) -> None:
     """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study and errors also to `report`.
 
     Args:
         warm: the socket of a warm process, which then forks to be dvc.
+        gpu: the only one that its stages see, as CUDA_VISIBLE_DEVICES names it.
 
     Raises:
         BenchmarkError: dvc failed: its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log, error = LOGS / f"{name}.log", ""
-    output, wait = _started(arguments, warm)
+    output, wait = _started(arguments, warm, gpu)
     with log.open("w") as kept, output:
         for line in output:
             kept.write(line)
@@ -56,14 +59,17 @@ def run(arguments: list[str], name: str, report: Report, warm: str = "", about: 
         raise BenchmarkError(f"{message} [log: {log}]")
 
 
-def _started(arguments: list[str], warm: str) -> tuple[IO[str], Callable[[], int]]:
+def _started(arguments: list[str], warm: str, gpu: str | None) -> tuple[IO[str], Callable[[], int]]:
     """What dvc prints, and how to wait for its exit status once that has ended."""
     reading, writing = os.pipe()
-    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing)) if warm else None
+    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing), gpu) if warm else None
     if connection is not None:
         os.close(writing)
         return os.fdopen(reading), lambda: _status(connection)
-    process = subprocess.Popen([*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment())
+    seen = {} if gpu is None else {warm_client.GPUS: gpu}
+    process = subprocess.Popen(
+        [*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment() | seen
+    )
     os.close(writing)
     return os.fdopen(reading), process.wait
 

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, generate, inputs, partial_board, schedule
+from benchmark.pipeline.gpus import Places
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.progress import Progress
 from benchmark.pipeline.warm import warm_process
@@ -71,7 +73,9 @@ def repro(
     if not changed:
         report(f"everything is up to date{f': open {_page(track, everything)}' if boards else ''}")
         return
-    with warm_process() as warm:
+    # a board needs no torch, which takes a warm process 9 core-seconds to import
+    rendered = {f"{board}:leaderboard" for board in boards}
+    with nullcontext("") if changed <= rendered else warm_process() as warm:
         data = f"{generate.data_file(track)}:data"
         if data in changed:
             dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
@@ -194,6 +198,7 @@ def _run_rows(
     """Runs the stages; by row that is not done then, in order: why."""
     started: dict[str, float] = {}
     failed: dict[str, str] = {}
+    places = Places(run_settings(), jobs)
     left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
     progress = Progress(tasks, jobs, None if watch else report)
 
@@ -202,7 +207,8 @@ def _run_rows(
         started.setdefault(row, time.monotonic())
         progress.start(key)
         try:
-            dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row)
+            with places.one() as gpu:
+                dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row, gpu)
         except BenchmarkError as error:
             report(f"{row}: failed")
             failed.setdefault(row, str(error))

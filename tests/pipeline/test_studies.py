@@ -29,9 +29,18 @@ def project(tmp_path):
     return made
 
 
-def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project, tmp_path) -> None:
-    other = project.copy(tmp_path / "other")
-    other.rvb("study", "Tiny2026Linear", "grid")
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory):
+    """A project with its board, then its study. Not to be changed."""
+    made = tiny_linear_row.new(tmp_path_factory.mktemp("studied") / "project")
+    tiny_study.add(made)
+    made.rvb("repro", "--track", "tiny")
+    assert not (made.root / tiny_study.RESULT).exists(), "the board's target ran a study"
+    made.rvb("study", "Tiny2026Linear", "grid")
+    return made
+
+
+def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project, studied) -> None:
     dvc = subprocess.Popen(
         [sys.executable, "-m", "dvc", "repro", DVC_FILE], cwd=project.root, env=project.environment(),
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -46,14 +55,12 @@ def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project
     assert "as it is, bias on, seed 1: training" not in output
     assert "slower, bias off, seed 1: training" in output
     assert re.search(r"slower, bias off\W+\d", output), "the table is printed"
-    assert tiny_study.results(project) == tiny_study.results(other)
+    assert tiny_study.results(project) == tiny_study.results(studied)
     assert "didn't change, skipping" in project.run("dvc", "repro", DVC_FILE).stdout
 
 
-def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(project) -> None:
-    project.rvb("repro", "--track", "tiny")
-    assert not (project.root / tiny_study.RESULT).exists()
-    project.rvb("study", "Tiny2026Linear", "grid")
+def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(studied, tmp_path) -> None:
+    project = studied.copy(tmp_path / "copy")
     before = tiny_study.results(project)
     project.rvb("publish", "Tiny2026Linear", "--study", "grid")
     output = project.rvb("repro", "--track", "tiny").stdout
