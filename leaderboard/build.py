@@ -36,6 +36,7 @@ from benchmark.results.study_sheets import sheets
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
+from leaderboard.seeds import belongs_on_page
 from leaderboard.study_charts import figures
 
 HERE = Path(__file__).parent
@@ -55,7 +56,9 @@ def build(name: str, *options: str) -> None:
     named = Path("pipelines") / name / ("_all" if "all" in options else "")
     wanted = json.loads((named / "rows.json").read_text())
     records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
-    rows, work = rank(records, track), WORK / name
+    work = WORK / name
+    studies = study_table.read(PUBLISHED / name / "studies")
+    rows = rank(records, track, {row: read_images(work / row / "record" / "per_image.json") for row in wanted}, studies)
     folder = work / "all" if "all" in options else work
     if "--times" in options:
         write_times(folder / "site", work, rows)
@@ -64,7 +67,6 @@ def build(name: str, *options: str) -> None:
     _write(named / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    studies = study_table.read(PUBLISHED / name / "studies")
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages)
     write_times(site, work, rows)
@@ -83,6 +85,14 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+
+
+def read_images(path: Path) -> dict[str, str]:
+    """By name of a number, a digit an image; nothing of a Record that was built before they were kept."""
+    try:
+        return json.loads(path.read_text())["scores"] if path.exists() else {}
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"error: {path} holds no images by number ({error!r}); delete it and run `rvb repro`")
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
@@ -161,7 +171,7 @@ def render(
     )
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
-    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
+    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track)), "ages": ages}
     _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
     tables = [study_table.table(published) for published in study_table.read(PUBLISHED / track.name / "studies")]
     for row in rows:
@@ -178,7 +188,7 @@ def render(
         details["studies"] = [
             (t, figures(t), sheets(t), ages.get(t.study.result.id))
             for t in tables
-            if t.study.result.submission == row.record.submission
+            if belongs_on_page(t.study, row.record)
         ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)

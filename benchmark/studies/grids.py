@@ -1,4 +1,7 @@
-"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it."""
+"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it.
+
+Rows that are trained here have a study without a file, `<variant>-seeds` (benchmark/specs/seeds.py).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ from pydantic import BaseModel, ValidationError
 
 from benchmark.loading import submissions, tracks
 from benchmark.loading.components import attack_file, certificate_file, recipe_files
-from benchmark.loading.rows import Row, initial_settings
+from benchmark.loading.rows import Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, explain, fields_at, near_miss
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
-from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study
+from benchmark.specs import seeds
+from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
 from benchmark.specs.training import TrainingSpec, radius_problem, recipe_problem
@@ -40,7 +44,12 @@ class Grid:
 
     @property
     def file(self) -> Path:
+        """What asks for it: its own file, or the submission's."""
         return path(self.submission.name, self.name)
+
+    @property
+    def command(self) -> str:
+        return run_command(self.id, self.track.name)
 
     @property
     def images(self) -> int:
@@ -108,7 +117,8 @@ def recipe(settings: VariantOnTrack) -> TrainingSpec:
 
 
 def path(submission: str, study: str) -> Path:
-    return submissions.FOLDER / submission / "studies" / f"{study}.yaml"
+    place = "submission.yaml" if seeds.variant_of(study) else f"studies/{study}.yaml"
+    return submissions.FOLDER / submission / place
 
 
 def names(submission: str) -> list[str]:
@@ -116,20 +126,58 @@ def names(submission: str) -> list[str]:
 
 
 def load_all() -> list[Grid]:
-    """Every study of every submission, in order."""
-    return [load(name, study) for name in submissions.names() for study in names(name)]
+    """Every study of every submission, in order: those with a file, then each row's over its seeds, track by track."""
+    found = [load(name, study) for name in submissions.names() for study in names(name)]
+    return found + [seeds_grid(load_row(track, row)) for track in tracks.names() for row in trained_rows(track)]
 
 
-def load(submission: str, study: str) -> Grid:
-    """The study of this name.
+def trained_rows(track: str) -> list[str]:
+    """The rows of a track that are trained here, which alone have seeds to vary."""
+    return [f"{s.name}-{v}" for s, v in submissions.rows(track) if s.variants[v].tracks[track].training]
+
+
+def split_id(study: str) -> tuple[str, str]:
+    """Submission and name of `<submission>-<study>` or `<submission>-<variant>-seeds`."""
+    submission, _, name = study.partition("-")
+    return submission, name
+
+
+def exists(submission: str, study: str, track: str) -> bool:
+    """Whether something asks for a study on `track` that was run once; one with a file names its track itself."""
+    if variant := seeds.variant_of(study):
+        return track in tracks.names() and f"{submission}-{variant}" in trained_rows(track)
+    return path(submission, study).exists()
+
+
+def seeds_grid(row: Row) -> Grid:
+    """The row's training with other seeds.
+
+    Raises:
+        BenchmarkError: its weights were trained elsewhere, or its training's file, an attack or certificate is none.
+    """
+    if row.settings.training is None:
+        raise BenchmarkError(
+            f"{row.name} has weights that were trained elsewhere: there is no seed to vary, so it has no study over seeds"
+        )
+    study = seeds.seeds_study(row.track, row.variant, row.settings, run_settings().train.seed)
+    (cell,) = study.grid()
+    return Grid(seeds.study_name(row.variant), study, row.track, row.submission, {cell.name: row.settings})
+
+
+def load(submission: str, study: str, track: str = "digits") -> Grid:
+    """The study of this name; `track` is for a row's study over seeds alone, others name theirs.
 
     Raises:
         BenchmarkError: unknown submission, study, variant, track, key, setting, measure or cell (the near miss is
             suggested), or a value that does not fit.
     """
+    if variant := seeds.variant_of(study):
+        return seeds_grid(load_row(track, f"{submission}-{variant}"))
     owner, file = submissions.load(submission), path(submission, study)
     if not file.exists():
-        raise BenchmarkError(f"{submission} has no study {study!r}{near_miss(study, names(submission))}")
+        rows = f"{submission}-{next(iter(owner.variants))} {study}" if study == seeds.NAME else ""
+        near = f": it is each row's, such as `rvb study {rows}`" if rows else near_miss(study, names(submission))
+        raise BenchmarkError(f"{submission} has no study {study!r}{near}")
     if not study.replace("_", "").isalnum():
         raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
     try:
