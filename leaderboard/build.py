@@ -31,6 +31,7 @@ from safetensors.numpy import load_file
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
+from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.study_sheets import sheets
 from benchmark.specs.track import Track
@@ -87,12 +88,14 @@ def read_record(path: Path) -> Record:
         sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
 
 
-def read_images(path: Path) -> dict[str, str]:
-    """By name of a number, a digit an image; nothing of a Record that was built before they were kept."""
+def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
+    """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
     try:
-        return json.loads(path.read_text())["scores"] if path.exists() else {}
-    except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f"error: {path} holds no images by number ({error!r}); delete it and run `rvb repro`")
+        return PerImage.model_validate_json(path.read_text()).scores
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; {again}")
+    except ValidationError as error:
+        sys.exit(f"error: {path} holds no numbers by image ({error.errors()[0]['msg']}); {again}")
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:

@@ -36,7 +36,9 @@ def main(arguments: list[str]) -> None:
     folder = PUBLISHED / TRACK
     before = README.read_text()
     records = read_published(folder)
-    images = {record.row: read_images(folder / "images" / f"{record.row}.json") for record in records}
+    kept = {record.row: folder / "images" / f"{record.row}.json" for record in records}
+    again = "bring it back with git, or publish it again"
+    images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
     studies = study_table.read(folder / "studies", "*-seeds.json")
     track = read_track(TRACK)
     after = put(before, table(rank(records, track, images, studies), track))

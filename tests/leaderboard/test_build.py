@@ -133,12 +133,13 @@ def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
 
 def test_images_are_read_by_number_and_damaged_ones_are_one_line(tmp_path) -> None:
     path = tmp_path / "per_image.json"
-    assert build.read_images(path) == {}
+    with pytest.raises(SystemExit, match=r"per_image\.json is missing"):
+        build.read_images(path)
     path.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
     assert build.read_images(path) == {"clean": "101"}
     for content in ("{", "[]", "{}"):
         path.write_text(content)
-        with pytest.raises(SystemExit, match=r"per_image\.json holds no images by number"):
+        with pytest.raises(SystemExit, match=r"per_image\.json holds no numbers by image"):
             build.read_images(path)
 
 
