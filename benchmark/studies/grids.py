@@ -5,7 +5,6 @@ Rows that are trained here have a study without a file, `<variant>-seeds` (bench
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from benchmark.specs import seeds
 from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
-from benchmark.specs.training import TrainingSpec, radius_problem, recipe_problem
+from benchmark.specs.training import TrainingSpec, recipe_problem
+from benchmark.studies import checks
 
 STAGES = Path("benchmark/stages")
 
@@ -188,9 +188,9 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
     base = submissions.settings(owner, spec.variant, spec.track)
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
-    _check_claims(grid)
+    checks.check_claims(grid)
     for measure in spec.measures:
-        _check_measure(grid, measure)
+        checks.check_measure(grid, measure)
     if grid.images > rules.evaluation.images:
         raise BenchmarkError(
             f"{file}: images {grid.images} are more than the {rules.evaluation.images} of {spec.track}"
@@ -219,7 +219,7 @@ def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place
     """Sets a dotted key in a variant's settings; a BenchmarkError when nothing has that name."""
     *above, last = key.split(".")
     if above == ["model"]:
-        known = options(owner.name)
+        known = checks.options(owner.name)
         if known is not None and last not in known:
             raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
     else:
@@ -248,60 +248,3 @@ def _dotted(above: tuple[str, ...] = ()) -> list[str]:
         below = _dotted((*above, name))
         found += below or [".".join((*above, name))]
     return found
-
-
-def options(submission: str) -> set[str] | None:
-    """The options of a method's build, read from its source; None when it takes any."""
-    file = submissions.FOLDER / submission / "method.py"
-    build = _functions(file).get("build")
-    if build is None:
-        raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
-    given = build.args
-    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
-
-
-def _functions(file: Path) -> dict[str, ast.FunctionDef]:
-    """The public functions of a file, by name; none where there is no file."""
-    try:
-        body = ast.parse(file.read_text()).body if file.exists() else []
-    except SyntaxError as error:
-        raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
-    return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
-
-
-def _check_claims(grid: Grid) -> None:
-    labels = [measure.label for measure in grid.study.measures]
-    for cell, claimed in grid.study.claims.items():
-        if cell not in grid.cells:
-            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
-        for label in claimed:
-            if label.partition(": ")[0] not in labels:
-                raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
-    for label in grid.study.figure.measures if grid.study.figure else ():
-        if label.partition(": ")[0] not in labels:
-            raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
-
-
-def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
-    """A measure's file and function are there, and its radius within reach."""
-    place = f"{grid.file}: measure {measure.label!r}"
-    if measure.images and measure.images > grid.images:
-        raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
-    if measure.attack:
-        submissions.check_part("attacks", measure.attack.attack, place)
-        if wrong := radius_problem(measure.attack, grid.track.data.shape):
-            raise BenchmarkError(f"{place}: {wrong}")
-    elif measure.measure == "certified":
-        for name, settings in grid.cells.items():
-            certificate, _ = grid.certificate(settings, measure)
-            if not certificate:
-                raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
-            submissions.check_part("certificates", certificate, place)
-    elif measure.measure not in BUILTIN:
-        file = submissions.FOLDER / grid.submission.name / "measures.py"
-        known = _functions(file)
-        if measure.measure not in known:
-            where = f"{file} has none" if file.exists() else f"there is no {file}"
-            raise BenchmarkError(
-                f"{place}: no measure of that name; {where}{near_miss(measure.measure, [*BUILTIN, *known])}"
-            )
