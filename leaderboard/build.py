@@ -31,12 +31,14 @@ from safetensors.numpy import load_file
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
+from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.study_sheets import sheets
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
+from leaderboard.seeds import belongs_on_page
 from leaderboard.study_charts import figures
 
 HERE = Path(__file__).parent
@@ -59,8 +61,10 @@ def build(name: str, *options: str) -> None:
     numbers = folder if "--partial" in options else named
     missing = json.loads((folder / "missing.json").read_text()) if "--partial" in options else {}
     wanted = json.loads((named / "rows.json").read_text())
+    studies = study_table.read(PUBLISHED / name / "studies")
     records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
-    rows = rank(records, track)
+    images = {record.row: read_images(work / record.row / "record" / "per_image.json") for record in records}
+    rows = rank(records, track, images, studies)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
@@ -68,7 +72,6 @@ def build(name: str, *options: str) -> None:
     _write(numbers / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    studies = study_table.read(PUBLISHED / name / "studies")
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages, missing)
     write_times(site, work, rows)
@@ -87,6 +90,16 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+
+
+def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
+    """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
+    try:
+        return PerImage.model_validate_json(path.read_text()).scores
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; {again}")
+    except ValidationError as error:
+        sys.exit(f"error: {path} holds no numbers by image ({error.errors()[0]['msg']}); {again}")
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
@@ -168,7 +181,7 @@ def render(
     pages.tests["web_address"] = is_web_address
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
-    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
+    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track)), "ages": ages}
     _write(
         site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, missing=missing, **shown)
     )
@@ -187,7 +200,7 @@ def render(
         details["studies"] = [
             (t, figures(t), sheets(t), ages.get(t.study.result.id))
             for t in tables
-            if t.study.result.submission == row.record.submission
+            if belongs_on_page(t.study, row.record)
         ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def publish(
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> with --study")] = "",
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>; with --study: whose, as `rvb study` has it")] = "",
     track: TrackOption = "digits",
-    study: Annotated[str, typer.Option(help="Publish this study of the submission; its track is its own.")] = "",
+    study: Annotated[str, typer.Option(help="Publish this study; but for `seeds` its track is its own.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Publish every row of the track, or none.")] = False,
     reason: Annotated[
         str,
@@ -37,7 +37,7 @@ def publish(
         words = "the submission whose study it is" if study else "a row, <submission>-<variant>, or --all"
         raise BenchmarkError(f"name what to publish: {words}")
     elif study:
-        _publish_study(row, study)
+        _publish_study(row, study, track)
     else:
         from benchmark.loading.rows import load_row
 
@@ -105,12 +105,12 @@ def _moved(track: str, row: str, built: Built) -> str:
     return next((f"{one.metric}: {one.published} to {one.built}" for one in found.outside), "")
 
 
-def _publish_study(submission: str, name: str) -> None:
+def _publish_study(owner: str, name: str, track: str) -> None:
     from benchmark.specs.base import to_json
     from benchmark.studies import grids
     from benchmark.studies.published import collect_study
 
-    grid = grids.load(submission, name)
+    grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
     path = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json"
     files.write(path, to_json(collect_study(grid)))
     console.print(f"wrote {path}; commit it")

@@ -26,6 +26,7 @@ def list_rows(
     from benchmark.loading import tracks
     from benchmark.loading.rows import load_rows
     from benchmark.pipeline.state import State, row_state
+    from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
     from benchmark.studies.ages import ages
 
@@ -42,8 +43,12 @@ def list_rows(
         published = ages(name)
         stale = stale or any(published.values())
         for grid in [grid for grid in loaded if grid.track.name == name]:
+            if variant_of(grid.name) and grid.id not in published:
+                continue  # every row has one; a line below says so
             age = _words(published.get(grid.id))
-            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source}){age}")
+            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){age}")
+        if grids.trained_rows(name):
+            console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
     if stale:
         console.print("`rvb study --stale` says how to run again the studies that are not today's")
 

@@ -29,7 +29,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
-from benchmark.studies import grids
 from benchmark.studies.grids import Grid
 
 Report = Callable[[str], None]
@@ -119,13 +118,12 @@ def _refresh_times(track: str, everything: bool) -> None:
         subprocess.run([sys.executable, "-m", "leaderboard.build", track, *which, "--times"], check=True)
 
 
-def repro_study(submission: str, name: str, report: Report) -> Grid:
+def repro_study(grid: Grid, report: Report) -> None:
     """Brings a study up to date, with the data that it needs and nothing else.
 
     Raises:
-        BenchmarkError: the same, or a study that does not load.
+        BenchmarkError: the same.
     """
-    grid = grids.load(submission, name)
     mend_rwlock(report)
     for line in generate.write():
         report(line)
@@ -135,7 +133,6 @@ def repro_study(submission: str, name: str, report: Report) -> Grid:
         report,
         about=grid.id,
     )
-    return grid
 
 
 def _page(track: str, everything: bool) -> Path:
