@@ -8,7 +8,19 @@ from pathlib import Path
 
 import typer
 
-from benchmark.commands import attack, audit, compare_engines, exchange, pipeline, publish, rows, study
+from benchmark.commands import (
+    attack,
+    audit,
+    check,
+    compare_engines,
+    diff,
+    exchange,
+    new,
+    pipeline,
+    publish,
+    rows,
+    study,
+)
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, errors
 from benchmark.runtime.errors import BenchmarkError
@@ -27,8 +39,11 @@ app.command()(audit.audit)
 app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)
 app.command()(study.study)
+app.command()(new.new)
+app.command()(check.check)
 app.command()(publish.publish)
 app.command()(publish.regress)
+app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)
 app.command()(pipeline.stage)
