@@ -119,22 +119,16 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
+        unbroken = column(evidence, "clean_margin") > 0
+        for attack in attack_ids(evidence):
+            near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
+            unbroken &= ~(column(evidence, f"{attack}:success") & near)
+        for (norm, eps), broken in probed(evidence).items():
+            if norm == threat.norm and eps <= threat.eps:
+                unbroken &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
-        accuracy = proportion(unbroken(evidence, threat))
-        results.append(RobustResult(threat=threat, accuracy=accuracy, attacks=inside))
+        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken), attacks=inside))
     return tuple(results)
-
-
-def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
-    """(n,) bool: images right when clean for which the evidence holds nothing that breaks them within `threat`."""
-    standing = column(evidence, "clean_margin") > 0
-    for attack in attack_ids(evidence):
-        near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-        standing &= ~(column(evidence, f"{attack}:success") & near)
-    for (norm, eps), broken in probed(evidence).items():
-        if norm == threat.norm and eps <= threat.eps:
-            standing &= ~broken
-    return standing
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
