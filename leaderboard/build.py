@@ -1,8 +1,8 @@
 """Renders one track's board as a static site. `python -m leaderboard.build <track>`
 
-Reads the records that the track's rows name, writes work/<track>/site, leaderboard.json and leaderboard.csv. Nothing is
-fetched when the site is viewed. Times differ from run to run, so they stand in `times.js`, which no hash covers; the
-pages show them when the file is there.
+Reads the records that the track's rows name, writes work/<track>/site and, beside those rows' names and for git to keep,
+leaderboard.json and leaderboard.csv. Nothing is fetched when the site is viewed. Times differ from run to run, so they
+stand in `times.js`, which no hash covers; the pages show them when the file is there.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ def build(name: str, *options: str) -> None:
             write anew how long stages took, and nothing else.
     """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
-    part = "_all/rows.json" if "all" in options else "rows.json"
-    wanted = json.loads(Path(f"pipelines/{name}/{part}").read_text())
+    named = Path("pipelines") / name / ("_all" if "all" in options else "")
+    wanted = json.loads((named / "rows.json").read_text())
     records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
     rows, work = rank(records, track), WORK / name
     folder = work / "all" if "all" in options else work
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
-    _write(folder / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    _write(folder / "leaderboard.csv", table(rows, track))
+    _write(named / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+    _write(named / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
     studies = study_table.read(PUBLISHED / name / "studies")

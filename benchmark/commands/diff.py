@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rich.table import Table
 
-from benchmark.commands.publish import record_file
-from benchmark.commands.rows import read_record
+from benchmark.commands import baselines
 from benchmark.commands.terminal import console
 from benchmark.loading import tracks
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import PUBLISHED
+from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
-    from benchmark.results.difference import Difference, NumberDifference, RowDifference, Verdicts
+    from benchmark.results.difference import Difference, NumberDifference, RowDifference
+    from benchmark.results.per_image import PerImage
     from benchmark.results.record import Record
 
+Model = TypeVar("Model", bound=BaseModel)
 SHOWN = 10  # flipped images named in a table; --json names all
 
 
@@ -67,75 +68,42 @@ def difference(commit: str, chosen: list[str], published: bool) -> Difference:
     """Every row of these tracks that either side has; `published` leaves out what stands in work/.
 
     Raises:
-        BenchmarkError: a Record or its evidence that is damaged, here or at the commit.
+        BenchmarkError: a Record or its images that are damaged, here or at the commit.
     """
     from benchmark.results.difference import Difference, compare
 
     rows: list[RowDifference] = []
     for track in chosen:
         folder = PUBLISHED / track
-        before = {path.stem: path for path in git.files_at(commit, folder) if _is_record(path, folder)}
-        here = {path.stem for path in folder.glob("*-*.json")}
-        built = (
-            set() if published else {path.parents[1].name for path in Path("work", track).glob("*/record/record.json")}
-        )
-        for row in sorted(before.keys() | here | built):
-            was = _record_at(commit, before[row]) if row in before else None
-            file = record_file(track, row) if row in built else folder / f"{row}.json"
-            now = read_record(file) if row in built | here else None
-            made = compare(was, now, _verdicts_at(commit, was), _verdicts(file, now))
-            rows.append(made.model_copy(update={"of": "built" if row in built else "published" if now else ""}))
+        before = {path.stem for path in git.files_at(commit, folder) if path.parent == folder and "-" in path.stem}
+        built = set() if published else {path.parents[1].name for path in (WORK / track).glob("*/record/record.json")}
+        here = set(baselines.published_rows(track))
+        for row in sorted(before | here | built):
+            was = _at(commit, folder, row) if row in before else (None, None)
+            one = baselines.built_row(track, row) if row in built else baselines.published_row(track, row)
+            made = compare(was[0], one.record if one else None, was[1], one.images if one else None)
+            rows.append(made.model_copy(update={"of": "built" if row in built else "published" if one else ""}))
     return Difference(base=commit, rows=tuple(rows))
 
 
-def _is_record(path: Path, folder: Path) -> bool:
-    return path.parent == folder and path.suffix == ".json" and "-" in path.stem  # as leaderboard/readme.py reads them
-
-
-def _record_at(commit: str, path: Path) -> Record:
+def _at(commit: str, folder: Path, row: str) -> tuple[Record, PerImage | None]:
+    """What was published of a row at a commit: its Record, and its numbers by image where they were."""
+    from benchmark.results.per_image import PerImage
     from benchmark.results.record import Record
 
-    try:
-        return Record.model_validate_json(git.read_at(commit, path) or b"")
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise BenchmarkError(
-            f"{path} at {commit[:12]} is no record of today's form ({place}: {first['msg']})"
-        ) from None
+    def read(kind: type[Model], path: Path) -> Model | None:
+        content = git.read_at(commit, path)
+        try:
+            return None if content is None else kind.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            words = f"{path} at {commit[:12]} does not fit today's code ({place}: {first['msg']})"
+            raise BenchmarkError(f"{words}; name a later commit by --base") from None
 
-
-def published_evidence(track: str, row: str) -> Path:
-    """Where evidence by image of a published row stands, where it is published."""
-    return PUBLISHED / track / f"{row}.parquet"
-
-
-def _verdicts_at(commit: str, record: Record | None) -> Verdicts | None:
-    data = git.read_at(commit, published_evidence(record.track, record.row)) if record else None
-    return _read_verdicts(data, record) if record and data else None
-
-
-def _verdicts(file: Path, record: Record | None) -> Verdicts | None:
-    """Of the Record in `file`, from the evidence beside it."""
-    if record is None:
-        return None
-    beside = published_evidence(record.track, record.row)
-    path = beside if file.parent == beside.parent else file.parent / "evidence.parquet"
-    return _read_verdicts(path.read_bytes(), record) if path.exists() else None
-
-
-def _read_verdicts(data: bytes, record: Record) -> Verdicts:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from benchmark.evaluation.per_image import verdicts
-
-    try:
-        return verdicts(pq.read_table(pa.BufferReader(data)), record)
-    except (pa.ArrowException, KeyError) as error:
-        raise BenchmarkError(
-            f"the evidence of {record.row} on {record.track} is damaged: {' '.join(str(error).split())}"
-        ) from None
+    record = read(Record, folder / f"{row}.json")
+    assert record is not None  # it was listed
+    return record, read(PerImage, folder / "images" / f"{row}.json")
 
 
 def _print(found: Difference) -> None:
@@ -188,7 +156,7 @@ def _state(row: RowDifference) -> str:
 def _cells(number: NumberDifference) -> tuple[str, str, str]:
     counts = ["–" if one is None else f"{one[0]} of {one[1]}" for one in (number.before, number.after)]
     if number.lost is None or number.gained is None:
-        return counts[0], counts[1], "not known: no evidence by image" if number.before and number.after else ""
+        return counts[0], counts[1], "not known: no numbers by image" if number.before and number.after else ""
     words = [f"{what} {_some(images)}" for what, images in (("lost", number.lost), ("gained", number.gained)) if images]
     return counts[0], counts[1], "; ".join(words)
 

@@ -18,6 +18,7 @@ from benchmark.commands import (
     new,
     pipeline,
     publish,
+    regress,
     rows,
     study,
 )
@@ -42,7 +43,7 @@ app.command()(study.study)
 app.command()(new.new)
 app.command()(check.check)
 app.command()(publish.publish)
-app.command()(publish.regress)
+app.command()(regress.regress)
 app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)

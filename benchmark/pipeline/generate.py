@@ -124,7 +124,7 @@ def _text(path: Path, stages: dict[str, Any], board_of: Track | None = None, eve
 
 def _board_extras(track: Track, up: str, everything: bool) -> dict[str, Any]:
     """Top-level metrics and plots: one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board."""
-    folder = board_folder(track.name, everything).as_posix()
+    folder = numbers_folder(track.name, everything).as_posix()
     folder = f"{up}/{folder}" if up else folder
     table = f"{folder}/leaderboard.csv"
     plots = [
@@ -137,6 +137,11 @@ def _board_extras(track: Track, up: str, everything: bool) -> dict[str, Any]:
 def board_folder(track: str, everything: bool = False) -> Path:
     """Where a board is rendered."""
     return WORK / track / "all" if everything else WORK / track
+
+
+def numbers_folder(track: str, everything: bool = False) -> Path:
+    """Where a board's numbers are written, which git keeps: `dvc metrics diff` compares them with any revision's."""
+    return rows_file(track, everything).parent
 
 
 def _inputs_stage(track: str) -> dict[str, Any]:
@@ -182,11 +187,14 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     deps += [row.folder / "record" for row in rows]
     studies = published_files(track.name)
     deps += [*studies, ages_file(track.name)] if studies else []
-    folder = board_folder(track.name, everything)
+    numbers = [numbers_folder(track.name, everything) / name for name in ("leaderboard.json", "leaderboard.csv")]
     return {
         "cmd": f"python -m leaderboard.build {track.name}" + (" all" if everything else ""),
         "deps": [_posix(path) for path in deps],
-        "outs": [_posix(folder / name) for name in ("site", "leaderboard.json", "leaderboard.csv")],
+        "outs": [
+            _posix(board_folder(track.name, everything) / "site"),
+            *({_posix(path): {"cache": False}} for path in numbers),
+        ],
     }
 
 

@@ -1,27 +1,24 @@
-"""What differs between two sets of Records: rows, their numbers, and the images whose verdict flipped. Pure.
+"""What differs between two sets of rows: their numbers, and the images whose verdict flipped. Pure.
 
 `regression.py` says whether a difference is allowed; here it is only shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
-
+from benchmark.results import comparison
+from benchmark.results.per_image import PerImage, counts
 from benchmark.results.record import Record
-from benchmark.results.regression import counts
 from benchmark.specs.base import Frozen
 
 Kind = Literal["new", "removed", "changed", "same"]
-Verdicts = Mapping[str, np.ndarray]  # (n,) bool, whether an image counts, by the number's name as in `counts`
 
 
 class NumberDifference(Frozen):
     """One number of a row: (images that count, images) before and after; None where it is not there.
 
-    `lost` and `gained` are the images that counted before or after alone; None where either side has no evidence by image.
+    `lost` and `gained` are the images that count less or more than before; None where either side has no numbers by image.
     """
 
     name: str
@@ -70,16 +67,16 @@ class Difference(Frozen):
 
 
 def compare(
-    before: Record | None, after: Record | None, was: Verdicts | None = None, now: Verdicts | None = None
+    before: Record | None, after: Record | None, was: PerImage | None = None, now: PerImage | None = None
 ) -> RowDifference:
     """One row, at the base and now; at least one of the two is there.
 
     Args:
-        was, now: verdicts by image of `before` and `after`, where there is evidence of them.
+        was, now: the numbers of `before` and `after` by image, where they are kept.
     """
     either = after or before
     assert either is not None
-    numbers = _numbers(counts(before) if before else {}, counts(after) if after else {}, was, now)
+    numbers = _numbers(before, after, was, now)
     facts = _facts(before, after) if before and after else ()
     kind: Kind = "new" if before is None else "removed" if after is None else "same"
     if kind == "same" and (facts or any(number.moved for number in numbers)):
@@ -88,34 +85,30 @@ def compare(
 
 
 def _numbers(
-    before: Mapping[str, tuple[int, int]],
-    after: Mapping[str, tuple[int, int]],
-    was: Verdicts | None,
-    now: Verdicts | None,
+    before: Record | None, after: Record | None, was: PerImage | None, now: PerImage | None
 ) -> tuple[NumberDifference, ...]:
+    ours, theirs = (counts(record) if record else {} for record in (before, after))
     found = []
-    for name in [*before, *(name for name in after if name not in before)]:
+    for name in dict.fromkeys([*ours, *theirs]):
         lost = gained = None
-        if was and now and name in was and name in now and len(was[name]) == len(now[name]):
-            lost = tuple(int(i) for i in np.flatnonzero(was[name] & ~now[name]))
-            gained = tuple(int(i) for i in np.flatnonzero(~was[name] & now[name]))
+        scores = [images.score(name) if images else None for images in (was, now)]
+        if scores[0] is not None and scores[1] is not None and len(scores[0]) == len(scores[1]):
+            pairs = list(enumerate(zip(*scores, strict=True)))
+            lost = tuple(image for image, (one, other) in pairs if other < one)
+            gained = tuple(image for image, (one, other) in pairs if other > one)
         found.append(
-            NumberDifference(name=name, before=before.get(name), after=after.get(name), lost=lost, gained=gained)
+            NumberDifference(name=name, before=ours.get(name), after=theirs.get(name), lost=lost, gained=gained)
         )
     return tuple(found)
 
 
 def _facts(before: Record, after: Record) -> tuple[tuple[str, str, str], ...]:
-    named: list[tuple[str, object, object]] = [
-        ("track version", before.track_version, after.track_version),
-        ("division", before.division, after.division),
-        ("trust", before.trust, after.trust),
-        ("parameters", before.parameters, after.parameters),
-        ("settings", "as before", "as before" if before.settings == after.settings else "others"),
-    ]
+    """What depends on no machine, then other bytes; the code's are left out, since any edit changes them."""
+    named = [(line.metric, line.published, line.built) for line in comparison.facts(before, after)]
+    named.insert(0, ("track version", str(before.track_version), str(after.track_version)))
     named += [
         (f"sha256 of {name}", before.sha256.get(name, "none")[:12], after.sha256.get(name, "none")[:12])
         for name in sorted(before.sha256.keys() | after.sha256.keys())
-        if not name.startswith("code ")  # any edit changes it
+        if not name.startswith(("code ", "data "))
     ]
-    return tuple((what, str(one), str(other)) for what, one, other in named if one != other)
+    return tuple((what, one, other) for what, one, other in named if one != other)

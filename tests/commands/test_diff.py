@@ -6,15 +6,13 @@ import json
 import subprocess
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import regression_record
 from tiny_linear_row import TRACK
 from typer.testing import CliRunner, Result
 
-from benchmark.commands.diff import published_evidence
 from benchmark.commands.main import app
+from benchmark.results.per_image import PerImage
 from benchmark.specs.base import to_json
 
 ROW = "Tiny2026Net-small"
@@ -34,7 +32,7 @@ def _repository(tmp_path, monkeypatch) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     put(PUBLISHED / f"{ROW}.json")
-    put_evidence(published_evidence("tiny", ROW), broken=(3,))
+    put_images(PUBLISHED / f"images/{ROW}.json", broken=(3,))
     git("init", "-q", "-b", "main")
     git("add", ".")
     git("commit", "-qm", "one")
@@ -50,25 +48,18 @@ def put(file: Path, *path: str | int, to: object = None) -> None:
     file.write_text(to_json(regression_record.changed(*path, to=to)))
 
 
-def put_evidence(file: Path, broken: tuple[int, ...]) -> None:
-    """Evidence of 5 images, all right when clean, some broken at Linf 0.1."""
+def put_images(file: Path, broken: tuple[int, ...]) -> None:
+    """Five images, of which some are broken."""
+    digits = "".join("0" if image in broken else "1" for image in range(5))
     file.parent.mkdir(parents=True, exist_ok=True)
-    success = [image in broken for image in range(5)]
-    columns = {"clean_margin": [1.0] * 5, "label": [0] * 5, "certified_l2": [0.2] * 5, "smoothed_prediction": [0] * 5}
-    columns |= {
-        "smoothed_l2": [0.2] * 5,
-        f"{NAME}:success": success,
-        f"{NAME}:linf": [0.1] * 5,
-        f"{NAME}:l2": [2.0] * 5,
-    }
-    pq.write_table(pa.table(columns), file)
+    file.write_text(to_json(PerImage(row=ROW, scores={NAME: digits, "robust Linf 0.15": digits})))
 
 
 def built(*path: str | int, to: object = None, broken: tuple[int, ...] | None = None) -> None:
     folder = Path("work/tiny") / ROW / "record"
     put(folder / "record.json", *path, to=to)
     if broken is not None:
-        put_evidence(folder / "evidence.parquet", broken)
+        put_images(folder / "per_image.json", broken)
 
 
 def rvb(*arguments: str) -> Result:
@@ -102,7 +93,7 @@ def test_markdown_is_a_table_that_names_cannot_break() -> None:
     table = [line for line in lines if line.startswith("|")]
     assert {line.count("|") for line in table} == {6}
     assert (
-        "| Tiny2026Net-small on tiny, changed (built here) | robust Linf 0.15 | 40 of 100 | 39 of 100 | not known: no evidence by image |"
+        "| Tiny2026Net-small on tiny, changed (built here) | robust Linf 0.15 | 40 of 100 | 39 of 100 | not known: no numbers by image |"
         in table
     )
     assert "| Tiny2026Net-more on tiny, new (published here) | clean | – | 95 of 100 |  |" in table
@@ -129,8 +120,8 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch) -> None:
     assert "leave one out" in error("--json", "--markdown")
     assert "give both" in error("--all")
     built(broken=(1,))
-    Path(f"work/tiny/{ROW}/record/evidence.parquet").write_bytes(b"half")
-    assert "the evidence of Tiny2026Net-small on tiny is damaged" in error()
+    Path(f"work/tiny/{ROW}/record/per_image.json").write_text("half")
+    assert "per_image.json is no valid JSON" in error()
     (PUBLISHED / f"{ROW}.json").write_text("{}")
     git("commit", "-qam", "three")
     assert f"leaderboard/results/tiny/{ROW}.json at " in error("--base", "HEAD")
