@@ -14,9 +14,12 @@ from benchmark.commands import (
     attack,
     audit,
     board,
+    check,
     compare_engines,
     completion,
+    diff,
     exchange,
+    new,
     pipeline,
     publish,
     regress,
@@ -59,8 +62,11 @@ app.command()(audit.audit)
 app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)
 app.command()(study.study)
+app.command()(new.new)
+app.command()(check.check)
 app.command()(publish.publish)
 app.command()(regress.regress)
+app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)
 app.command()(pipeline.stage)
