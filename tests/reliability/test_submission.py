@@ -68,7 +68,8 @@ def test_a_linear_model_passes(folder) -> None:
     [
         ("each image by itself", "x = x.flatten(1)\nreturn self.head(x - x.mean(0))", "pass", "over the batch"),
         ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "apart alone"),
-        ("input is left alone", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
+        ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
+        ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
         ("the same answer twice", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
         ("gradients", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
         ("gradients", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
