@@ -45,7 +45,7 @@ MEASUREMENTS = (
         "A trial is one (layer, input, radius) attacked by gradient ascent; 1 to 8 heads, 2 to 65 tokens, weight scales 0.1 to "
         "10, inputs up to scale 1000, radii 1e-3 to 1, a fifth of the layers extreme on purpose. A ratio of 1.000000 is a bound "
         "that ascent reaches. The medians are those of this wild distribution, where large inputs saturate softmax. The slow "
-        "tests run another million.",
+        "tests run 200,000 others.",
     ),
     Measurement(
         "network",

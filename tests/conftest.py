@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from tiny_project import ROOT, Project
 from benchmark.runtime import arithmetic
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-arithmetic.fix("portable")  # as stages do; before anything imports torch
+# as stages do, before anything imports torch; native for tests of what only a processor's own kernels keep
+arithmetic.fix("native" if os.environ.get("TEST_ARITHMETIC") == "native" else "portable")
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +31,23 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with two submissions, run side by side to the end. Not to be changed: see `built`."""
-    project = Project.new(tmp_path_factory.mktemp("finished") / "project")
-    project.add("Tiny2026Net")
-    project.add("Tiny2026Twin")
-    project.rvb("repro", "--track", "tiny", "--jobs", "2")
-    return project
+    """A project with two submissions, run side by side to the end. Not to be changed: see `built`.
+
+    The workers of one run share it: the first one that needs it builds it, and the others wait.
+    """
+    base = tmp_path_factory.getbasetemp()
+    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
+    home.mkdir(exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (home / "done").exists():
+            shutil.rmtree(home / "project", ignore_errors=True)  # what a worker left that failed
+            project = Project.new(home / "project")
+            project.add("Tiny2026Net")
+            project.add("Tiny2026Twin")
+            project.rvb("repro", "--track", "tiny", "--jobs", "2")
+            (home / "done").touch()
+    return Project(home / "project")
 
 
 @pytest.fixture

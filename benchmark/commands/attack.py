@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
 from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
@@ -31,7 +32,7 @@ class AttackPreview(Frozen):
 
 
 def attack(
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained", autocompletion=row_names)],
     suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
     track: TrackOption = "digits",
     engine: EngineOption = "",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import torch
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torch import nn
 
 from benchmark.evaluation.division import autoattack_flags
-from benchmark.evaluation.run_attack import run_attack
+from benchmark.evaluation.run_attack import Report, run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
 from benchmark.verdicts.prediction import predict
@@ -30,8 +34,10 @@ class Attacked:
     Attributes:
         adversarial: (n, c, h, w) float32, in the ball and in [0, 1]: misclassified where an attack succeeded, else the
             clean image.
-        robust: (n,) bool: right on the clean image and not broken.
-        remaining: how many images were robust after each component, in order; empty when none was run.
+        robust: (n,) bool: right on the clean image and not broken. A random model has broken an image as soon as one
+            pass over what an attack found is wrong; it may be right about it in another.
+        remaining: how many images were robust after each component, in order, the last as many as are in `robust`;
+            empty when none was run.
         engine: which engine ran.
         warnings: signs that the evaluation may be unreliable, AutoAttack's own among them.
     """
@@ -49,32 +55,37 @@ def auto_attack(
     labels: torch.Tensor,
     *,
     norm: Norm,
-    eps: float,
+    eps: SupportsFloat,
     engine: Engine = "fast",
-    seed: int = 0,
+    seed: SupportsIndex = 0,
     device: torch.device | str | None = None,
-    batch_size: int = 128,
+    batch_size: SupportsIndex = 128,
+    progress: bool | None = None,
 ) -> Attacked:
     """AutoAttack, standard version (Croce and Hein 2020), with every result put into the ball and asked again.
 
     Args:
         model: images (n, c, h, w) in [0, 1] to logits (n, classes), at least 4; normalisation belongs inside. It is run
-            in evaluation mode and in float32, and left as it was.
+            in evaluation mode and in float32, and left as it was. It may not change its input in place.
         labels: (n,) integers.
-        norm: "Linf" or "L2"; eps: the radius in pixels of [0, 1]. 0 gives the clean accuracy.
+        norm: "Linf" or "L2"; eps: the radius in pixels of [0, 1], any real number, numpy's and 0-d tensors too. 0 gives
+            the clean accuracy.
         engine: "fast", or "reference" for the authors' files untouched.
         seed: of all that is random. With the fast engine an image's random numbers depend on the seed and on its place
             in `images` alone.
         device: where the model is, which is where it runs; found from its parameters unless given.
         batch_size: images in one call of the model, at most.
+        progress: whether to say on stderr what is running, and for how long; by default where stderr is a terminal.
 
     Returns:
         Tensors on the device of `images`.
 
     Raises:
-        BenchmarkError: bad input, with what to do; or a model whose logits or input gradients are not finite.
+        BenchmarkError: bad input, with what to do; a model that changes its input; or one whose logits or input
+            gradients are not finite.
     """
-    spec = _specification(norm, eps, engine, seed, batch_size)
+    batch_size = _whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
+    spec = _specification(norm, eps, engine, seed)
     place = _device(model, images, device)
     with _evaluating(model, place):
         _check(model, images, labels, place)
@@ -88,25 +99,46 @@ def auto_attack(
             adversarial, correct = inputs, predict(model, inputs, targets, batch_size).correct
         else:
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            state, predictions = run_attack(model, inputs, targets, spec, batch_size=batch_size, engine=engine)
-            adversarial, correct, remaining = state.adversarial, predictions.correct, state.remaining
+            with _reporting(progress) as report:
+                state, again = run_attack(
+                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report
+                )
+            adversarial, correct, remaining = state.adversarial, state.robust, state.remaining
             flags += state.warnings
+            other = int((again.correct != correct).sum())
+            if other:
+                flags.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
     return Attacked(adversarial.to(images.device), correct.to(images.device), remaining, engine, tuple(flags))
 
 
-def _specification(norm: str, eps: float, engine: str, seed: int, batch_size: int) -> AttackSpec:
+def _specification(norm: str, eps: SupportsFloat, engine: str, seed: SupportsIndex) -> AttackSpec:
     for kind, word, known in (("norm", norm, get_args(Norm)), ("engine", engine, get_args(Engine))):
         if word not in known:
             raise BenchmarkError(f"unknown {kind} {word!r}{near_miss(str(word), known)}")
-    if not isinstance(eps, int | float) or not eps >= 0 or eps == float("inf"):
+    radius, seed = _radius(eps), _whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    if norm == "Linf" and radius > 1:
+        raise BenchmarkError(f"Linf eps {radius:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+    return AttackSpec.model_validate({"attack": "autoattack", "norm": norm, "eps": radius, "seed": seed})
+
+
+def _radius(eps: Any) -> float:
+    """Any real number as a float: numpy's scalars and tensors without axes too, but no bool, which is a mistake."""
+    if getattr(eps, "ndim", 0):
+        raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
+    value = eps.item() if hasattr(eps, "item") else eps
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
         raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
-    if norm == "Linf" and eps > 1:
-        raise BenchmarkError(f"Linf eps {eps} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-    if not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise BenchmarkError(f"seed {seed!r} is none; give a whole number from 0 to 2**32 - 1")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise BenchmarkError(f"batch_size {batch_size!r} is none; give a whole number from 1 on")
-    return AttackSpec.model_validate({"attack": "autoattack", "norm": norm, "eps": eps, "seed": seed})
+    return float(value)
+
+
+def _whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
+    try:
+        value = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        value = None
+    if value is None or value not in allowed:
+        raise BenchmarkError(f"{name} {given!r} is none; give a whole number {words}")
+    return value
 
 
 def _device(model: nn.Module, images: torch.Tensor, device: torch.device | str | None) -> torch.device:
@@ -144,12 +176,18 @@ def _check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device:
         raise BenchmarkError(
             f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
         )
+    one = images[:1].detach().float().to(device, copy=True)
+    before, version = one.clone(), one._version
     try:
         with torch.no_grad():
-            output = model(images[:1].detach().float().to(device, copy=True))
+            output = model(one)
     except (RuntimeError, TypeError, ValueError) as error:
         why = str(error).splitlines()[0]
         raise BenchmarkError(f"the model fails on one image of float32 on {device}: {why}") from error
+    if one._version != version or not torch.equal(one, before):  # `.data` changes no version
+        raise BenchmarkError(
+            "the model changes its input in place, and so the images under attack; let it work on a copy, as by x.clone()"
+        )
     if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != 1:
         what = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
         raise BenchmarkError(f"the model returns {what} for one image; it must return logits (n, classes)")
@@ -157,6 +195,23 @@ def _check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, device:
     if known.min() < 0 or known.max() >= output.shape[1]:
         worst = int(known[(known < 0) | (known >= output.shape[1])][0])
         raise BenchmarkError(f"label {worst} is outside 0 to {output.shape[1] - 1}, the classes of the model")
+
+
+@contextmanager
+def _reporting(wanted: bool | None) -> Iterator[Report]:
+    """Says what is running on stderr: a line that runs along on a terminal, and a line each time elsewhere."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not (terminal if wanted is None else wanted):
+        yield lambda _: None
+        return
+    console = Console(stderr=True, soft_wrap=True)
+    if not terminal:
+        yield lambda text: console.print(text, highlight=False, markup=False)
+        return
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(SpinnerColumn(), text, TimeElapsedColumn(), console=console, transient=True) as shown:
+        task = shown.add_task("AutoAttack", total=None)
+        yield lambda text: shown.update(task, description=text)
 
 
 @contextmanager
@@ -171,7 +226,7 @@ def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
         model.eval().requires_grad_(False)
         for product in products:
             product.fp32_precision = "ieee"
-        with torch.autocast(device.type, enabled=False), torch.random.fork_rng(generators):
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False), torch.random.fork_rng(generators):
             yield
     finally:
         for module, was in training:

@@ -139,16 +139,21 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
-        unbroken = column(evidence, "clean_margin") > 0
-        for attack in attack_ids(evidence):
-            near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-            unbroken &= ~(column(evidence, f"{attack}:success") & near)
-        for (norm, eps), broken in probed(evidence).items():
-            if norm == threat.norm and eps <= threat.eps:
-                unbroken &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
-        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken), attacks=inside))
+        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken(evidence, threat)), attacks=inside))
     return tuple(results)
+
+
+def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
+    """Which images (n,) are right when clean and within `threat` broken by no attack and no probe."""
+    found: np.ndarray = column(evidence, "clean_margin") > 0
+    for attack in attack_ids(evidence):
+        near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
+        found &= ~(column(evidence, f"{attack}:success") & near)
+    for (norm, eps), broken in probed(evidence).items():
+        if norm == threat.norm and eps <= threat.eps:
+            found &= ~broken
+    return found
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:

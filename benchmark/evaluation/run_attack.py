@@ -124,7 +124,8 @@ def _run_component(
     for number, index in enumerate(batches):
         if number < state.batch or not len(index):
             continue
-        report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}")
+        part = f", batch {number + 1} of {len(batches)}" if len(batches) > 1 else ""
+        report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}")
         if hasattr(module, "per_image"):
             options["indices"] = index.tolist()
         with logged_warnings() as warnings:

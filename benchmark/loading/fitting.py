@@ -88,8 +88,10 @@ def check_recipe(spec: TrainingSpec) -> None:
 
 
 def _fabric(run: TrainRun) -> Fabric:
+    accelerator, _, index = run.device.partition(":")
+    devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
     try:
-        return Fabric(accelerator=run.device.split(":")[0], devices=1, precision=run.precision)  # type: ignore[arg-type]
+        return Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
 

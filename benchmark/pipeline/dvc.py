@@ -27,22 +27,25 @@ def changed_stages(board: Path, report: Report) -> set[str]:
     if result.returncode and mend_locks(report):
         result = subprocess.run(command, capture_output=True, text=True, env=environment())
     if result.returncode:
-        raise BenchmarkError(f"dvc status failed: {_last_line(result.stderr or result.stdout)}")
+        raise BenchmarkError(f"dvc status failed: {last_line(result.stderr or result.stdout)}")
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
-def run(arguments: list[str], name: str, report: Report, warm: str = "", about: str = "") -> None:
+def run(
+    arguments: list[str], name: str, report: Report, warm: str = "", about: str = "", gpu: str | None = None
+) -> None:
     """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study and errors also to `report`.
 
     Args:
         warm: the socket of a warm process, which then forks to be dvc.
+        gpu: the only one that its stages see, as CUDA_VISIBLE_DEVICES names it.
 
     Raises:
         BenchmarkError: dvc failed: its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log, error = LOGS / f"{name}.log", ""
-    output, wait = _started(arguments, warm)
+    output, wait = _started(arguments, warm, gpu)
     with log.open("w") as kept, output:
         for line in output:
             kept.write(line)
@@ -52,18 +55,21 @@ def run(arguments: list[str], name: str, report: Report, warm: str = "", about: 
             elif _is_news(line, about):
                 report(line.strip())
     if wait():
-        message = error.removeprefix("error: ").removeprefix("ERROR: ") or _last_line(log.read_text())
+        message = error.removeprefix("error: ").removeprefix("ERROR: ") or last_line(log.read_text())
         raise BenchmarkError(f"{message} [log: {log}]")
 
 
-def _started(arguments: list[str], warm: str) -> tuple[IO[str], Callable[[], int]]:
+def _started(arguments: list[str], warm: str, gpu: str | None) -> tuple[IO[str], Callable[[], int]]:
     """What dvc prints, and how to wait for its exit status once that has ended."""
     reading, writing = os.pipe()
-    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing)) if warm else None
+    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing), gpu) if warm else None
     if connection is not None:
         os.close(writing)
         return os.fdopen(reading), lambda: _status(connection)
-    process = subprocess.Popen([*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment())
+    seen = {} if gpu is None else {warm_client.GPUS: gpu}
+    process = subprocess.Popen(
+        [*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment() | seen
+    )
     os.close(writing)
     return os.fdopen(reading), process.wait
 
@@ -81,7 +87,7 @@ def _is_news(line: str, about: str) -> bool:
     return line.startswith((f"{about}: ", f"{about} is ", "resuming ")) or " is already running " in line
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
 

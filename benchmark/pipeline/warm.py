@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline.dvc import environment
 from benchmark.runtime import arithmetic, code, errors
-from benchmark.runtime.warm_client import VARIABLE, Program
+from benchmark.runtime.warm_client import GPUS, VARIABLE, Program
 from benchmark.stages import catalogue
 from benchmark.stages.__main__ import main
 
@@ -110,6 +110,8 @@ def _accept(server: socket.socket, folder: str, imported: dict[str, str], runnin
     elif child := os.fork():
         running[child] = connection
     else:
+        if asked["gpus"] is not None:
+            os.environ[GPUS] = asked["gpus"]
         _become(asked["program"], asked["arguments"], descriptors)
     for descriptor in descriptors:
         os.close(descriptor)

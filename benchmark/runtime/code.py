@@ -153,7 +153,19 @@ def _files(module: Path) -> list[Path]:
 
 
 def inert(path: Path) -> bool:
-    """Whether the file is an `__init__.py` that holds nothing but a docstring."""
+    """Whether the file is an `__init__.py` that does nothing when it is imported.
+
+    It may hold a docstring, imports for type checkers, and `__getattr__`, by which users get names that no module of the
+    project imports from there: a test holds that.
+    """
     if path.name != "__init__.py":
         return False
-    return all(_is_text(node) for node in _parsed(path).body)
+    return all(_is_text(node) or _does_nothing(node) for node in _parsed(path).body)
+
+
+def _does_nothing(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("__future__", "typing")
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
+    return isinstance(node, ast.FunctionDef) and node.name == "__getattr__"

@@ -26,9 +26,12 @@ def set_up(device: str) -> torch.device:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise BenchmarkError("params.yaml asks for device cuda, but torch finds none; set it to cpu or auto")
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError:
-        raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda or auto") from None
+        raise BenchmarkError(f"params.yaml: unknown device {device!r}; use cpu, cuda, cuda:1 or auto") from None
+    if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
+        raise BenchmarkError(f"params.yaml asks for device {device}, but torch finds {count}; the first is cuda:0")
+    return found
 
 
 def threads() -> int:

@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import Literal
 
 VARIABLE = "RVB_WARM"  # names the socket
+GPUS = "CUDA_VISIBLE_DEVICES"  # a fork takes it over from the process that asks
 Program = Literal["stage", "dvc"]
 
 
-def ask(place: str, program: Program, arguments: list[str], streams: Sequence[int]) -> socket.socket | None:
+def ask(
+    place: str, program: Program, arguments: list[str], streams: Sequence[int], gpus: str | None = None
+) -> socket.socket | None:
     """Has a fork of the warm process at `place` run a program with these standard streams; its end is told by `status`.
 
-    Returns None where no warm process listens there.
+    It sees these `gpus` alone, else those that this process sees. Returns None where no warm process listens there.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    request = {"program": program, "arguments": arguments, "folder": str(Path.cwd())}
+    gpus = os.environ.get(GPUS) if gpus is None else gpus
+    request = {"program": program, "arguments": arguments, "folder": str(Path.cwd()), "gpus": gpus}
     try:
         connection.connect(place)
         socket.send_fds(connection, [json.dumps(request).encode()], list(streams))

@@ -11,7 +11,7 @@ class TrainRun(Frozen):
     """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
 
     seed: int = 0
-    device: str = "cpu"  # cpu, cuda, auto: Lightning Fabric's accelerator
+    device: str = "cpu"  # cpu, cuda, cuda:1, auto: Lightning Fabric's accelerator
     precision: str = "32-true"
 
 

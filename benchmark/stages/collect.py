@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Collect(Stage):
-    """work/<track>/<row>/record: record.json, evidence.parquet, images.safetensors, and what stages publish beside them.
+    """work/<track>/<row>/record: record.json, per_image.json, evidence.parquet, images.safetensors, and what stages
+    publish beside them.
 
     It knows no other stage: each left its evidence and what it adds to the Record. Clean, robust and certified accuracy
     are counted here, since they come of all stages' evidence together.
@@ -60,6 +61,7 @@ class Collect(Stage):
         from safetensors.numpy import save
 
         from benchmark.evaluation import evidence
+        from benchmark.evaluation.per_image import per_image
         from benchmark.evaluation.smoothed import check_smoothed
         from benchmark.results.record import Record
         from benchmark.specs.base import to_json
@@ -91,6 +93,7 @@ class Collect(Stage):
         return Outcome(
             files={
                 "record.json": to_json(record).encode(),
+                "per_image.json": to_json(per_image(merged, record)).encode(),
                 "evidence.parquet": written.getvalue(),
                 "images.safetensors": save(_images(row, folders)),
                 **_published(folders),

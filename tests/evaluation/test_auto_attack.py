@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from fractions import Fraction
+from io import StringIO
+
+import numpy as np
 import pytest
 import torch
 from tiny_models import Linear, grey_images
@@ -111,21 +116,60 @@ def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(li
     assert set(asked) == {"ieee", False}
 
 
-def test_a_model_that_changes_its_input_changes_nobodys_images(linear) -> None:
+CHANGES = {
+    "its value": lambda x: x.sub_(0.5).div_(0.25),
+    "nothing, on these images": lambda x: x.clamp_(0, 1),
+    "its data": lambda x: x.data.mul_(2),
+}
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(linear, change, engine) -> None:
     model, images, labels = linear
-    kept, eps = images.clone(), float(model.radius(images, labels, "L2")[:11].median())
+    kept = images.clone()
 
     class InPlace(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x.mul_(1.0).add_(0.25).sub_(0.25))
+            CHANGES[change](x)
+            return model(x)
 
-    for radius in (0, eps):
-        for engine in ("fast", "reference") if radius == 0 else ("fast",):
-            found = auto_attack(InPlace(), images, labels, norm="L2", eps=radius, engine=engine)
-            assert torch.equal(images, kept)
-            assert (distances(found.adversarial, images)["L2"] <= radius + 1e-12).all()
-    found.adversarial.zero_()
+    for eps in (0, 0.1):
+        with pytest.raises(BenchmarkError, match="the model changes its input in place"):
+            auto_attack(InPlace(), images, labels, norm="L2", eps=eps, engine=engine)
     assert torch.equal(images, kept)
+
+
+def test_what_a_caller_writes_to_the_result_leaves_his_images_alone(linear) -> None:
+    model, images, labels = linear
+    kept = images.clone()
+    for eps in (0, 0.1):
+        auto_attack(model, images, labels, norm="L2", eps=eps).adversarial.zero_()
+    assert torch.equal(images, kept)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_of_a_random_model_robust_images_are_those_that_remain(linear, engine, monkeypatch) -> None:
+    monkeypatch.setattr(square_module, "QUERIES", 200)
+    model, images, labels = linear
+
+    class Random(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x) + torch.randn(len(x), 6)
+
+    torch.manual_seed(0)
+    found = auto_attack(Random(), images, labels, norm="Linf", eps=0.02, engine=engine)
+    assert int(found.robust.sum()) == found.remaining["square"]
+    doubted = [text for text in found.warnings if "images the model is right in one pass and wrong in another" in text]
+    assert doubted, "otherwise this test compares two equal verdicts"
+    assert int(doubted[0].split()[1]) > 0
+
+
+def test_it_works_under_inference_mode(linear) -> None:
+    model, images, labels = linear
+    with torch.inference_mode():
+        found = auto_attack(model, images.clone(), labels, norm="Linf", eps=0.5)
+    assert not found.robust.any()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +244,14 @@ BAD = {
     "a negative seed": (dict(seed=-1), "seed -1 is none; give a whole number from 0"),
     "no seed": (dict(seed=None), "seed None is none"),
     "eps as text": (dict(eps="8/255"), "eps '8/255' is no radius"),
+    "eps a bool": (dict(eps=True), "eps True is no radius"),
+    "eps a bool of numpy": (dict(eps=np.bool_(True)), "is no radius"),
+    "eps a bool of torch": (dict(eps=torch.tensor(True)), "is no radius"),
+    "eps a NaN of numpy": (dict(eps=np.float32("nan")), "is no radius"),
+    "eps infinite": (dict(eps=float("inf")), "eps inf is no radius"),
+    "eps complex": (dict(eps=1j), "eps 1j is no radius"),
+    "eps for each image": (dict(eps=torch.full((12, 1), 0.1)), r"eps has shape \(12, 1\); give one number"),
+    "a bool for a batch": (dict(batch_size=True), "batch_size True is none"),
     "norm None": (dict(norm=None), "unknown norm None"),
     "images of numpy": (dict(images=grey_images(12).numpy()), r"images are a ndarray; give a torch\.Tensor"),
     "labels in a list": (dict(labels=[0] * 12), r"labels are a list; give a torch\.Tensor"),
@@ -249,6 +301,46 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
+
+
+@pytest.mark.parametrize(
+    "eps", [np.float32(8 / 255), np.float64(8 / 255), np.array(0.05), torch.tensor(8 / 255), Fraction(8, 255)]
+)
+def test_any_real_number_is_a_radius(linear, eps) -> None:
+    model, images, labels = linear
+    found = auto_attack(model, images, labels, norm="Linf", eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
+    plain = auto_attack(model, images, labels, norm="Linf", eps=float(eps), seed=3, batch_size=12)
+    assert torch.equal(found.adversarial, plain.adversarial)
+    assert (found.adversarial != images).any()
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "progress", "shown"),
+    [(StringIO, None, False), (StringIO, True, True), (Terminal, None, True), (Terminal, False, False)],
+)
+def test_progress_is_shown_on_a_terminal_or_where_it_is_asked_for(
+    linear, stream, progress, shown, monkeypatch, capsys
+) -> None:
+    model, images, labels = linear
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream())
+    auto_attack(model, images, labels, norm="Linf", eps=0.5, batch_size=8, progress=progress)
+    said = sys.stderr.getvalue()
+    assert bool(said) == shown
+    if shown and stream is StringIO:
+        first, second = said.splitlines()[:2]
+        assert first == "autoattack-Linf-0.5: attacking 8 of 12 images with apgd-ce, batch 1 of 2"
+        assert second.endswith("attacking 3 of 12 images with apgd-ce, batch 2 of 2")
+        assert "\x1b" not in said, "no control codes in a log"
+    elif shown:
+        assert "attacking 3 of 12 images with apgd-ce" in said
+        assert "0:00:0" in said, "how long it has run"
+    assert not capsys.readouterr().out
 
 
 def test_the_package_names_only_what_it_has() -> None:

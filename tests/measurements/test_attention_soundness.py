@@ -1,4 +1,4 @@
-"""A million adversarial trials against the attention bounds: none may be exceeded."""
+"""Adversarial trials against the attention bounds: none may be exceeded."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import pytest
 
 from measurements.attention_soundness import cases
 
+# A thousand layers, of each kind of the extreme ones about fifty. The largest share of each bound that ascent takes is 1 after
+# 50,000 trials, so more would find only what few layers show: measurements/attention_soundness.py runs a million, or more.
+TRIALS = 200_000
+
 
 @pytest.mark.slow
-def test_a_million_trials_break_no_attention_bound() -> None:
+def test_trials_break_no_attention_bound() -> None:
     trials = 0
     for layer, (found, bounds) in enumerate(cases(first=10**6)):
         for name, bound in bounds.items():
             broken = (found > bound * (1 + 1e-9)).nonzero()[:, 0].tolist()
             assert not broken, f"layer {10**6 + layer}: the bound {name} is exceeded at trials {broken[:5]}"
         trials += len(found)
-        if trials >= 10**6:
+        if trials >= TRIALS:
             break
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from stage_processes import stage_processes, wait_for
+from tiny_project import Project
 
 pytestmark = pytest.mark.slow
 
@@ -18,18 +19,33 @@ ROW = "Tiny2026Net-small"
 DVC_FILE = f"pipelines/tiny/{ROW}/dvc.yaml"
 
 
-@pytest.fixture
-def fresh(project):
-    """A project ready to run, without results, cache or run-cache."""
+@pytest.fixture(scope="module")
+def with_data(tmp_path_factory):
+    """A project with its data and nothing else: no results, cache or run-cache of the row. Not to be changed."""
+    project = Project.new(tmp_path_factory.mktemp("data") / "project")
     project.add("Tiny2026Net")
     project.rvb("pipeline")
     project.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
     return project
 
 
-def start(project) -> subprocess.Popen:
+@pytest.fixture(scope="module")
+def with_weights(with_data, tmp_path_factory):
+    """The same with the row trained. Not to be changed."""
+    project = with_data.copy(tmp_path_factory.mktemp("weights") / "project")
+    project.run("dvc", "repro", "-s", f"{DVC_FILE}:train")
+    return project
+
+
+@pytest.fixture
+def fresh(with_data, tmp_path):
+    """A project that has yet to train."""
+    return with_data.copy(tmp_path / "fresh")
+
+
+def start(project, target: str = DVC_FILE) -> subprocess.Popen:
     """dvc in a session of its own, as a person's terminal would run it."""
-    command = [sys.executable, "-m", "dvc", "repro", "-s", DVC_FILE]
+    command = [sys.executable, "-m", "dvc", "repro", "-s", target]
     return subprocess.Popen(
         command, cwd=project.root, env=project.environment(), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -49,8 +65,10 @@ MOMENTS = {"train": ("train", "checkpoint.safetensors"), "attack": ("attack-stan
 
 @pytest.mark.parametrize("victims", ["stage", "dvc", "both"])
 @pytest.mark.parametrize("moment", ["train", "attack"])
-def test_killed_runs_resume_to_the_same_bytes(fresh, finished, moment, victims) -> None:
+def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished, moment, victims, tmp_path) -> None:
+    """dvc resumes the killed stage; `rvb repro`, whose stages share one process, the rest, to the Record."""
     stage, checkpoint = MOMENTS[moment]
+    fresh = (with_data if moment == "train" else with_weights).copy(tmp_path / "fresh")
     dvc = start(fresh)
     wait_for(lambda: scratch_file(fresh, stage, checkpoint), "checkpoint")
     (pid,) = stage_processes(fresh, moment)
@@ -62,7 +80,7 @@ def test_killed_runs_resume_to_the_same_bytes(fresh, finished, moment, victims) 
     before = scratch_file(fresh, stage, checkpoint)
     if victims == "both":
         assert before is not None, "the partial work is gone"
-    again = start(fresh)
+    again = start(fresh, f"{DVC_FILE}:{stage}")
     most = 0
     while again.poll() is None:
         holders = [p for p in stage_processes(fresh, moment) if holds_lock(fresh, stage, p)]
@@ -93,7 +111,7 @@ def test_training_resumes_from_its_last_epoch(fresh) -> None:
         kill(pid)
     dvc.wait()
     assert dvc.returncode != 0
-    result = fresh.run("dvc", "repro", "-s", DVC_FILE)
+    result = fresh.run("dvc", "repro", "-s", f"{DVC_FILE}:train")
     assert "resuming after epoch" in result.stdout
 
 
@@ -106,7 +124,7 @@ def test_an_orphan_is_waited_for(fresh, finished) -> None:
     dvc.wait()
     os.kill(orphan, signal.SIGSTOP)
     again = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "-s", DVC_FILE], cwd=fresh.root, env=fresh.environment(),
+        [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:train"], cwd=fresh.root, env=fresh.environment(),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert again.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from stage_processes import wait_for
 from tiny_project import Project
 
 from benchmark.pipeline import dvc
+from benchmark.pipeline.repro import repro
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.warm_client import VARIABLE
@@ -79,6 +81,19 @@ def test_dvc_runs_as_a_fork_too_and_its_failure_is_told(project, monkeypatch) ->
         assert "Running stage" in (project.root / "work/logs/data.log").read_text()
         with pytest.raises(BenchmarkError, match=r"nowhere.* \[log: work/logs/lost\.log\]"):
             dvc.run(["repro", "-s", "nowhere/dvc.yaml"], "lost", lambda _: None, place)
+
+
+def test_a_board_alone_starts_no_warm_process(built, monkeypatch) -> None:
+    def start() -> None:
+        raise AssertionError("a warm process was started")
+
+    monkeypatch.chdir(built.root)
+    monkeypatch.setattr("benchmark.pipeline.repro.warm_process", start)
+    shutil.rmtree(built.root / "work/tiny/site")
+    said: list[str] = []
+    repro("tiny", 1, said.append)
+    assert (built.root / "work/tiny/site/index.html").exists()
+    assert said[-1].startswith("done: open ")
 
 
 @pytest.mark.parametrize("victim", ["fork", "rvb"])

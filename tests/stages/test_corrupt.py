@@ -226,8 +226,9 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert 0.3 < found.accuracy.value < 1
     assert set(found.versions) >= {"imagecorruptions-imaug", "opencv"}
     board = colours.root / "work/colours"
-    assert json.loads((board / "leaderboard.json").read_text())[row]["corrupted"] == found.accuracy.value
-    head, line = (board / "leaderboard.csv").read_text().splitlines()
+    numbers = colours.root / "pipelines/colours"
+    assert json.loads((numbers / "leaderboard.json").read_text())[row]["corrupted"] == found.accuracy.value
+    head, line = (numbers / "leaderboard.csv").read_text().splitlines()
     assert (head.split(",")[-1], float(line.split(",")[-1])) == ("corrupted", found.accuracy.value)
     shown = colours.rvb("show", row, "--track", "colours").stdout
     assert re.search(rf"corrupted.* {100 * found.accuracy.value:.1f} .*{found.accuracy.count} of 180", shown), shown

@@ -57,7 +57,8 @@ def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
     x = draw(3, *shape, seed=seed) * (0.3, 1.0, 3.0)[seed % 3]
     layer_bound = exact_layer_bound(layer, x)
     perturbation, moves = random_perturbations(x, radius, rest, seed)
-    moved = torch.stack([layer(x + move) - layer(x) for move in moves])
+    # one call for all moves, where 400 would take most of the slow tests' time
+    moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
     assert (moved.flatten(2).norm(dim=2) <= layer_bound.bound(perturbation.delta) * (1 + 1e-9)).all()
     linear = layer_bound.jvp(moves)
     exact = torch.func.jvp(layer, (x,), (moves[0],))[1]

@@ -1,0 +1,56 @@
+"""Which GPUs the stages that run side by side compute on, and so how many run at a time."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmark.runtime.warm_client import GPUS
+from benchmark.specs.run import RunSettings
+
+
+def shared_gpus(settings: RunSettings) -> list[str]:
+    """The GPUs over which stages are spread, as CUDA_VISIBLE_DEVICES names them.
+
+    None where params.yaml asks for the CPU, and none where it names a GPU by its index, which all stages then share.
+    """
+    devices = (settings.train.device, settings.evaluate.device)
+    if not any(device in ("cuda", "auto") for device in devices) or _names_one(settings):
+        return []
+    import torch  # slow, and not needed for the CPU
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return (named or [str(index) for index in range(count)])[:count]
+
+
+def default_jobs(settings: RunSettings) -> int:
+    """How many stages run at a time unless `--jobs` says: one a GPU, one alone on a GPU that is named, else one a core."""
+    if _names_one(settings):
+        return 1
+    return len(shared_gpus(settings)) or os.cpu_count() or 1
+
+
+class Places:
+    """Places for `jobs` stages at a time, dealt out over the shared GPUs in turn."""
+
+    def __init__(self, settings: RunSettings, jobs: int) -> None:
+        gpus = shared_gpus(settings)
+        self.free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        for place in range(jobs):
+            self.free.put(gpus[place % len(gpus)] if gpus else None)
+
+    @contextmanager
+    def one(self) -> Iterator[str | None]:
+        """Takes a place, waiting for a free one: its GPU, or None where stages are not spread over GPUs."""
+        gpu = self.free.get()
+        try:
+            yield gpu
+        finally:
+            self.free.put(gpu)
+
+
+def _names_one(settings: RunSettings) -> bool:
+    return any(device.startswith("cuda:") for device in (settings.train.device, settings.evaluate.device))

@@ -1,0 +1,90 @@
+"""How many stages run at a time, and on which GPU each."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmark.commands.main import app
+from benchmark.pipeline import dvc
+from benchmark.pipeline.gpus import Places, default_jobs
+from benchmark.pipeline.warm import warm_process
+from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
+
+
+def settings(train: str, evaluate: str) -> RunSettings:
+    return RunSettings(train=TrainRun(device=train), evaluate=EvaluateRun(device=evaluate))
+
+
+@pytest.fixture
+def three_gpus(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("three_gpus")
+@pytest.mark.parametrize(
+    ("train", "evaluate", "jobs", "gpus"),
+    [
+        ("cpu", "cpu", os.cpu_count(), [None] * 4),
+        ("cuda", "cuda", 3, ["0", "1", "2", "0"]),
+        ("cuda", "cpu", 3, ["0", "1", "2", "0"]),
+        ("auto", "cpu", 3, ["0", "1", "2", "0"]),
+        ("cuda:1", "cuda:1", 1, [None] * 4),
+        ("cpu", "cuda:1", 1, [None] * 4),
+    ],
+)
+def test_one_stage_a_gpu_and_each_on_its_own(train, evaluate, jobs, gpus) -> None:
+    chosen = settings(train, evaluate)
+    assert default_jobs(chosen) == jobs
+    places = Places(chosen, 4)
+    with places.one() as first, places.one() as second, places.one() as third, places.one() as fourth:
+        assert [first, second, third, fourth] == gpus
+        assert places.free.empty()
+    assert places.free.qsize() == 4
+
+
+@pytest.mark.usefixtures("three_gpus")
+def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-1a")
+    with Places(settings("cuda", "cuda"), 2).one() as gpu:
+        assert gpu == "4"
+
+
+def test_without_a_gpu_auto_takes_the_cores(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert default_jobs(settings("auto", "auto")) == os.cpu_count()
+
+
+@pytest.mark.usefixtures("three_gpus")
+@pytest.mark.parametrize(("options", "jobs"), [([], 3), (["--jobs", "5"], 5)])
+def test_rvb_repro_runs_a_stage_a_gpu_unless_jobs_says_otherwise(tmp_path, monkeypatch, options, jobs) -> None:
+    (tmp_path / "params.yaml").write_text("train: {device: cuda}\nevaluate: {device: cuda}\n")
+    monkeypatch.setattr("benchmark.loading.run_settings.PARAMS", tmp_path / "params.yaml")
+    asked = []
+    monkeypatch.setattr("benchmark.pipeline.repro.repro", lambda track, jobs, *_: asked.append(jobs))
+    result = CliRunner().invoke(app, ["repro", *options])
+    assert result.exit_code == 0, result.output
+    assert asked == [jobs]
+
+
+@pytest.mark.slow
+def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> None:
+    """Through the processes for real: rvb asks for dvc, which asks for the stage, which looks."""
+    monkeypatch.chdir(project.root)
+    monkeypatch.setenv("PYTHONPATH", str(project.root))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    stage = project.root / "benchmark/stages/data.py"
+    says = '        print(f"{split}: sha256 {digest}")\n'
+    assert says in stage.read_text()
+    stage.write_text(
+        stage.read_text().replace(says, says + '        print("sees", os.environ["CUDA_VISIBLE_DEVICES"])\n')
+    )
+    project.add("Tiny2026Net", epochs=1)
+    project.rvb("pipeline")
+    with warm_process() as place:
+        dvc.run(["repro", "-s", "pipelines/tiny/_data/dvc.yaml"], "data", lambda _: None, place, gpu="2")
+    assert "sees 2\n" in (project.root / "work/logs/data.log").read_text()
