@@ -103,7 +103,7 @@ def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: En
 
     attacks = [methods.attack_file(spec.attack, owner or "") for spec in specs]
     return {
-        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method, *attacks),
+        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method_files, *attacks),
         "suite": [spec.model_dump(mode="json") for spec in specs],
         "engine": engine,
         "evaluation": row.track.evaluation.model_dump(mode="json"),

@@ -45,7 +45,11 @@ class Row:
         return self.folder / "train" / "model.safetensors"
 
     @property
-    def method(self) -> list[Path]:
+    def method(self) -> Path:
+        return submissions.FOLDER / self.submission.name / "method.py"
+
+    @property
+    def method_files(self) -> list[Path]:
         """method.py, from which the model's code is followed, and the data files beside it."""
         return submissions.method_files(self.submission.name)
 

@@ -60,7 +60,10 @@ class Attack(EvaluationStage):
 
     def components(self, row: Row, name: str) -> list[Path]:
         own = row.submission.name if _suite(name) == ADAPTIVE else ""
-        return [*row.method, *sorted({methods.attack_file(spec.attack, own) for spec in row.suites[_suite(name)]})]
+        return [
+            *row.method_files,
+            *sorted({methods.attack_file(spec.attack, own) for spec in row.suites[_suite(name)]}),
+        ]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from rich.console import Console

@@ -100,7 +100,7 @@ class Stage(ABC):
 
     def components(self, row: Row, name: str) -> list[Path]:
         """Files of code that it finds by name."""
-        return row.method
+        return row.method_files
 
     def versions(self) -> dict[str, str]:
         """Packages that partial work must not outlive."""

@@ -28,13 +28,9 @@ class Subject:
     batch_size: int
     clean: Predictions
 
-    def attackable(self, row: Row) -> torch.nn.Module:
-        """The model as attacks meet it: in the open division one without gradients does not stop them."""
-        from benchmark.verdicts.gradients import attackable
-
-        if row.submission.division == "closed":
-            return self.model
-        return attackable(self.model, self.images[: self.batch_size], self.labels[: self.batch_size])[0]
+    @property
+    def first_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[: self.batch_size], self.labels[: self.batch_size]
 
     @property
     def device(self) -> torch.device:

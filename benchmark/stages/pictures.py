@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
@@ -31,15 +32,18 @@ class Pictures(EvaluationStage):
         return BenchmarkError(f"track {row.track.name} declares no pictures")
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"pictures": _rules(row).model_dump(mode="json")}
+        return {"pictures": _rules(row).model_dump(mode="json"), "division": row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
 
         from benchmark.analysis.perturbations import perturbed
+        from benchmark.verdicts.gradients import attackable
         from benchmark.verdicts.prediction import predict
 
-        rules, model, labels = _rules(work.row), subject.attackable(work.row), subject.labels
+        if work.row.submission.division == "open":
+            subject = replace(subject, model=attackable(subject.model, *subject.first_batch)[0])
+        rules, model, labels = _rules(work.row), subject.model, subject.labels
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
@@ -89,7 +93,7 @@ def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: floa
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
     starts, targets = (t.to(subject.device) for t in noise(data.shape, data.classes, rules.images, rules.seed))
-    found = accumulated(subject.attackable(work.row), starts, targets, threat, steps=rules.steps)
+    found = accumulated(subject.model, starts, targets, threat, steps=rules.steps)
     scores = logits(subject.model, found, subject.batch_size).softmax(1)
     sure = scores.gather(1, targets[:, None])[:, 0].tolist()
     pairs = ", ".join(f"{target} ({100 * share:.0f}%)" for target, share in zip(targets.tolist(), sure, strict=True))

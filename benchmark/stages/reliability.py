@@ -37,7 +37,8 @@ class ReliabilityStage(EvaluationStage):
         return [row.data, row.weights, *(folder for folder in earlier if folder.name.startswith("attack-"))]
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"threats": [threat.model_dump(mode="json") for threat in row.track.threats]}
+        threats = [threat.model_dump(mode="json") for threat in row.track.threats]
+        return {"threats": threats, "division": row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.reliability import compare, indicators
@@ -77,7 +78,11 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
     from safetensors.torch import load_file, save
 
     from benchmark.reliability.probes import measure
+    from benchmark.verdicts.gradients import attackable
 
+    model = subject.model
+    if work.row.submission.division == "open":
+        model, _ = attackable(model, *subject.first_batch)
     checkpoint = work.scratch / "checkpoint.safetensors"
 
     def keep(name: str, found: ProbeResults) -> None:
@@ -85,7 +90,7 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
         work.say(f"probed {name}")
 
     return measure(
-        subject.attackable(work.row),
+        model,
         subject.images,
         subject.labels,
         threat,
