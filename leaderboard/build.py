@@ -1,8 +1,8 @@
 """Renders one track's board as a static site. `python -m leaderboard.build <track>`
 
-Reads the records that the track's rows name, writes work/<track>/site, leaderboard.json and leaderboard.csv. Nothing is
-fetched when the site is viewed. Times differ from run to run, so they stand in `times.js`, which no hash covers; the
-pages show them when the file is there.
+Reads the records that the track's rows name, writes work/<track>/site and, beside those rows' names and for git to keep,
+leaderboard.json and leaderboard.csv. Nothing is fetched when the site is viewed. Times differ from run to run, so they
+stand in `times.js`, which no hash covers; the pages show them when the file is there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from safetensors.numpy import load_file
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
+from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.study_sheets import sheets
+from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
+from leaderboard.seeds import belongs_on_page
 from leaderboard.study_charts import figures
 
 HERE = Path(__file__).parent
@@ -49,24 +52,28 @@ def build(name: str, *options: str) -> None:
 
     Args:
         options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else.
+            write anew how long stages took, and nothing else; `--partial` for a board without the rows that
+            work/<track>/partial/missing.json names, in that folder.
     """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
-    part = "_all/rows.json" if "all" in options else "rows.json"
-    wanted = json.loads(Path(f"pipelines/{name}/{part}").read_text())
-    records = [read_record(WORK / name / row / "record" / "record.json") for row in wanted]
-    rows, work = rank(records, track), WORK / name
-    folder = work / "all" if "all" in options else work
+    named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
+    folder = work / "partial" if "--partial" in options else work / "all" if "all" in options else work
+    numbers = folder if "--partial" in options else named
+    missing = json.loads((folder / "missing.json").read_text()) if "--partial" in options else {}
+    wanted = json.loads((named / "rows.json").read_text())
+    studies = study_table.read(PUBLISHED / name / "studies")
+    records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
+    images = {record.row: read_images(work / record.row / "record" / "per_image.json") for record in records}
+    rows = rank(records, track, images, studies)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
-    _write(folder / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    _write(folder / "leaderboard.csv", table(rows, track))
+    _write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+    _write(numbers / "leaderboard.csv", table(rows, track))
     site = folder / f".site.{os.getpid()}"
     shutil.rmtree(site, ignore_errors=True)
-    studies = study_table.read(PUBLISHED / name / "studies")
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
-    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages)
+    render(site, track, rows, work, read_claimed(Path("leaderboard/claimed") / name), ages, missing)
     write_times(site, work, rows)
     shutil.rmtree(folder / "site", ignore_errors=True)
     os.replace(site, folder / "site")
@@ -83,6 +90,16 @@ def read_record(path: Path) -> Record:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+
+
+def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
+    """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
+    try:
+        return PerImage.model_validate_json(path.read_text()).scores
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; {again}")
+    except ValidationError as error:
+        sys.exit(f"error: {path} holds no numbers by image ({error.errors()[0]['msg']}); {again}")
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
@@ -150,8 +167,10 @@ def render(
     folder: Path,
     claimed: Sequence[ClaimedBoard] = (),
     ages: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    missing: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's."""
+    """Writes every page of the site into the new folder `site`; `ages` says by study why it is not today's, `missing` by
+    row why the board lacks it."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -159,10 +178,13 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.tests["web_address"] = is_web_address
     pages.filters["percent"] = lambda value: f"{100 * value:.1f}"
     shutil.copytree(HERE / "static", site / "static")
-    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track))}
-    _write(site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, **shown))
+    shown = {"track": track, "rows": rows, "columns": columns(track), "heads": heads(columns(track)), "ages": ages}
+    _write(
+        site / "index.html", pages.get_template("board.html").render(root="", claimed=claimed, missing=missing, **shown)
+    )
     tables = [study_table.table(published) for published in study_table.read(PUBLISHED / track.name / "studies")]
     for row in rows:
         source, target = folder / row.record.row / "record", site / "models" / row.record.row
@@ -178,7 +200,7 @@ def render(
         details["studies"] = [
             (t, figures(t), sheets(t), ages.get(t.study.result.id))
             for t in tables
-            if t.study.result.submission == row.record.submission
+            if belongs_on_page(t.study, row.record)
         ]
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)

@@ -8,12 +8,14 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from benchmark.results import study_table
 from benchmark.results.headline import headline
 from benchmark.results.record import Record
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.rank import TITLES, columns, rank
+from leaderboard.build import read_images
+from leaderboard.rank import TITLES, Row, columns, rank
 
 README = Path("README.md")
 PUBLISHED = Path("leaderboard/results")
@@ -33,7 +35,13 @@ def main(arguments: list[str]) -> None:
         raise BenchmarkError("usage: python -m leaderboard.readme [--check]")
     folder = PUBLISHED / TRACK
     before = README.read_text()
-    after = put(before, table(read_published(folder), read_track(TRACK)))
+    records = read_published(folder)
+    kept = {record.row: folder / "images" / f"{record.row}.json" for record in records}
+    again = "bring it back with git, or publish it again"
+    images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
+    studies = study_table.read(folder / "studies", "*-seeds.json")
+    track = read_track(TRACK)
+    after = put(before, table(rank(records, track, images, studies), track))
     if before == after:
         print(f"{README} fits the published Records")
     elif arguments:
@@ -62,20 +70,20 @@ def read_published(folder: Path) -> list[Record]:
     return found
 
 
-def table(records: list[Record], track: Track) -> str:
-    """The ranked rows as a Markdown table, accuracies in percent, and a line on how far the intervals reach."""
+def table(rows: list[Row], track: Track) -> str:
+    """The rows as a Markdown table, accuracies in percent, and a line on how far the intervals reach."""
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
     lines = ["| # | model | " + " | ".join(_title(name) for name in names) + " |", "|--:|---|" + "--:|" * len(names)]
-    for row in rank(records, track):
+    for row in rows:
         numbers = headline(row.record)
         cells = [f"{100 * numbers[name].value:.3g}" if name in numbers else "–" for name in names]
         title = row.record.title.replace("|", "\\|")
         model = f"[{title}](submissions/{row.record.submission})"
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
-    shown = [p for record in records for name, p in headline(record).items() if name in names]
+    shown = [p for row in rows for name, p in headline(row.record).items() if name in names]
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
-    lines += ["", f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side."]
+    lines += ["", f"Percent of {counted} test images, 95% intervals up to ±{reach:.1f} points. #: ranks not ruled out."]
     return "\n".join(lines)
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
 from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
@@ -31,7 +32,7 @@ class AttackPreview(Frozen):
 
 
 def attack(
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained", autocompletion=row_names)],
     suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
     track: TrackOption = "digits",
     engine: EngineOption = "",
@@ -87,6 +88,7 @@ def try_suite(
         for spec, state, after in run_suite(
             model, images, labels, suites[suite], batch_size=row.track.evaluation.batch_size, folder=folder,
             engine=used, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
+            open_division=row.submission.division == "open",
         ):  # fmt: skip
             parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
             warnings[spec.id] = state.warnings
@@ -101,7 +103,7 @@ def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str | None, engine: En
 
     attacks = [methods.attack_file(spec.attack, owner or "") for spec in specs]
     return {
-        "code": code.digests(Path("benchmark/evaluation/suite.py"), row.method, *attacks),
+        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method, *attacks),
         "suite": [spec.model_dump(mode="json") for spec in specs],
         "engine": engine,
         "evaluation": row.track.evaluation.model_dump(mode="json"),

@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def compare_engines(
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained")],
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained", autocompletion=row_names)],
     track: TrackOption = "digits",
     images: Annotated[int, typer.Option(min=0, help="The first so many evaluation images; 0 for all.")] = 0,
     seed: Annotated[int | None, typer.Option(min=0, help="Of both engines (default: the track's).")] = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from benchmark.commands.rows import built_record
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 
@@ -33,7 +33,7 @@ def import_robustbench(
 
 
 def export_robustbench(
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>")],
+    row: RowArgument,
     track: TrackOption = "digits",
     threat: Annotated[str, typer.Option(help="Such as 'L2 0.5' (default: the smallest radius of each norm).")] = "",
     out: Annotated[Path, typer.Option(help="Where model_info/ is laid out.")] = Path("work/model_info"),

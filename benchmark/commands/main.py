@@ -4,31 +4,69 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
-from benchmark.commands import attack, audit, compare_engines, exchange, pipeline, publish, rows, study
+from benchmark.commands import (
+    attack,
+    audit,
+    board,
+    check,
+    compare_engines,
+    completion,
+    diff,
+    exchange,
+    new,
+    pipeline,
+    publish,
+    regress,
+    rows,
+    study,
+)
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime import arithmetic, errors
+from benchmark.runtime import arithmetic, checkout, errors
 from benchmark.runtime.errors import BenchmarkError
 
+ANYWHERE = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 app = typer.Typer(
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Clean, attacked and certified accuracy of vision transformers, per image, with evidence.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rvb {version('robust-vit-bench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def rvb(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and exit.")
+    ] = False,
+) -> None: ...
+
+
 app.command()(pipeline.repro)
 app.command()(pipeline.pipeline)
 app.command(name="list")(rows.list_rows)
 app.command()(rows.show)
+app.command()(board.board)
 app.command()(audit.audit)
 app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)
 app.command()(study.study)
+app.command()(new.new)
+app.command()(check.check)
 app.command()(publish.publish)
-app.command()(publish.regress)
+app.command()(regress.regress)
+app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)
 app.command()(pipeline.stage)
@@ -45,16 +83,14 @@ def _start() -> None:
 
 def _settle() -> None:
     """Works from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
-    if any(flag in sys.argv for flag in ("--help", "-h")):
+    if any(flag in sys.argv for flag in ANYWHERE):
         return
-    for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / "submissions").is_dir() and (folder / "params.yaml").is_file():
-            os.chdir(folder)
-            arithmetic.fix(run_settings().arithmetic)
-            return
-    raise BenchmarkError(
-        "run rvb inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above"
-    )
+    if completion.VARIABLE in os.environ:
+        with suppress(BenchmarkError):
+            os.chdir(checkout.root())
+        return
+    os.chdir(checkout.root())
+    arithmetic.fix(run_settings().arithmetic)
 
 
 if __name__ == "__main__":

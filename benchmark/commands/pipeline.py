@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
 from benchmark.runtime.errors import BenchmarkError
 
+if TYPE_CHECKING:
+    from benchmark.pipeline.progress import Progress
+
 
 def repro(
-    rows: Annotated[list[str] | None, typer.Argument(help="<submission>-<variant>: these alone, no board.")] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
+    ] = None,
     track: TrackOption = "digits",
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say which stages would run, why and for how long; run nothing.")
+    ] = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", "-k", help="Where rows fail, render a board of those that stand.")
+    ] = False,
 ) -> None:
-    """Train, attack and certify every row that changed, then render the leaderboard."""
-    from benchmark.loading.run_settings import run_settings
-    from benchmark.pipeline.gpus import default_jobs
-    from benchmark.pipeline.repro import repro as run
+    """Train, attack and certify every row that changed, then render the leaderboard.
 
+    A row that fails does not keep the others from being built; the exit status is 1 then.
+    """
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
-    run(track, jobs or default_jobs(run_settings()), console.print, rows or (), everything)
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.pipeline.gpus import default_jobs
+
+    jobs = jobs or default_jobs(run_settings())
+    if dry:
+        from benchmark.pipeline.dry_run import dry_run
+
+        dry_run(track, jobs, console.print, rows or (), everything)
+        return
+    from benchmark.pipeline.repro import repro as run
+
+    watch = _watch if console.is_terminal else None
+    run(track, jobs, console.print, rows or (), everything, keep_going, watch)
+
+
+def _watch(progress: Progress) -> AbstractContextManager[object]:
+    """One live line below what is printed."""
+
+    class Line:
+        def __rich__(self) -> str:
+            return progress.line()
+
+    return console.status(Line())
 
 
 def pipeline(
@@ -46,7 +81,7 @@ def pipeline(
 
 def stage(
     name: Annotated[str, typer.Argument(help="Such as data, train, attack-<suite>, certify or collect.")],
-    row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data")] = "",
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data", autocompletion=row_names)] = "",
     track: TrackOption = "digits",
     engine: EngineOption = "",
 ) -> None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
+from rich.markup import escape
 from rich.table import Table
 
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.completion import track_names
+from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 
@@ -17,26 +19,36 @@ if TYPE_CHECKING:
     from benchmark.results.record import Record
 
 
-def list_rows() -> None:
-    """List tracks, the rows that enter them, and the studies on them."""
-    from benchmark.loading import submissions, tracks
+def list_rows(
+    track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "",
+) -> None:
+    """List tracks, their rows and studies: what is built and today's, what is stale and why, what is published."""
+    from benchmark.loading import tracks
+    from benchmark.loading.rows import load_rows
+    from benchmark.pipeline.state import State, row_state
+    from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
     from benchmark.studies.ages import ages
 
     loaded, stale = grids.load_all(), False
-    for name in tracks.names():
-        rows = submissions.rows(name)
+    for name in [tracks.load(track).name] if track else tracks.names():
+        rows, state = load_rows(name), State(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
-        for submission, variant in rows:
-            left_out = "" if submission.variants[variant].default else "; by `rvb repro --all` alone"
-            console.print(f"  {submission.name}-{variant}  {submission.variants[variant].title}{left_out}")
+        for row in rows:
+            left_out = "" if row.default else "; by `rvb repro --all` alone"
+            title = row.submission.variants[row.variant].title
+            console.print(f"  {row.name}  {title}{left_out}; {escape(row_state(state, row))}")
         if not rows:
             console.print("  no submission yet")
         published = ages(name)
         stale = stale or any(published.values())
         for grid in [grid for grid in loaded if grid.track.name == name]:
+            if variant_of(grid.name) and grid.id not in published:
+                continue  # every row has one; a line below says so
             age = _words(published.get(grid.id))
-            console.print(f"  study {grid.submission.name} {grid.name}  {grid.study.title} ({grid.study.source}){age}")
+            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){age}")
+        if grids.trained_rows(name):
+            console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
     if stale:
         console.print("`rvb study --stale` says how to run again the studies that are not today's")
 
@@ -48,7 +60,7 @@ def _words(age: list[str] | None) -> str:
     return f"; published, not today's: {'; '.join(age)}" if age else "; published"
 
 
-def show(row: Annotated[str, typer.Argument(help="<submission>-<variant>")], track: TrackOption = "digits") -> None:
+def show(row: RowArgument, track: TrackOption = "digits") -> None:
     """Print the numbers of one row."""
     record = built_record(track, row)
     table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")

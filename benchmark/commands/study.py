@@ -1,4 +1,4 @@
-"""`rvb study`: a paper's table or figure. torch is imported by the calls that need it."""
+"""`rvb study`: a table of a paper, or a row with other seeds. torch is imported by the calls that need it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from benchmark.commands.terminal import console
+from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
@@ -16,27 +16,48 @@ if TYPE_CHECKING:
 
 
 def study(
-    submission: Annotated[str, typer.Argument(help="<submission>")] = "",
-    name: Annotated[str, typer.Argument(help="One of its studies.")] = "",
+    owner: Annotated[str, typer.Argument(help="<submission>, or <submission>-<variant> with `seeds`")] = "",
+    name: Annotated[str, typer.Argument(help="One of its studies; `seeds`: the row's training with five seeds.")] = "",
+    track: TrackOption = "digits",
     stale: Annotated[bool, typer.Option("--stale", help="List published studies that are not today's.")] = False,
+    all_seeds: Annotated[bool, typer.Option("--all-seeds", help="`seeds` of every row of the track.")] = False,
 ) -> None:
-    """Do a paper's table or figure again: train and measure what is not done yet, then print it."""
-    if stale and submission:
-        raise BenchmarkError("--stale lists the published studies of all submissions; leave out the other arguments")
+    """Do a paper's table or figure again, or a row with other seeds: train and measure what is not done, then print it."""
+    if (stale or all_seeds) and (owner or stale == all_seeds):
+        raise BenchmarkError("--stale and --all-seeds stand alone; leave out the other arguments")
     if stale:
         _list_stale()
         return
-    if not name:
+    if not name and not all_seeds:
         raise BenchmarkError("name a submission and one of its studies; `rvb list` shows them")
     from benchmark.pipeline.repro import repro_study
+    from benchmark.studies import grids
     from benchmark.studies.published import collect_study
 
-    print_study(collect_study(repro_study(submission, name, console.print)))
+    for study_id in _seeds_of_rows(track) if all_seeds else [f"{owner}-{name}"]:
+        grid = grids.load(*grids.split_id(study_id), track)
+        repro_study(grid, console.print)
+        print_study(collect_study(grid))
+
+
+def _seeds_of_rows(track: str) -> list[str]:
+    """The studies over seeds of a track's rows; a line for each row that has none."""
+    from benchmark.loading import submissions, tracks
+    from benchmark.specs.seeds import study_name
+    from benchmark.studies import grids
+
+    tracks.load(track)
+    trained = grids.trained_rows(track)
+    for submission, variant in submissions.rows(track):
+        if f"{submission.name}-{variant}" not in trained:
+            console.print(f"{submission.name}-{variant}: weights trained elsewhere, so no seeds to vary")
+    return [study_name(row) for row in trained]
 
 
 def _list_stale() -> None:
     """A line for each published study that is not today's: why, and the commands that make it so."""
     from benchmark.loading import tracks
+    from benchmark.specs.study import publish_command, run_command
     from benchmark.studies import grids
     from benchmark.studies.ages import ages
 
@@ -44,13 +65,13 @@ def _list_stale() -> None:
     unknown = [track for track, studies in found.items() if studies and not (WORK / track / "data").exists()]
     if unknown:
         console.print(f"data not prepared here, so not compared: {', '.join(unknown)}")
-    stale = {study: why for studies in found.values() for study, why in studies.items() if why}
-    for study, why in stale.items():
-        submission, _, name = study.partition("-")
-        again = f"`rvb study {submission} {name}`, then `rvb publish {submission} --study {name}`"
-        if not grids.path(submission, name).exists():
+    stale = [(track, study, why) for track, studies in found.items() for study, why in studies.items() if why]
+    for track, study, why in stale:
+        command = run_command(study, track)
+        again = f"`{command}`, then `{publish_command(study, track)}`"
+        if not grids.exists(*grids.split_id(study), track):
             again = "`git rm` what is published of it"
-        console.print(f"{submission} {name}: {'; '.join(why)}: {again}")
+        console.print(f"{command.removeprefix('rvb study ')}: {'; '.join(why)}: {again}")
     if not stale:
         console.print(f"all {sum(map(len, found.values()))} published studies are today's")
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
 import typer
 from rich.console import Console
 
+from benchmark.commands.completion import row_names, track_names
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 if TYPE_CHECKING:
     from benchmark.specs.threat import Engine
 
 console = Console(highlight=False, soft_wrap=True)
-TrackOption = Annotated[str, typer.Option(help="Which comparison.")]
+TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
+RowArgument = Annotated[str, typer.Argument(help="<submission>-<variant>", autocompletion=row_names)]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 
 

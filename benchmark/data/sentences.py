@@ -18,6 +18,10 @@ from benchmark.data.images import Images
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 
+SOURCE = (
+    "download SST-2, The Stanford Sentiment Treebank, from the tasks page of GLUE (https://gluebenchmark.com/tasks)"
+)
+
 
 def read(spec: DataSpec) -> dict[str, Images]:
     """
@@ -31,7 +35,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
 
 def _read(path: Path, shape: tuple[int, int, int]) -> Images:
     if not path.exists():
-        raise BenchmarkError(f"{path} is missing; put train.tsv and dev.tsv of SST-2 (GLUE) into {path.parent}")
+        raise BenchmarkError(f"{path} is missing; {SOURCE} and put its train.tsv and dev.tsv into {path.parent}")
     try:
         header, *lines = path.read_text(encoding="utf-8").splitlines()
     except (UnicodeDecodeError, ValueError):

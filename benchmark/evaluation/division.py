@@ -14,7 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmark.results.attack import ModelFacts
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.gradients import usable_gradients
+
+RANDOM = "the model is random"
+ONCE_WRONG = (
+    "an image that any pass over it, or over what an attack made of it within the ball, gets wrong counts as lost"
+)
 
 
 class _Collect(logging.Handler):
@@ -54,6 +59,8 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
             f"{submission.name}: refused in the closed division: {'; '.join(against)}. "
             "Mend the model, or declare `division: open` in submission.yaml"
         )
+    if any(reason.startswith(RANDOM) for reason in against):
+        against.append(ONCE_WRONG)
     reasons = against or ["deterministic", "input gradients are usable", "no optimisation inside the forward pass"]
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
@@ -76,10 +83,10 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
         second = model(images)
     gap = float((first - second).abs().max())
     if gap > 1e-4 * (1 + float(first.abs().max())):
-        found.append(f"the model is random: two passes over the same images differ by {gap:.3g} in a logit")
+        found.append(f"{RANDOM}: two passes over the same images differ by {gap:.3g} in a logit")
     if any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()):
         found.append("the model changes its own weights or buffers in evaluation mode")
-    zero = _without_gradient(model, images, labels)
+    zero = int((~usable_gradients(model, images, labels)).sum())
     if zero > 0.1 * len(images):
         found.append(f"the model has no usable input gradient on {zero} of {len(images)} images")
     return found + [
@@ -99,17 +106,3 @@ def autoattack_flags(model: nn.Module, images: torch.Tensor, labels: torch.Tenso
         checks.check_range_output(model, images, logger=logger)
         checks.check_dynamic(model, images, False, logger=logger)
     return flags
-
-
-def _without_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
-    """On how many images the margin, which does not saturate as the cross-entropy does, has a zero gradient or none."""
-    probe = images.clone().requires_grad_()
-    with torch.enable_grad():
-        margin = margins(model(probe), labels).sum()
-    if not margin.requires_grad:
-        return len(images)
-    (gradient,) = torch.autograd.grad(margin, probe, allow_unused=True)
-    if gradient is None:
-        return len(images)
-    usable = torch.isfinite(gradient).flatten(1).all(1) & (gradient.flatten(1) != 0).any(1)
-    return int((~usable).sum())

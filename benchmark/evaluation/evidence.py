@@ -23,13 +23,15 @@ ROUNDING = 1e-12
 SHARED = ("label", "clean_prediction", "clean_margin")  # what every stage says of an image
 
 
-def merge(tables: dict[str, pa.Table]) -> pa.Table:
+def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
     """One row an image, in order, with the columns of all stages and `image`, its place among the evaluation images.
 
-    The clean margin is the first stage's: stages run on different machines may differ in its last digits.
+    The clean margin is the first stage's: stages run on different machines may differ in its last digits. In the open
+    division a model may answer otherwise in every stage: then it is the least, and the prediction that which goes with it.
 
     Raises:
-        BenchmarkError: two stages disagree about a label or the clean verdict of an image, or share another column.
+        BenchmarkError: two stages disagree about a label or, in the closed division, the clean verdict of an image, or
+            share another column.
     """
     first_name, first = next(iter(tables.items()))
     columns = {"image": pa.array(range(first.num_rows))}
@@ -39,7 +41,7 @@ def merge(tables: dict[str, pa.Table]) -> pa.Table:
             ("clean prediction", table["clean_prediction"], first["clean_prediction"]),
             ("clean verdict", pc.greater(table["clean_margin"], 0), pc.greater(first["clean_margin"], 0)),
         ):
-            if not of_table.equals(of_first):
+            if not of_table.equals(of_first) and (shared == "label" or not open_division):
                 raise BenchmarkError(
                     f"stages {first_name} and {name} disagree on the {shared} of an evaluation image; "
                     "delete the row's folder under work/ and run `rvb repro`"
@@ -48,7 +50,25 @@ def merge(tables: dict[str, pa.Table]) -> pa.Table:
         if twice:
             raise BenchmarkError(f"stage {name} and one before it both hold {twice[0]}; one would hide the other")
         columns |= {c: table[c].combine_chunks() for c in table.column_names if c not in columns}
+    if open_division and unsteady(tables):
+        columns |= _least_clean([*tables.values()])
     return pa.table(columns)
+
+
+def unsteady(tables: dict[str, pa.Table]) -> int:
+    """On how many images the stages disagree about the clean prediction or verdict."""
+    seen = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
+    return int((np.stack(seen) != seen[0]).any((0, 1)).sum())
+
+
+def _least_clean(tables: list[pa.Table]) -> dict[str, pa.Array]:
+    margins = np.stack([column(table, "clean_margin") for table in tables])
+    predictions = np.stack([column(table, "clean_prediction") for table in tables])
+    least, images = margins.argmin(0), np.arange(margins.shape[1])
+    return {
+        "clean_margin": pa.array(margins[least, images]),
+        "clean_prediction": pa.array(predictions[least, images]),
+    }
 
 
 def attack_ids(evidence: pa.Table) -> list[str]:
@@ -119,16 +139,21 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
-        unbroken = column(evidence, "clean_margin") > 0
-        for attack in attack_ids(evidence):
-            near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
-            unbroken &= ~(column(evidence, f"{attack}:success") & near)
-        for (norm, eps), broken in probed(evidence).items():
-            if norm == threat.norm and eps <= threat.eps:
-                unbroken &= ~broken
         inside = tuple(i for i, s in specs.items() if s.norm == threat.norm and s.eps <= threat.eps)
-        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken), attacks=inside))
+        results.append(RobustResult(threat=threat, accuracy=proportion(unbroken(evidence, threat)), attacks=inside))
     return tuple(results)
+
+
+def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
+    """Which images (n,) are right when clean and within `threat` broken by no attack and no probe."""
+    found: np.ndarray = column(evidence, "clean_margin") > 0
+    for attack in attack_ids(evidence):
+        near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
+        found &= ~(column(evidence, f"{attack}:success") & near)
+    for (norm, eps), broken in probed(evidence).items():
+        if norm == threat.norm and eps <= threat.eps:
+            found &= ~broken
+    return found
 
 
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:

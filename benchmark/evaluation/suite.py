@@ -11,6 +11,7 @@ from torch import nn
 from benchmark.evaluation.run_attack import AttackState, Report, run_attack
 from benchmark.loading import methods
 from benchmark.specs.threat import AttackSpec, Engine
+from benchmark.verdicts.gradients import attackable
 from benchmark.verdicts.prediction import Predictions
 
 
@@ -25,16 +26,22 @@ def run_suite(
     engine: Engine,
     report: Report,
     owner: str | None = None,
+    open_division: bool = False,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
     Attacks of a file of the submission `owner` are looked for there first; without one, none takes the place of
-    benchmark/attacks.
+    benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
+    their warnings; one of the submission's own gets the model itself. torch's generator starts each attack at its seed.
     """
     for spec in specs:
         module = methods.attack(spec.attack, owner) if owner else None
+        attacked, problem = model, ""
+        if open_division and not methods.own_attack(spec.attack, owner):
+            attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
+        torch.manual_seed(spec.seed)  # for what an open model draws
         state, after = run_attack(
-            model,
+            attacked,
             images,
             labels,
             spec,
@@ -44,4 +51,6 @@ def run_suite(
             report=report,
             module=module,
         )
+        if problem:
+            state.warnings.append(f"the model gives no gradient ({problem}): steps that follow it went nowhere")
         yield spec, state, after

@@ -14,7 +14,7 @@ from torch import nn
 from benchmark.data.images import load_split
 from benchmark.loading import methods
 from benchmark.loading.rows import Row
-from benchmark.loading.trained import start_from, tensors
+from benchmark.loading.trained import Split, start_from, tensors
 from benchmark.results.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.run import TrainRun
@@ -26,6 +26,7 @@ from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
+from benchmark.verdicts.gradients import attackable
 
 
 def fit(
@@ -43,6 +44,8 @@ def fit(
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     model, start = methods.build_model(row.submission, row.settings, row.track), row.start
+    if spec.attacks:
+        _check_gradients(model, validation)
     started = start_from(model, start, spec.init_from.new) if start and spec.init_from else None
     best, done = train(
         model,
@@ -69,6 +72,13 @@ def fit(
         **run.model_dump(),
     )
     return best, done, result
+
+
+def _check_gradients(model: nn.Module, validation: Split) -> None:
+    """A BenchmarkError for a model that no training attack can follow."""
+    _, problem = attackable(model, *(part[:8] for part in validation))
+    if problem:
+        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
 
 
 def check_recipe(spec: TrainingSpec) -> None:

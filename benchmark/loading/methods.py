@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib.util
-import sys
-import traceback
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from benchmark.loading import components, submissions
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.loading import components, own_code, submissions
+from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 def method(name: str) -> ModuleType:
     """The submission's method.py as a module; a BenchmarkError when it does not import or lacks `build`."""
     path = submissions.FOLDER / name / "method.py"
-    module = _module(path)
+    module = own_code.load(path)
     if not callable(getattr(module, "build", None)):
         raise BenchmarkError(f"{path} must define build(data, **model) returning a torch module")
     return module
@@ -34,27 +32,18 @@ def method(name: str) -> ModuleType:
 
 def module(name: str, file: str) -> ModuleType:
     """Another file of the submission, such as `measures`, as a module; a BenchmarkError when it does not import."""
-    return _module(submissions.FOLDER / name / f"{file}.py")
-
-
-def _module(path: Path) -> ModuleType:
-    """A submission's file as the module submissions.<name>.<file>; a BenchmarkError with its line if it does not import."""
-    spec = importlib.util.spec_from_file_location(f"submissions.{path.parent.name}.{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise BenchmarkError(f"{_place(path, error)} does not import: {_words(error)}") from error
-    return module
+    return own_code.load(submissions.FOLDER / name / f"{file}.py")
 
 
 def attack_file(attack: str, submission: str = "") -> Path:
     """The file of an attack: the submission's own where one is named and has it, else the benchmark's."""
     own = submissions.FOLDER / submission / f"{attack}.py"
-    return own if submission and own.exists() else components.attack_file(attack)
+    return own if own_attack(attack, submission) else components.attack_file(attack)
+
+
+def own_attack(attack: str, submission: str | None) -> bool:
+    """Whether the submission named has a file of its own for the attack."""
+    return bool(submission) and (submissions.FOLDER / str(submission) / f"{attack}.py").exists()
 
 
 def attack(name: str, submission: str) -> ModuleType:
@@ -66,7 +55,7 @@ def attack(name: str, submission: str) -> ModuleType:
     path = attack_file(name, submission)
     if path.parent != submissions.FOLDER / submission:
         return importlib.import_module(f"benchmark.attacks.{name}")
-    module = _module(path)
+    module = own_code.load(path)
     module.__dict__["attack"] = _guarded(module.attack, path)
     return module
 
@@ -86,15 +75,15 @@ def _guarded(attack: Callable[..., object], path: Path) -> Callable[..., torch.T
 
         try:
             model = copy.deepcopy(model)
-        except Exception as error:
-            raise BenchmarkError(f"{path}: the model cannot be copied for the attack: {_words(error)}") from error
+        except own_code.ANY as error:
+            raise BenchmarkError(f"{path}: the model cannot be copied for the attack: {said(error)}") from error
         torch.manual_seed(seed)
         try:
             found = attack(model, images.clone(), labels.clone(), threat, seed=seed, **options)
         except BenchmarkError:
             raise
-        except Exception as error:
-            raise BenchmarkError(f"{_place(path, error)}: the attack failed: {_words(error)}") from error
+        except own_code.ANY as error:
+            raise BenchmarkError(f"{own_code.place(path, error)}: the attack failed: {said(error)}") from error
         if not isinstance(found, torch.Tensor):
             raise BenchmarkError(f"{path}: the attack returned {type(found).__name__}, not a tensor of images")
         return found
@@ -131,46 +120,48 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
 def _build_checked(
     submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple[object, ...]
 ) -> nn.Module:
-    try:
-        model = getattr(method(submission.name), maker)(*given, **entry.model)
-    except BenchmarkError:
-        raise
-    except Exception as error:  # a stranger's code: whatever it raises, the user needs its place and its words
-        place = _place(submissions.FOLDER / submission.name / "method.py", error)
-        raise BenchmarkError(f"{place}: {maker} failed: {_words(error)}") from error
+    path = submissions.FOLDER / submission.name / "method.py"
+    make = getattr(method(submission.name), maker)
+    with own_code.followed(path):
+        try:
+            model = make(*given, **entry.model)
+        except BenchmarkError:
+            raise
+        except own_code.ANY as error:  # a stranger's code: whatever it raises, the user needs its place and its words
+            raise BenchmarkError(f"{own_code.place(path, error)}: {maker} failed: {said(error)}") from error
     check_output(model, submission.name, track)
     return model
 
 
-def _place(path: Path, error: Exception) -> str:
-    """The last line of the submission's own file that the error passed through."""
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()
-    ]
-    return f"{path}, line {lines[-1]}" if lines else str(path)
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
 def check_output(model: object, name: str, track: Track) -> None:
-    """One forward pass of two grey images: shape (2, classes) and finite, else a BenchmarkError."""
+    """Forward passes of two grey images and of one: shape (n, classes), finite, and the images left as they were.
+
+    Raises:
+        BenchmarkError: otherwise.
+    """
     import torch
 
     if not isinstance(model, torch.nn.Module):
         raise BenchmarkError(f"submissions/{name}: build returned {type(model).__name__}, not a torch module")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model.eval()
-    try:
-        with torch.no_grad():
-            logits = model(torch.full((2, *track.data.shape), 0.5, device=device))
-    except Exception as error:
-        place = _place(submissions.FOLDER / name / "method.py", error)
-        raise BenchmarkError(f"{place}: the model fails on two images: {_words(error)}") from error
-    wanted = (2, track.data.classes)
-    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
-        shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise BenchmarkError(f"submissions/{name}: two images give {shape}; logits of shape {wanted} are needed")
-    if not torch.isfinite(logits).all():
-        raise BenchmarkError(f"submissions/{name}: the model's logits are not finite (NaN or infinity)")
+    for count, words in ((2, "two images"), (1, "one image")):
+        images = torch.full((count, *track.data.shape), 0.5, device=device)
+        try:
+            with torch.no_grad():
+                logits = model(images)
+        except own_code.ANY as error:
+            place = own_code.place(submissions.FOLDER / name / "method.py", error)
+            raise BenchmarkError(f"{place}: the model fails on {words}: {said(error)}") from error
+        wanted = (count, track.data.classes)
+        if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
+            shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            gives = "give" if count > 1 else "gives"
+            raise BenchmarkError(f"submissions/{name}: {words} {gives} {shape}; logits of shape {wanted} are needed")
+        if not torch.isfinite(logits).all():
+            raise BenchmarkError(f"submissions/{name}: the model's logits are not finite (NaN or infinity)")
+        if not (images == 0.5).all():
+            raise BenchmarkError(
+                f"submissions/{name}: the model changes its input in place; let it make a new tensor, such as "
+                "`x = x - mean` for `x -= mean`, or begin with `x = x.clone()`"
+            )

@@ -45,8 +45,9 @@ class Row:
         return self.folder / "train" / "model.safetensors"
 
     @property
-    def method(self) -> Path:
-        return submissions.FOLDER / self.submission.name / "method.py"
+    def method(self) -> list[Path]:
+        """method.py, from which the model's code is followed, and the data files beside it."""
+        return submissions.method_files(self.submission.name)
 
     @property
     def suites(self) -> dict[str, tuple[AttackSpec, ...]]:

@@ -40,6 +40,21 @@ def load(name: str) -> Submission:
     return submission
 
 
+def method_files(name: str) -> list[Path]:
+    """method.py and the data files that it may read: whatever stands in the folder and is no code, text about it, study or
+    settings. Code is followed by its imports.
+    """
+    folder = FOLDER / name
+    beside = [path for path in folder.rglob("*") if path.is_file() and not _about(path.relative_to(folder))]
+    return [folder / "method.py", *sorted(beside)]
+
+
+def _about(path: Path) -> bool:
+    """Whether a file of a submission's folder, by its path there, is none of its data."""
+    hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
+    return hidden or path.suffix in (".py", ".md") or path == Path("submission.yaml") or path.parts[0] == "studies"
+
+
 def load_all() -> list[Submission]:
     return [load(name) for name in names()]
 
@@ -89,7 +104,7 @@ def _parts(kind: str) -> set[str]:
 
 def _defining(entry: str, folder: Path) -> set[str]:
     """The files of a folder, by name, that define `entry`."""
-    return {path.stem for path in folder.glob("*.py") if f"\ndef {entry}(" in "\n" + path.read_text()}
+    return {path.stem for path in folder.glob("*.py") if f"\ndef {entry}(".encode() in b"\n" + path.read_bytes()}
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

@@ -27,7 +27,7 @@ def changed_stages(board: Path, report: Report) -> set[str]:
     if result.returncode and mend_locks(report):
         result = subprocess.run(command, capture_output=True, text=True, env=environment())
     if result.returncode:
-        raise BenchmarkError(f"dvc status failed: {_last_line(result.stderr or result.stdout)}")
+        raise BenchmarkError(f"dvc status failed: {last_line(result.stderr or result.stdout)}")
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
@@ -55,7 +55,7 @@ def run(
             elif _is_news(line, about):
                 report(line.strip())
     if wait():
-        message = error.removeprefix("error: ").removeprefix("ERROR: ") or _last_line(log.read_text())
+        message = error.removeprefix("error: ").removeprefix("ERROR: ") or last_line(log.read_text())
         raise BenchmarkError(f"{message} [log: {log}]")
 
 
@@ -87,7 +87,7 @@ def _is_news(line: str, about: str) -> bool:
     return line.startswith((f"{about}: ", f"{about} is ", "resuming ")) or " is already running " in line
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
 

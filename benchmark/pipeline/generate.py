@@ -67,9 +67,6 @@ def generate() -> dict[Path, str]:
         rows = load_rows(name)
         if rows or name == DEFAULT_TRACK:
             generated |= _track_files(tracks.load(name), rows)
-        for row in rows:
-            file = row_file(name, row.name)
-            generated[file] = _text(file, {one.name: _row_stage(one) for one in catalogue.plan(row)})
     for grid in grids.load_all():
         file = study_file(grid.track.name, grid.id)
         generated[file] = _text(file, {"study": _study_stage(grid)})
@@ -101,14 +98,33 @@ def _orphans(wanted: dict[Path, str]) -> list[Path]:
     return sorted(path for path in found if path not in wanted)
 
 
+def definitions(track: Track, rows: Sequence[Row]) -> dict[Path, dict[str, Any]]:
+    """The stages of a track by their dvc.yaml and their names: what its rows share, the rows', and its boards'."""
+    found = {data_file(track.name): {"inputs": _inputs_stage(track.name), "data": _data_stage(track)}}
+    for everything, chosen in _boards(rows).items():
+        found[board_file(track.name, everything)] = {"leaderboard": _board_stage(track, chosen, everything)}
+    for row in rows:
+        found[row_file(track.name, row.name)] = {one.name: _row_stage(one) for one in catalogue.plan(row)}
+    return found
+
+
+def _boards(rows: Sequence[Row]) -> dict[bool, list[Row]]:
+    """The rows of the board; by True those of a second one with all rows, where some are left out of the first."""
+    default = [row for row in rows if row.default]
+    return {False: default} | ({True: [*rows]} if len(default) < len(rows) else {})
+
+
+def board_rows(track: str, rows: Sequence[Row]) -> dict[Path, str]:
+    """The names of the rows of each board, by file."""
+    named = {everything: [row.name for row in chosen] for everything, chosen in _boards(rows).items()}
+    return {rows_file(track, everything): json.dumps(names, indent=1) + "\n" for everything, names in named.items()}
+
+
 def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
-    """Data, inputs and board of a track; a second board where rows are left out of the first."""
-    name, default = track.name, [row for row in rows if row.default]
-    found = {data_file(name): _text(data_file(name), {"inputs": _inputs_stage(name), "data": _data_stage(track)})}
-    for everything in (False, True) if len(default) < len(rows) else (False,):
-        chosen, file = (rows if everything else default), board_file(name, everything)
-        found[rows_file(name, everything)] = json.dumps([row.name for row in chosen], indent=1) + "\n"
-        found[file] = _text(file, {"leaderboard": _board_stage(track, chosen, everything)}, track, everything)
+    boards = {board_file(track.name, everything): everything for everything in (False, True)}
+    found = board_rows(track.name, rows)
+    for file, stages in definitions(track, rows).items():
+        found[file] = _text(file, stages, track if file in boards else None, boards.get(file, False))
     return found
 
 
@@ -124,7 +140,7 @@ def _text(path: Path, stages: dict[str, Any], board_of: Track | None = None, eve
 
 def _board_extras(track: Track, up: str, everything: bool) -> dict[str, Any]:
     """Top-level metrics and plots: one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board."""
-    folder = board_folder(track.name, everything).as_posix()
+    folder = numbers_folder(track.name, everything).as_posix()
     folder = f"{up}/{folder}" if up else folder
     table = f"{folder}/leaderboard.csv"
     plots = [
@@ -137,6 +153,11 @@ def _board_extras(track: Track, up: str, everything: bool) -> dict[str, Any]:
 def board_folder(track: str, everything: bool = False) -> Path:
     """Where a board is rendered."""
     return WORK / track / "all" if everything else WORK / track
+
+
+def numbers_folder(track: str, everything: bool = False) -> Path:
+    """Where a board's numbers are written, which git keeps: `dvc metrics diff` compares them with any revision's."""
+    return rows_file(track, everything).parent
 
 
 def _inputs_stage(track: str) -> dict[str, Any]:
@@ -182,11 +203,14 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     deps += [row.folder / "record" for row in rows]
     studies = published_files(track.name)
     deps += [*studies, ages_file(track.name)] if studies else []
-    folder = board_folder(track.name, everything)
+    numbers = [numbers_folder(track.name, everything) / name for name in ("leaderboard.json", "leaderboard.csv")]
     return {
         "cmd": f"python -m leaderboard.build {track.name}" + (" all" if everything else ""),
         "deps": [_posix(path) for path in deps],
-        "outs": [_posix(folder / name) for name in ("site", "leaderboard.json", "leaderboard.csv")],
+        "outs": [
+            _posix(board_folder(track.name, everything) / "site"),
+            *({_posix(path): {"cache": False}} for path in numbers),
+        ],
     }
 
 

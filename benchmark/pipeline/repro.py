@@ -9,53 +9,64 @@ and leaves the locks as a serial run would. Stages run as forks of one warm proc
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
-from benchmark.pipeline import dvc, generate, inputs, schedule
+from benchmark.pipeline import dvc, generate, inputs, partial_board, schedule
 from benchmark.pipeline.gpus import Places
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
+from benchmark.pipeline.progress import Progress
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
-from benchmark.studies import grids
 from benchmark.studies.grids import Grid
 
 Report = Callable[[str], None]
+Watch = Callable[[Progress], AbstractContextManager[object]]
 
 
-def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
+def repro(
+    track: str,
+    jobs: int,
+    report: Report,
+    names: Sequence[str] = (),
+    everything: bool = False,
+    keep_going: bool = False,
+    watch: Watch | None = None,
+) -> None:
     """Brings rows of the track and its board up to date with `jobs` stages at a time.
+
+    A stage that fails ends no other row's stages, but the run ends with an error and no board.
 
     Args:
         names: only these rows, and no board.
         everything: all rows, those with `default: false` too, and the board that shows them all beside the other.
+        keep_going: where rows fail, render a board of the others in a folder of its own, which names those it lacks.
+        watch: shows how far the run is as long as its context is open; without it, `report` gets a line a stage.
 
     Raises:
         BenchmarkError: unknown track or row, a stage that failed (its last line and its log are named), or DVC in a state
             that a person must mend.
     """
-    tracks.load(track)
-    chosen = [load_row(track, name) for name in names]
+    chosen, boards = chosen_rows(track, names, everything)
+    everything = generate.board_file(track, True) in boards
     mend_rwlock(report)
     for line in generate.write():
         report(line)
-    if not generate.board_file(track).exists():
-        raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
-    everything = everything and generate.board_file(track, everything=True).exists()
-    chosen = chosen or [row for row in load_rows(track) if everything or row.default]
-    boards = [] if names else [generate.board_file(track)] + [generate.board_file(track, True)] * everything
+    if boards:
+        shutil.rmtree(partial_board.folder(track), ignore_errors=True)
     inputs.write(track)
-    for source in _foreign_sources(track, chosen):
+    for source in foreign_sources(track, chosen):
         dvc.run(["repro", source], f"{track}-sources", report)
     changed = _changed(track, chosen, boards, report)
     if not changed:
@@ -67,13 +78,35 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
         data = f"{generate.data_file(track)}:data"
         if data in changed:
             dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
-        _run_rows(track, _tasks(track, chosen, changed), jobs, report, warm)
+        failed = _run_rows(track, tasks_of(track, chosen, changed), jobs, report, warm, watch)
+        if failed:
+            stand = [row.name for row in chosen if row.name not in failed] if boards else []
+            if keep_going and stand:
+                partial_board.render(track, stand, failed, everything, report)
+            raise partial_board.missing(failed, len(chosen), hint=bool(stand) and not keep_going)
         for board in boards:
             dvc.run(["repro", str(board)], f"{track}-board", report, warm)
     put_in_order(generate.data_file(track))
     for board in boards:
         _refresh_times(track, board == generate.board_file(track, True))
     report(f"done: open {_page(track, everything)}" if boards else "done")
+
+
+def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
+    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders.
+
+    Raises:
+        BenchmarkError: unknown track or row, or a track without rows.
+    """
+    tracks.load(track)
+    named, rows = [load_row(track, name) for name in dict.fromkeys(names)], load_rows(track)
+    if not rows and track != generate.DEFAULT_TRACK:
+        raise BenchmarkError(f"no submission enters track {track!r} yet; add a variant for it to a submission.yaml")
+    if named:
+        return named, []
+    everything = everything and not all(row.default for row in rows)
+    boards = [generate.board_file(track), *([generate.board_file(track, True)] if everything else [])]
+    return [row for row in rows if everything or row.default], boards
 
 
 def _refresh_times(track: str, everything: bool) -> None:
@@ -85,13 +118,12 @@ def _refresh_times(track: str, everything: bool) -> None:
         subprocess.run([sys.executable, "-m", "leaderboard.build", track, *which, "--times"], check=True)
 
 
-def repro_study(submission: str, name: str, report: Report) -> Grid:
+def repro_study(grid: Grid, report: Report) -> None:
     """Brings a study up to date, with the data that it needs and nothing else.
 
     Raises:
-        BenchmarkError: the same, or a study that does not load.
+        BenchmarkError: the same.
     """
-    grid = grids.load(submission, name)
     mend_rwlock(report)
     for line in generate.write():
         report(line)
@@ -101,7 +133,6 @@ def repro_study(submission: str, name: str, report: Report) -> Grid:
         report,
         about=grid.id,
     )
-    return grid
 
 
 def _page(track: str, everything: bool) -> Path:
@@ -115,7 +146,7 @@ def _changed(track: str, rows: Sequence[Row], boards: Sequence[Path], report: Re
     return {stage for stage in found if not stage.endswith("_data/dvc.yaml:inputs")}
 
 
-def _tasks(track: str, rows: Sequence[Row], changed: set[str]) -> dict[str, schedule.Task[Planned]]:
+def tasks_of(track: str, rows: Sequence[Row], changed: set[str]) -> dict[str, schedule.Task[Planned]]:
     """The stages of the rows that DVC would run, and those that read what these write, by `<dvc.yaml>:<name>`."""
     planned = {f"{_file(one)}:{one.name}": one for row in _with_sources(track, rows) for one in catalogue.plan(row)}
     writes = {one.folder: key for key, one in planned.items()}
@@ -146,7 +177,7 @@ def _with_sources(track: str, rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
+def foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
     """The stages of other tracks whose weights rows start from, `<dvc.yaml>:<name>`."""
     found: dict[str, None] = {}
     for row in _with_sources(track, rows):
@@ -158,32 +189,39 @@ def _foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
     return list(found)
 
 
-def _run_rows(track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, warm: str) -> None:
+def _run_rows(
+    track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, warm: str, watch: Watch | None
+) -> dict[str, str]:
+    """Runs the stages; by row that is not done then, in order: why."""
     started: dict[str, float] = {}
+    failed: dict[str, str] = {}
     places = Places(run_settings(), jobs)
     left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
+    progress = Progress(tasks, jobs, None if watch else report)
 
     def work(key: str, one: Planned) -> None:
         row = one.row.name
-        if row not in started:
-            started[row] = time.monotonic()
-            report(f"{row}: started")
+        started.setdefault(row, time.monotonic())
+        progress.start(key)
         try:
             with places.one() as gpu:
                 dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row, gpu)
-        except BenchmarkError:
+        except BenchmarkError as error:
             report(f"{row}: failed")
+            failed.setdefault(row, str(error))
+            progress.end(key, failed=True)
             raise
+        progress.end(key)
         left[row] -= 1
         if not left[row]:
             report(f"{row}: done in {time.monotonic() - started[row]:.0f} s")
 
-    failures = schedule.run(tasks, jobs, work)
+    with watch(progress) if watch and tasks else nullcontext():
+        schedule.run(tasks, jobs, work)
     for name in _names(tasks):
         put_in_order(generate.row_file(track, name))
-    if failures:
-        more = f" (and {len(failures) - 1} more stages failed)" if len(failures) > 1 else ""
-        raise BenchmarkError(f"{failures[0]}{more}")
+    waits = {name: "starts from the weights of a row that failed" for name in left if left[name]}
+    return failed | {name: why for name, why in waits.items() if name not in failed}
 
 
 def _names(tasks: dict[str, schedule.Task[Planned]]) -> list[str]:
@@ -196,5 +234,10 @@ def _file(one: Planned) -> Path:
 
 def _seconds(one: Planned) -> float:
     """How long it took last time, or what its kind tends to take."""
-    path = one.row.folder / "times" / f"{one.name}.json"
+    path = times_file(one)
     return json.loads(path.read_text())["wall_seconds"] if path.exists() else one.stage.typical_seconds
+
+
+def times_file(one: Planned) -> Path:
+    """How long a stage took last time, where it ran here."""
+    return one.row.folder / "times" / f"{one.name}.json"

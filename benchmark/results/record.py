@@ -26,7 +26,8 @@ TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 class Record(Frozen):
     """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name.
 
-    `measured` holds, by name, what stages found that have no field of their own here; JSON leaves it out where it is empty.
+    `measured` holds, by name, what stages found that have no field of their own here. `reason` is why a published Record
+    replaced another. JSON leaves both out where they are empty.
     """
 
     schema_version: Literal[1] = 1
@@ -59,12 +60,14 @@ class Record(Frozen):
     sha256: dict[str, str]
     environment: dict[str, str]
     measured: dict[str, JsonValue] = Field(default={})
+    reason: str = ""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content = serialise(self)
-        if not self.measured:
-            del content["measured"]
+        for name in ("measured", "reason"):
+            if not content[name]:
+                del content[name]
         return content
 
     @property

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
-from benchmark.specs.study import GridCell, MeasureSpec, Study, Value
+from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
 
 
 class CellResult(GridCell):
@@ -18,7 +18,10 @@ class CellResult(GridCell):
 
 
 class Run(Frozen):
-    """One network: a cell trained with a seed. `values` by measure's label; a measure of several has `<label>: <key>`."""
+    """One network: a cell trained with a seed. `values` by measure's label; a measure of several has `<label>: <key>`.
+
+    `verdicts` are what those that count images were counted from.
+    """
 
     cell: str
     seed: int
@@ -26,6 +29,7 @@ class Run(Frozen):
     parameters: int
     values: dict[str, Value]
     weights: str  # sha256
+    verdicts: dict[str, Verdicts] = Field(default={})
 
 
 class StudyResult(Frozen):
@@ -52,6 +56,11 @@ class StudyResult(Frozen):
     @property
     def id(self) -> str:
         return f"{self.submission}-{self.name}"
+
+    @property
+    def command(self) -> str:
+        """How to run it again."""
+        return run_command(self.id, self.track)
 
 
 class PublishedStudy(Frozen):

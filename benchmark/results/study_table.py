@@ -123,9 +123,9 @@ class Table:
         return any(line.entries[0].difference is not None for line in self.lines)
 
 
-def read(folder: Path) -> list[PublishedStudy]:
+def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
     """The published studies of a track, by name."""
-    return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob(names))]
 
 
 def table(study: PublishedStudy) -> Table:

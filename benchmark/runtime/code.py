@@ -3,7 +3,8 @@
 The same closure makes the file on which DVC lets a stage depend, the key of its partial work and the sha256 of code in
 the Record, so the three cannot disagree. A test compares it with what a running stage has in `sys.modules`.
 
-A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale.
+A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
+that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ def closure(*entries: Path) -> list[Path]:
                     f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
                 )
             seen.add(path)
-            todo += _imports(path, path.stat().st_mtime_ns)
-    return sorted(path for path in seen if path in entries or not _inert(path))
+            if path.suffix == ".py":
+                todo += _imports(path, path.stat().st_mtime_ns)
+    return sorted(path for path in seen if path in entries or not inert(path))
 
 
 def digests(*entries: Path) -> dict[str, str]:
-    """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings."""
+    """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings, or of its bytes."""
     return {path.as_posix(): _digest(path, path.stat().st_mtime_ns) for path in closure(*entries)}
 
 
@@ -52,14 +54,16 @@ def combined(digests: Mapping[str, str]) -> str:
 
 @cache
 def _digest(path: Path, _modified: int) -> str:
-    return hashlib.sha256(_canonical(_parsed(path)).encode()).hexdigest()
+    content = _canonical(_parsed(path)).encode() if path.suffix == ".py" else path.read_bytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 def _parsed(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(), str(path))
-    except SyntaxError as error:
-        raise BenchmarkError(f"{path}, line {error.lineno}: {error.msg}") from None
+        return ast.parse(path.read_bytes(), str(path))  # bytes: a file may name its encoding
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise BenchmarkError(f"{path}{line}: {getattr(error, 'msg', error)}") from None
 
 
 def _canonical(value: object) -> str:
@@ -86,16 +90,50 @@ def _is_text(node: ast.AST) -> bool:
 
 @cache
 def _imports(path: Path, _modified: int) -> list[Path]:
+    home = _submission(path)
     found: list[Path] = []
-    for node in _statements(_parsed(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found += _resolve(alias.name)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += _resolve(node.module)
-            for alias in node.names:
-                found += _resolve(f"{node.module}.{alias.name}")
+    statements = [node for node in _statements(_parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in statements:
+        for module in _named(node, path):
+            if module.parts[0] in PACKAGES:
+                found += _files(module)
+            elif home and (inside := _within_submissions(module, path, home)):
+                if inside.parts[0] != home.name:
+                    raise BenchmarkError(
+                        f"{path}, line {node.lineno}: imports {inside.parts[0]}, which is another submission; import "
+                        "benchmark and files of its own folder alone, and copy what it needs of others"
+                    )
+                found += [file for file in _files(home.parent / inside) if home in file.parents]
     return found
+
+
+def _named(node: ast.Import | ast.ImportFrom, path: Path) -> list[Path]:
+    """What an import statement of the file `path` may name, as paths: benchmark.data is benchmark/data, and .layers of a
+    file stands beside it.
+    """
+    if isinstance(node, ast.Import):
+        return [Path(*alias.name.split(".")) for alias in node.names]
+    base = Path(*path.parts[: -node.level]) if node.level else Path()
+    module = base.joinpath(*(node.module or "").split("."))
+    return [one for one in (module, *(module / alias.name for alias in node.names)) if one.parts]
+
+
+def _submission(path: Path) -> Path | None:
+    """The folder of the submission that a file belongs to."""
+    return next((folder for folder in path.parents if (folder / "submission.yaml").exists()), None)
+
+
+def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
+    """<Name>/<file> of a module that a file of the submission `home` imports; None for a package from elsewhere."""
+    if module.is_relative_to(home.parent):  # by dots
+        inside = module.relative_to(home.parent)
+    elif module.parts[0] == "submissions":
+        inside = module.relative_to("submissions")
+    elif _files(path.parent / module):  # by its bare name, which finds it where the folder is on the path
+        inside = (path.parent / module).relative_to(home.parent)
+    else:
+        return None
+    return inside if inside.parts else None
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -107,18 +145,27 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _statements(child)
 
 
-def _resolve(module: str) -> list[Path]:
-    """The file of a dotted module and the `__init__.py` files above it; empty when it is not this project's."""
-    parts = module.split(".")
-    if parts[0] not in PACKAGES:
-        return []
-    files = [Path(*parts[:depth], "__init__.py") for depth in range(1, len(parts))]
-    files += [Path(*parts).with_suffix(".py"), Path(*parts, "__init__.py")]
+def _files(module: Path) -> list[Path]:
+    """The file of a module and the `__init__.py` files above it, as far as they exist."""
+    files = [folder / "__init__.py" for folder in [*module.parents][::-1] if folder.parts]
+    files += [module.with_name(f"{module.name}.py"), module / "__init__.py"]
     return [path for path in files if path.exists()]
 
 
-def _inert(path: Path) -> bool:
-    """Whether the file is an `__init__.py` that holds nothing but a docstring."""
+def inert(path: Path) -> bool:
+    """Whether the file is an `__init__.py` that does nothing when it is imported.
+
+    It may hold a docstring, imports for type checkers, and `__getattr__`, by which users get names that no module of the
+    project imports from there: a test holds that.
+    """
     if path.name != "__init__.py":
         return False
-    return all(_is_text(node) for node in _parsed(path).body)
+    return all(_is_text(node) or _does_nothing(node) for node in _parsed(path).body)
+
+
+def _does_nothing(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module in ("__future__", "typing")
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
+    return isinstance(node, ast.FunctionDef) and node.name == "__getattr__"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import version
 
@@ -27,5 +28,6 @@ def environment() -> dict[str, str]:
         "system": platform.system(),
         "machine": platform.machine(),
         "arithmetic": arithmetic.in_force(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "1"),  # as torch_setup has it
         **found,
     }

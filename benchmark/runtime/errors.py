@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -51,16 +53,43 @@ def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
     return set(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else set()
 
 
+def said(error: BaseException) -> str:
+    """An exception of somebody else's code in one line."""
+    if isinstance(error, SystemExit):
+        return f"it calls sys.exit({error.code!r}); raise an error instead"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def run(main: Callable[[], None]) -> None:
-    """Runs a command; a BenchmarkError or a full disk ends it with one line on stderr and exit status 1."""
+    """Runs a command; what a user can act on ends it with one line on stderr and exit status 1: a BenchmarkError, whatever a
+    submission's code raises, its `sys.exit(0)` too, a full disk, and a place where this user may not write.
+    """
     try:
         main()
     except BenchmarkError as error:
         sys.exit(f"error: {error}")
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (Exception, SystemExit) as error:
+        if problem := _of_the_machine(error):
+            sys.exit(f"error: {problem}")
+        place = _in_submission(error)
+        if place is None:
             raise
-        where = f" while writing {error.filename}" if error.filename else ""
-        sys.exit(
-            f"error: the disk is full{where}; free some space and run the same command again, finished work is kept"
-        )
+        sys.exit(f"error: {place}: {said(error)}")
+
+
+def _of_the_machine(error: BaseException) -> str:
+    """What a full disk or a place without leave to write asks of the user; "" for any other error."""
+    number, place = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while writing {place}" if place else ""
+        return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
+    if place and number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"permission denied at {place}; let this user read and write there, and run the same command again"
+    return ""
+
+
+def _in_submission(error: BaseException) -> str | None:
+    """The last line of a submission's code that an exception passed through."""
+    root = Path("submissions").absolute()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
+    return f"{Path(frames[-1].filename).relative_to(root.parent)}, line {frames[-1].lineno}" if frames else None

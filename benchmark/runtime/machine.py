@@ -10,16 +10,13 @@ from pathlib import Path
 
 import torch
 
-from benchmark.runtime.torch_setup import threads
-
 
 def machine() -> dict[str, str]:
-    """The processor, what torch uses of it, threads, and pyarrow's version (it writes the evidence). No host name."""
+    """The processor, what torch uses of it, and pyarrow's version (it writes the evidence). No host name."""
     return {
         "processor": _processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "blas": _blas(),
-        "threads": str(threads()),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "pyarrow": version("pyarrow"),
     }

@@ -25,7 +25,9 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; anything else is a BenchmarkError."""
     try:
-        content = yaml.load(path.read_text(), _Loader)
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except UnicodeDecodeError as error:
+        raise BenchmarkError(f"{path}: not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise BenchmarkError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):

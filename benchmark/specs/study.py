@@ -20,6 +20,9 @@ Setting = int | float | bool | str | None
 Value = float | tuple[float | None, ...]  # one number, or a curve
 
 
+Verdicts = str | tuple[str, ...]  # 1 or 0 an image, in order; of a curve, one string a place
+
+
 BUILTIN = ("clean", "attack", "certified")
 
 
@@ -148,6 +151,22 @@ class Study(Frozen):
         if self.figure and self.figure.x and self.figure.x not in self.axes:
             raise ValueError(f"figure.x {self.figure.x!r} is no axis; axes: {', '.join(self.axes) or 'none'}")
         return self
+
+
+def run_command(study: str, track: str) -> str:
+    """How to run the study `<submission>-<study>`, or `<row>-seeds`, which a row may have on several tracks."""
+    owner, _, name = study.rpartition("-")
+    return f"rvb study {owner} {name}{_of_row_on(owner, track)}"
+
+
+def publish_command(study: str, track: str) -> str:
+    """How to publish it."""
+    owner, _, name = study.rpartition("-")
+    return f"rvb publish {owner} --study {name}{_of_row_on(owner, track)}"
+
+
+def _of_row_on(owner: str, track: str) -> str:
+    return f" --track {track}" if "-" in owner and track != "digits" else ""
 
 
 def last_word(key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -15,7 +16,9 @@ from benchmark.specs.training import TrainingSpec, WeightsSpec
 Division = Literal["closed", "open"]
 
 
-Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.]*$")  # no '-': it separates submission and variant in a row
+LONGEST = 60  # characters of a submission's or variant's name: files are named after both, a stage and an attack
+# no '-', which separates submission and variant in a row; no '.', at which DVC splits names
+Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]*$", max_length=LONGEST)
 
 
 class VariantOnTrack(Frozen):
@@ -55,7 +58,22 @@ class Paper(Frozen):
     title: str
     authors: str
     year: int
-    url: str = ""
+    url: str = ""  # its page, such as https://doi.org/<DOI> or https://arxiv.org/abs/<number>
+
+    @field_validator("url")
+    @classmethod
+    def _a_web_address(cls, url: str) -> str:
+        if url and not is_web_address(url):
+            raise ValueError(
+                f"{url[:60]!r} is no web address; write one that begins with https://, such as https://doi.org/<DOI> "
+                "or https://arxiv.org/abs/<number>"
+            )
+        return url
+
+
+def is_web_address(url: str) -> bool:
+    """Whether a page may link to it: http or https, and a host."""
+    return re.fullmatch(r"https?://[^\s/?#]\S*", url) is not None
 
 
 class Claim(Frozen):
@@ -64,8 +82,16 @@ class Claim(Frozen):
     track: str
     variant: str | None = None
     metric: str  # such as `robust Linf 0.15`
-    value: float  # a fraction
+    value: float  # a fraction: 0.5 for 50%
     source: str  # the table or figure
+
+    @field_validator("value")
+    @classmethod
+    def _a_fraction(cls, value: float) -> float:
+        if not 0 <= value <= 1:
+            percent = f"; write {value / 100:g} for {value:g}%" if 1 < value <= 100 else ""
+            raise ValueError(f"{value:g} is no fraction from 0 to 1{percent}")
+        return value
 
 
 class Submission(Frozen):
@@ -82,8 +108,22 @@ class Submission(Frozen):
     @classmethod
     def _names(cls, variants: dict[str, Variant]) -> dict[str, Variant]:
         for name in variants:
-            if not name.replace("_", "").replace(".", "").isalnum():
-                raise ValueError(f"variant name {name!r}: use letters, digits, '_' and '.' only")
+            if problem := _name_problem(name, [*variants]):
+                raise ValueError(f"variant name {name[:LONGEST]!r}{problem}")
         if not variants:
             raise ValueError("no variant: give at least one")
         return variants
+
+
+def _name_problem(name: str, names: list[str]) -> str:
+    """What is wrong with a variant's name; "" where nothing is."""
+    if "." in name:
+        return f" holds a dot, at which DVC splits names; write {name.replace('.', '_')[:LONGEST]!r}"
+    if not re.fullmatch(r"[A-Za-z0-9_]+", name):
+        return ": use the letters a to z, digits and '_' only"
+    if len(name) > LONGEST:
+        return f"... has {len(name)} characters; use {LONGEST} at most"
+    alike = [other for other in names if other != name and other.lower() == name.lower()]
+    if alike:
+        return f" differs from {alike[0]!r} in case only, and some file systems take them for one; rename one"
+    return ""

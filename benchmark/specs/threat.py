@@ -41,8 +41,8 @@ class AttackSpec(ThreatModel):
     `name` tells it apart from another of the same file and threat model, in its id and on the page.
     """
 
-    attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$")
+    attack: str = Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)  # files are named after it
+    name: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]*$", max_length=60)
     seed: int = 0  # of all that the attack draws
     parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 

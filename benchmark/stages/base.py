@@ -100,7 +100,7 @@ class Stage(ABC):
 
     def components(self, row: Row, name: str) -> list[Path]:
         """Files of code that it finds by name."""
-        return [row.method]
+        return row.method
 
     def versions(self) -> dict[str, str]:
         """Packages that partial work must not outlive."""
@@ -124,8 +124,7 @@ class Stage(ABC):
             raise BenchmarkError(f"{row.name}: its settings changed just now; run the same command again")
         reads = tuple(Path(path) for path in inputs["reads"])
         for path in reads:
-            if not path.suffix and not path.exists():  # a missing file is named by who reads it
-                raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it")
+            _check_whole(path)
         key = {**inputs, "read": {str(path): digest(path) for path in reads}, "versions": self.versions()}
         folder = self.folder(row, name)
         with scratch.locked(f"{track}/{row.name}/{name}", key, folder) as kept:
@@ -152,6 +151,17 @@ def digest(path: Path) -> str:
         if place.is_file():
             return files.sha256_file(place)
     return ""
+
+
+def _check_whole(path: Path) -> None:
+    """A BenchmarkError for a folder that is missing, or lacks one of its files; a missing file is named by who reads it."""
+    lost = [] if path.suffix or path.exists() else [path]
+    if (path / "stage.json").exists():
+        lost += [path / name for name in files.read_json(path / "stage.json")["sha256"] if not (path / name).exists()]
+    elif path.is_dir() and not (path / "data.json").exists():
+        lost.append(path / "stage.json")
+    if lost:
+        raise BenchmarkError(f"{lost[0]} is missing; run `rvb repro` to build it")
 
 
 def _check_unchanged(row: Row, name: str, inputs: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ class Certify(EvaluationStage):
         return {"certificate": _spec(row).model_dump(mode="json")}
 
     def components(self, row: Row, name: str) -> list[Path]:
-        return [row.method, certificate_file(_spec(row).name)]
+        return [*row.method, certificate_file(_spec(row).name)]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.audit import auditor

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Collect(Stage):
-    """work/<track>/<row>/record: record.json, evidence.parquet, images.safetensors, and what stages publish beside them.
+    """work/<track>/<row>/record: record.json, per_image.json, evidence.parquet, images.safetensors, and what stages
+    publish beside them.
 
     It knows no other stage: each left its evidence and what it adds to the Record. Clean, robust and certified accuracy
     are counted here, since they come of all stages' evidence together.
@@ -60,18 +61,22 @@ class Collect(Stage):
         from safetensors.numpy import save
 
         from benchmark.evaluation import evidence
+        from benchmark.evaluation.per_image import per_image
         from benchmark.evaluation.smoothed import check_smoothed
         from benchmark.results.record import Record
         from benchmark.specs.base import to_json
 
         row, folders = work.row, work.reads[1:]
-        stages = {folder.name: _complete(folder) for folder in folders}
+        stages = {folder.name: files.read_json(folder / "stage.json") for folder in folders}
         tables = {f.name: pq.read_table(f / "evidence.parquet") for f in folders if (f / "evidence.parquet").exists()}
-        merged = evidence.merge(tables)
+        merged = evidence.merge(tables, row.submission.division == "open")
         evidence.check_sandwich(merged, row.name)
         fields = _joined(
             row, {f.name: files.read_json(f / "fields.json") for f in folders if (f / "fields.json").exists()}
         )
+        if changed := evidence.unsteady(tables):
+            differ = f"the stages' clean passes differ on {changed} of {merged.num_rows} images"
+            fields["division_reasons"].append(f"{differ}; clean accuracy counts those that all get right")
         if row.track.smoothing:
             check_smoothed(merged, row.track.smoothing, row.name)
         written = io.BytesIO()
@@ -88,6 +93,7 @@ class Collect(Stage):
         return Outcome(
             files={
                 "record.json": to_json(record).encode(),
+                "per_image.json": to_json(per_image(merged, record)).encode(),
                 "evidence.parquet": written.getvalue(),
                 "images.safetensors": save(_images(row, folders)),
                 **_published(folders),
@@ -123,7 +129,8 @@ def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
 
 
 def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the stages add to the Record: lists of objects one after another, objects merged, anything else the same in all.
+    """What the stages add to the Record: lists of objects one after another, objects merged, anything else the same in all,
+    but for why a model is in the open division, of which each reason stands once.
 
     Raises:
         BenchmarkError: two stages say different things.
@@ -138,6 +145,8 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                 joined[name] = {**before, **value}
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
+            elif name == "division_reasons" and row.submission.division == "open":  # measured anew by each suite
+                joined[name] = list(dict.fromkeys(before + value))
             else:
                 raise BenchmarkError(
                     f"{row.name}: {stage} and a stage before it saw different models ({name}); delete the row's folder "
@@ -148,15 +157,6 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def _conflicting(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return any(one[name] != other[name] for name in one.keys() & other.keys())
-
-
-def _complete(folder: Path) -> dict[str, Any]:
-    """What a stage says of its outputs; a BenchmarkError when one of them is gone."""
-    about: dict[str, Any] = files.read_json(folder / "stage.json")
-    for name in about["sha256"]:
-        if not (folder / name).exists():
-            raise BenchmarkError(f"{folder / name} is missing; run `rvb repro` to build it")
-    return about
 
 
 def _objects(value: object) -> bool:

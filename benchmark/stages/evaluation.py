@@ -13,15 +13,28 @@ from benchmark.stages.base import Outcome, Stage, Work
 if TYPE_CHECKING:
     import torch
 
+    from benchmark.verdicts.prediction import Predictions
+
 
 @dataclass(frozen=True)
 class Subject:
-    """A row's model, frozen and in evaluation mode, with the images (n, c, h, w) and labels (n,) that it is judged on."""
+    """A row's model, frozen and in evaluation mode, with the images (n, c, h, w) and labels (n,) that it is judged on, and
+    what it predicts for them when clean.
+    """
 
     model: torch.nn.Module
     images: torch.Tensor
     labels: torch.Tensor
     batch_size: int
+    clean: Predictions
+
+    def attackable(self, row: Row) -> torch.nn.Module:
+        """The model as attacks meet it: in the open division one without gradients does not stop them."""
+        from benchmark.verdicts.gradients import attackable
+
+        if row.submission.division == "closed":
+            return self.model
+        return attackable(self.model, self.images[: self.batch_size], self.labels[: self.batch_size])[0]
 
     @property
     def device(self) -> torch.device:
@@ -48,14 +61,20 @@ class EvaluationStage(Stage):
         }
 
     def run(self, work: Work) -> Outcome:
+        import torch
+
         from benchmark.loading.trained import evaluation_images, trained_model
         from benchmark.runtime.torch_setup import set_up
         from benchmark.verdicts.prediction import predict
 
-        device = set_up(work.settings["device"])
+        device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         images, labels = evaluation_images(work.row, device)
-        subject = Subject(trained_model(work.row, device), images, labels, work.row.track.evaluation.batch_size)
-        outcome = self.evaluate(work, subject)
-        clean = predict(subject.model, images, labels, subject.batch_size)
+        model = trained_model(work.row, device)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(
+                rules.seed
+            )  # an open model may draw noise of its own: every stage sees the same clean pass
+            clean = predict(model, images, labels, rules.batch_size)
+        outcome = self.evaluate(work, Subject(model, images, labels, rules.batch_size, clean))
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
         return replace(outcome, columns={**shared, **outcome.columns})

@@ -39,8 +39,7 @@ class Pictures(EvaluationStage):
         from benchmark.analysis.perturbations import perturbed
         from benchmark.verdicts.prediction import predict
 
-        rules, model, labels = _rules(work.row), subject.model, subject.labels
-        clean = predict(model, subject.images, labels, subject.batch_size)
+        rules, model, labels = _rules(work.row), subject.attackable(work.row), subject.labels
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
@@ -49,10 +48,10 @@ class Pictures(EvaluationStage):
             _perturbations(rules, shown, attacked, labels.tolist(), after.prediction.tolist()),
             *(_accumulated(work, subject, rules, radius) for radius in rules.radii),
         ]
-        broken = torch.zeros_like(clean.correct)
+        broken = torch.zeros_like(subject.clean.correct)
         broken[: rules.images] = ~after.correct
         return Outcome(
-            columns={f"pictured {threat.norm} {threat.eps:g}": broken & clean.correct},
+            columns={f"pictured {threat.norm} {threat.eps:g}": broken & subject.clean.correct},
             fields={"pictures": [picture.model_dump(mode="json") for picture, _ in figures]},
             published={f"pictures/{picture.file}": data for picture, data in figures},
             summary=f"{len(figures)} pictures drawn",
@@ -90,7 +89,7 @@ def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: floa
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
     starts, targets = (t.to(subject.device) for t in noise(data.shape, data.classes, rules.images, rules.seed))
-    found = accumulated(subject.model, starts, targets, threat, steps=rules.steps)
+    found = accumulated(subject.attackable(work.row), starts, targets, threat, steps=rules.steps)
     scores = logits(subject.model, found, subject.batch_size).softmax(1)
     sure = scores.gather(1, targets[:, None])[:, 0].tolist()
     pairs = ", ".join(f"{target} ({100 * share:.0f}%)" for target, share in zip(targets.tolist(), sure, strict=True))

@@ -85,7 +85,7 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
         work.say(f"probed {name}")
 
     return measure(
-        subject.model,
+        subject.attackable(work.row),
         subject.images,
         subject.labels,
         threat,

@@ -21,8 +21,7 @@ class StudyStage:
         """
         from benchmark.studies.running import run_study
 
-        submission, _, own_name = study.partition("-")
-        grid = grids.load(submission, own_name)
+        grid = grids.load(*grids.split_id(study), track)
         if grid.track.name != track:
             raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
         inputs = files.read_json(inputs_file(track, f"_studies/{study}", name))

@@ -44,7 +44,7 @@ class Train(Stage):
         }
 
     def components(self, row: Row, name: str) -> list[Path]:
-        return [row.method, *recipe_files(_recipe(row))]
+        return [*row.method, *recipe_files(_recipe(row))]
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save

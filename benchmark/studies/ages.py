@@ -63,10 +63,10 @@ def today(grid: Grid) -> StudyToday:
 
 def _age(study: PublishedStudy, track: str) -> list[str]:
     result = study.result
-    file = grids.path(result.submission, result.name)
-    if not file.exists():
-        return [f"{file} is gone"]
-    grid = grids.load(result.submission, result.name)
+    if not grids.exists(result.submission, result.name, track):
+        file = grids.path(result.submission, result.name)
+        return [f"{file} {'has no such row' if file.exists() else 'is gone'}"]
+    grid = grids.load(result.submission, result.name, track)
     if grid.track.name != track:
         return [f"on track {grid.track.name} now"]
     return reasons(result, today(grid))

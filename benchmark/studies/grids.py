@@ -1,8 +1,10 @@
-"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it."""
+"""The only reader of submissions/*/studies: load a study, expand it to settings, check every name in it.
+
+Rows that are trained here have a study without a file, `<variant>-seeds` (benchmark/specs/seeds.py).
+"""
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ from pydantic import BaseModel, ValidationError
 
 from benchmark.loading import submissions, tracks
 from benchmark.loading.components import attack_file, certificate_file, recipe_files
-from benchmark.loading.rows import Row, initial_settings
+from benchmark.loading.rows import Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, explain, fields_at, near_miss
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
-from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study
+from benchmark.specs import seeds
+from benchmark.specs.study import BUILTIN, Cell, MeasureSpec, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
-from benchmark.specs.training import TrainingSpec, radius_problem, recipe_problem
+from benchmark.specs.training import TrainingSpec, recipe_problem
+from benchmark.studies import checks
 
 STAGES = Path("benchmark/stages")
 
@@ -40,7 +44,12 @@ class Grid:
 
     @property
     def file(self) -> Path:
+        """What asks for it: its own file, or the submission's."""
         return path(self.submission.name, self.name)
+
+    @property
+    def command(self) -> str:
+        return run_command(self.id, self.track.name)
 
     @property
     def images(self) -> int:
@@ -80,7 +89,7 @@ class Grid:
     def entries(self) -> list[Path]:
         """The files from which its code is followed: the stage's, and those that its settings name."""
         folder = submissions.FOLDER / self.submission.name
-        files = {STAGES / "__main__.py", STAGES / "study.py", folder / "method.py"}
+        files = {STAGES / "__main__.py", STAGES / "study.py", *submissions.method_files(self.submission.name)}
         for settings in self.cells.values():
             files |= {*recipe_files(recipe(settings))}
         for measure in self.study.measures:
@@ -108,7 +117,8 @@ def recipe(settings: VariantOnTrack) -> TrainingSpec:
 
 
 def path(submission: str, study: str) -> Path:
-    return submissions.FOLDER / submission / "studies" / f"{study}.yaml"
+    place = "submission.yaml" if seeds.variant_of(study) else f"studies/{study}.yaml"
+    return submissions.FOLDER / submission / place
 
 
 def names(submission: str) -> list[str]:
@@ -116,20 +126,58 @@ def names(submission: str) -> list[str]:
 
 
 def load_all() -> list[Grid]:
-    """Every study of every submission, in order."""
-    return [load(name, study) for name in submissions.names() for study in names(name)]
+    """Every study of every submission, in order: those with a file, then each row's over its seeds, track by track."""
+    found = [load(name, study) for name in submissions.names() for study in names(name)]
+    return found + [seeds_grid(load_row(track, row)) for track in tracks.names() for row in trained_rows(track)]
 
 
-def load(submission: str, study: str) -> Grid:
-    """The study of this name.
+def trained_rows(track: str) -> list[str]:
+    """The rows of a track that are trained here, which alone have seeds to vary."""
+    return [f"{s.name}-{v}" for s, v in submissions.rows(track) if s.variants[v].tracks[track].training]
+
+
+def split_id(study: str) -> tuple[str, str]:
+    """Submission and name of `<submission>-<study>` or `<submission>-<variant>-seeds`."""
+    submission, _, name = study.partition("-")
+    return submission, name
+
+
+def exists(submission: str, study: str, track: str) -> bool:
+    """Whether something asks for a study on `track` that was run once; one with a file names its track itself."""
+    if variant := seeds.variant_of(study):
+        return track in tracks.names() and f"{submission}-{variant}" in trained_rows(track)
+    return path(submission, study).exists()
+
+
+def seeds_grid(row: Row) -> Grid:
+    """The row's training with other seeds.
+
+    Raises:
+        BenchmarkError: its weights were trained elsewhere, or its training's file, an attack or certificate is none.
+    """
+    if row.settings.training is None:
+        raise BenchmarkError(
+            f"{row.name} has weights that were trained elsewhere: there is no seed to vary, so it has no study over seeds"
+        )
+    study = seeds.seeds_study(row.track, row.variant, row.settings, run_settings().train.seed)
+    (cell,) = study.grid()
+    return Grid(seeds.study_name(row.variant), study, row.track, row.submission, {cell.name: row.settings})
+
+
+def load(submission: str, study: str, track: str = "digits") -> Grid:
+    """The study of this name; `track` is for a row's study over seeds alone, others name theirs.
 
     Raises:
         BenchmarkError: unknown submission, study, variant, track, key, setting, measure or cell (the near miss is
             suggested), or a value that does not fit.
     """
+    if variant := seeds.variant_of(study):
+        return seeds_grid(load_row(track, f"{submission}-{variant}"))
     owner, file = submissions.load(submission), path(submission, study)
     if not file.exists():
-        raise BenchmarkError(f"{submission} has no study {study!r}{near_miss(study, names(submission))}")
+        rows = f"{submission}-{next(iter(owner.variants))} {study}" if study == seeds.NAME else ""
+        near = f": it is each row's, such as `rvb study {rows}`" if rows else near_miss(study, names(submission))
+        raise BenchmarkError(f"{submission} has no study {study!r}{near}")
     if not study.replace("_", "").isalnum():
         raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
     try:
@@ -140,9 +188,9 @@ def load(submission: str, study: str) -> Grid:
     base = submissions.settings(owner, spec.variant, spec.track)
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
-    _check_claims(grid)
+    checks.check_claims(grid)
     for measure in spec.measures:
-        _check_measure(grid, measure)
+        checks.check_measure(grid, measure)
     if grid.images > rules.evaluation.images:
         raise BenchmarkError(
             f"{file}: images {grid.images} are more than the {rules.evaluation.images} of {spec.track}"
@@ -171,7 +219,7 @@ def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place
     """Sets a dotted key in a variant's settings; a BenchmarkError when nothing has that name."""
     *above, last = key.split(".")
     if above == ["model"]:
-        known = options(owner.name)
+        known = checks.options(owner.name)
         if known is not None and last not in known:
             raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
     else:
@@ -200,60 +248,3 @@ def _dotted(above: tuple[str, ...] = ()) -> list[str]:
         below = _dotted((*above, name))
         found += below or [".".join((*above, name))]
     return found
-
-
-def options(submission: str) -> set[str] | None:
-    """The options of a method's build, read from its source; None when it takes any."""
-    file = submissions.FOLDER / submission / "method.py"
-    build = _functions(file).get("build")
-    if build is None:
-        raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
-    given = build.args
-    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
-
-
-def _functions(file: Path) -> dict[str, ast.FunctionDef]:
-    """The public functions of a file, by name; none where there is no file."""
-    try:
-        body = ast.parse(file.read_text()).body if file.exists() else []
-    except SyntaxError as error:
-        raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
-    return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
-
-
-def _check_claims(grid: Grid) -> None:
-    labels = [measure.label for measure in grid.study.measures]
-    for cell, claimed in grid.study.claims.items():
-        if cell not in grid.cells:
-            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
-        for label in claimed:
-            if label.partition(": ")[0] not in labels:
-                raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
-    for label in grid.study.figure.measures if grid.study.figure else ():
-        if label.partition(": ")[0] not in labels:
-            raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
-
-
-def _check_measure(grid: Grid, measure: MeasureSpec) -> None:
-    """A measure's file and function are there, and its radius within reach."""
-    place = f"{grid.file}: measure {measure.label!r}"
-    if measure.images and measure.images > grid.images:
-        raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
-    if measure.attack:
-        submissions.check_part("attacks", measure.attack.attack, place)
-        if wrong := radius_problem(measure.attack, grid.track.data.shape):
-            raise BenchmarkError(f"{place}: {wrong}")
-    elif measure.measure == "certified":
-        for name, settings in grid.cells.items():
-            certificate, _ = grid.certificate(settings, measure)
-            if not certificate:
-                raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
-            submissions.check_part("certificates", certificate, place)
-    elif measure.measure not in BUILTIN:
-        file = submissions.FOLDER / grid.submission.name / "measures.py"
-        known = _functions(file)
-        if measure.measure not in known:
-            where = f"{file} has none" if file.exists() else f"there is no {file}"
-            raise BenchmarkError(
-                f"{place}: no measure of that name; {where}{near_miss(measure.measure, [*BUILTIN, *known])}"
-            )

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.study import MeasureSpec, Value
+from benchmark.specs.study import MeasureSpec, Value, Verdicts
 from benchmark.specs.threat import Engine
 from benchmark.verdicts.prediction import predict
 
@@ -24,17 +24,20 @@ Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class Measured:
-    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,)."""
+    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,), and the images' verdicts
+    that values were counted from.
+    """
 
     values: dict[str, Value] = field(default_factory=dict)
     x: dict[str, tuple[float, ...]] = field(default_factory=dict)
     columns: dict[str, torch.Tensor] = field(default_factory=dict)
+    verdicts: dict[str, Verdicts] = field(default_factory=dict)
 
 
 def clean(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, label: str, batch_size: int) -> Measured:
     """Share of images whose true logit is above every other."""
     right = predict(model, images, labels, batch_size).correct
-    return Measured({label: _share(right)}, {}, {f"{label}: right": right})
+    return Measured({label: _share(right)}, {}, {f"{label}: right": right}, {label: _bits(right)})
 
 
 def attacked(
@@ -53,7 +56,8 @@ def attacked(
         model, images, labels, measure.attack,
         batch_size=batch_size, checkpoint=checkpoint, engine=engine,
     )  # fmt: skip
-    return Measured({measure.label: _share(after.correct)}, {}, {f"{measure.label}: right": after.correct})
+    label, right = measure.label, after.correct
+    return Measured({label: _share(right)}, {}, {f"{label}: right": right}, {label: _bits(right)})
 
 
 def certified(
@@ -62,8 +66,9 @@ def certified(
     """Share of images right when clean with a certified l2 radius of at least each of the measure's: a curve over them."""
     found = radii(model, images, labels)
     right = predict(model, images, labels, batch_size).correct
-    shares = tuple(_share(right & (found >= radius)) for radius in measure.radii)
-    return Measured({measure.label: shares}, {measure.label: measure.radii}, {f"{measure.label}: l2": found})
+    label, reached = measure.label, [right & (found >= radius) for radius in measure.radii]
+    shares, bits = tuple(map(_share, reached)), tuple(map(_bits, reached))
+    return Measured({label: shares}, {label: measure.radii}, {f"{label}: l2": found}, {label: bits})
 
 
 def own(
@@ -125,6 +130,10 @@ def check_parameters(function: Callable[..., object], given: dict[str, Any], pla
 
 def _share(right: torch.Tensor) -> float:
     return int(right.sum()) / len(right)
+
+
+def _bits(right: torch.Tensor) -> str:
+    return "".join("01"[verdict] for verdict in right.int().tolist())
 
 
 def _number(value: object, place: str) -> float:

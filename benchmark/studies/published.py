@@ -18,10 +18,7 @@ def collect_study(grid: Grid) -> PublishedStudy:
     Raises:
         BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
     """
-    path, again = (
-        grid.folder / "study.json",
-        f"run `rvb study {grid.submission.name} {grid.name}`",
-    )
+    path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; {again}")
     try:

@@ -201,7 +201,9 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)
-        found = Measured(found.values | part.values, found.x | part.x, found.columns | part.columns)
+        found = Measured(
+            found.values | part.values, found.x | part.x, found.columns | part.columns, found.verdicts | part.verdicts
+        )
     columns: dict[str, Any] = {"cell": [cell] * len(labels), "seed": [seed] * len(labels)}
     columns |= {name: column.cpu().numpy() for name, column in found.columns.items()}
     pq.write_table(pa.table(columns), folder / "verdicts.parquet")
@@ -212,6 +214,7 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
         parameters=sum(p.numel() for p in model.parameters()),
         values=found.values,
         weights=files.sha256_file(folder / "model.safetensors"),
+        verdicts=found.verdicts,
     )
     files.write_json(folder / "run.json", {"run": run.model_dump(mode="json"), "x": found.x, "seconds": seconds})
 

@@ -30,6 +30,7 @@ from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.selection import SelectionMetric, exhausted
+from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
     from timm.utils.model_ema import ModelEmaV3
@@ -66,6 +67,7 @@ def train(
         BenchmarkError: a loss or a weight is not finite; the last good checkpoint stays.
     """
     wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
+    wrapped.register_forward_hook(_held_to_shape)
     ema = _averaged(model, spec.ema) if spec.ema else None
     modules = {"model": model} | ({"ema": ema.module} if ema else {})
     precision = fabric.strategy.precision
@@ -191,6 +193,10 @@ class _Steps:
             self.fabric.backward(loss)
             total += loss.item()
         return total
+
+
+def _held_to_shape(_: torch.nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:
+    checked(output, len(given[0]))
 
 
 def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:

@@ -46,14 +46,32 @@ def padded(images: torch.Tensor) -> torch.Tensor:
     return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 
+def checked(output: object, count: int) -> torch.Tensor:
+    """What a model returned for `count` images, which must be logits (count, classes), else a BenchmarkError."""
+    if isinstance(output, torch.Tensor) and output.ndim == 2 and len(output) == count:
+        return output
+    gives = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+    raise BenchmarkError(
+        f"the model gives {gives} for {count} images; logits of shape ({count}, classes) are needed, whatever their number"
+    )
+
+
 @torch.no_grad()
 def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
     """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time.
 
     Raises:
-        BenchmarkError: the model returns something that is not finite.
+        BenchmarkError: the model returns another shape, or something that is not finite.
     """
-    result = torch.cat([model(padded(batch))[: len(batch)].float() for batch in images.split(batch_size)])
+    parts = []
+    for batch in images.split(batch_size):
+        given = padded(batch)
+        parts.append(checked(model(given), len(given))[: len(batch)].float())
+        if parts[-1].shape[1] != parts[0].shape[1]:
+            raise BenchmarkError(
+                f"the model gives {parts[0].shape[1]} logits an image in one batch and {parts[-1].shape[1]} in another"
+            )
+    result = torch.cat(parts)
     if not torch.isfinite(result).all():
         image = int((~torch.isfinite(result)).any(1).nonzero()[0])
         raise BenchmarkError(f"the model's logits are not finite (NaN or infinity) for evaluation image {image}")

@@ -250,6 +250,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.stages import smooth as stage
     from benchmark.stages.base import Clock, Work
     from benchmark.stages.evaluation import Subject
+    from benchmark.verdicts.prediction import Predictions
 
     monkeypatch.setattr(stage, "CHUNK", 5)
     model, images, _ = linear_trials(12)
@@ -259,7 +260,9 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
         work = Work(row, "smooth", {}, (), tmp_path / name, Clock(tmp_path))
         labels = torch.zeros(len(images), dtype=torch.long)
-        return stage.smoothed_columns(work, Subject(model, images, labels, row.track.evaluation.batch_size), rules)
+        clean = Predictions(labels, torch.ones(len(labels)))
+        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
+        return stage.smoothed_columns(work, subject, rules)
 
     whole = columns(model, "whole")
 

@@ -60,6 +60,16 @@ def test_a_file_of_another_form_is_refused_with_its_line(tmp_path, train, words)
         sentences.read(write(tmp_path, train))
 
 
+def test_missing_files_say_where_to_get_them_and_where_to_put_them() -> None:
+    with pytest.raises(BenchmarkError) as raised:
+        sentences.read(tracks.load("sst2").data)
+    assert all(
+        words in str(raised.value)
+        for words in ("data/SST-2", "https://gluebenchmark.com/tasks", "train.tsv and dev.tsv")
+    )
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 64), (1, 4, 60), (1, 4, 1)])
 def test_a_shape_that_is_no_sentence_is_refused(tmp_path, shape) -> None:
     write(tmp_path, "sentence\tlabel\nfine\t1\n")

@@ -122,6 +122,20 @@ def test_stages_that_disagree_about_the_clean_images_are_refused() -> None:
     assert merged["image"].to_pylist() == [0, 1, 2, 3]
 
 
+def test_in_the_open_division_an_image_is_right_where_every_stage_found_it_so() -> None:
+    shared = table().select(["label", "clean_prediction", "clean_margin"])
+    other = shared.set_column(1, "clean_prediction", pa.array([9, *shared["clean_prediction"].to_pylist()[1:]]))
+    other = other.set_column(2, "clean_margin", pa.array([-0.5, *shared["clean_margin"].to_pylist()[1:]], pa.float32()))
+    stages = {"attack-standard": shared, "smooth": other}
+    merged = evidence.merge(stages, open_division=True)
+    assert (merged["clean_prediction"].to_pylist()[0], merged["clean_margin"].to_pylist()[0]) == (9, -0.5)
+    assert merged["clean_margin"].to_pylist()[1:] == shared["clean_margin"].to_pylist()[1:]
+    assert (evidence.unsteady(stages), evidence.unsteady({"a": shared, "b": shared})) == (1, 0)
+    relabelled = shared.set_column(0, "label", pa.array([9, 9, 9, 9]))
+    with pytest.raises(BenchmarkError, match="disagree on the label"):
+        evidence.merge({"attack-standard": shared, "smooth": relabelled}, open_division=True)
+
+
 @pytest.mark.parametrize("column", ["certified_l2", "clean_margin", f"{PGD}:l2", f"{LINF}:linf"])
 def test_values_that_are_not_finite_stop(column) -> None:
     values = table()[column].to_pylist()

@@ -19,7 +19,7 @@ from benchmark.loading import tracks
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from leaderboard import build
-from leaderboard.rank import columns, heads, rank
+from leaderboard.rank import columns, rank
 
 
 def reliability(doubtful: int = 0) -> dict:
@@ -85,6 +85,16 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
     assert "<dt>doubts</dt>" in index
 
 
+def test_the_board_names_the_rows_that_are_missing_and_why(tmp_path) -> None:
+    track = tracks.load("digits")
+    build.render(tmp_path / "partial", track, [], tmp_path, missing={"Broken-v": "no <b> found [log: l]"})
+    index = (tmp_path / "partial" / "index.html").read_text()
+    assert "<h2>1 row is missing</h2>" in index
+    assert "<code>Broken-v</code>: no &lt;b&gt; found [log: l]" in index
+    build.render(tmp_path / "whole", track, [], tmp_path)
+    assert "missing" not in (tmp_path / "whole" / "index.html").read_text()
+
+
 def test_the_models_page_explains_each_doubt_and_draws_the_curves(rendered) -> None:
     pages = {
         name: (rendered / "models" / f"{name}-v" / "index.html").read_text()
@@ -118,33 +128,29 @@ def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
     assert "overfitting" not in pages[2].partition("Provenance")[2].partition("<details>")[0]
 
 
-def test_ranking_is_by_robust_accuracy_and_ties_share_a_rank() -> None:
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.org/paper"])
+def test_a_page_links_to_web_addresses_alone(tmp_path, url) -> None:
+    """Whatever way a Record came by another."""
+    made = record("Linked", 40, 30)
+    made = made.model_copy(update={"paper": made.paper.model_copy(update={"url": url})})
+    folder = tmp_path / made.row / "record"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text("{}")
+    evidence = {"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]}
+    pq.write_table(pa.table(evidence), folder / "evidence.parquet")
+    (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
-    rows = rank(
-        [record("B", 40, 10), record("A", 40, 30), record("C", 70, 0, certified=60), record("D", 10, 90)], track
-    )
-    assert [(row.rank, row.record.submission) for row in rows] == [(1, "C"), (2, "A"), (2, "B"), (4, "D")]
-    names = columns(track)
-    assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
-    assert rows[1].cells[names.index("certified L2 0.1")] is None
-    assert len(rows[0].cells) == len(names)
-
-
-def test_columns_stand_in_groups() -> None:
-    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
-    assert found == [
-        ("clean", [""]),
-        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
-        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
-    ]
+    build.render(tmp_path / "site", track, rank([made], track), tmp_path)
+    page = (tmp_path / "site/models" / made.row / "index.html").read_text()
+    assert ("<a " in page.partition("Row <code>")[0].rpartition("S. A (2026)")[2]) == url.startswith("https:")
+    assert ("javascript:" in page) is False
 
 
 def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
     """The smoothed version is another classifier: a higher number of it does not lift the model."""
     track = tracks.load("digits")
     rows = rank([record("A", 40, 10, smoothed=10), record("B", 40, 10, smoothed=90)], track)
-    assert [(row.rank, row.record.submission) for row in rows] == [(1, "A"), (1, "B")]
+    assert [row.record.submission for row in rows] == ["A", "B"]
     names = columns(track)
     assert names[-3:] == ["smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5"]
     assert rows[1].cells[names.index("smoothed L2 0.1")] == Proportion(**proportion(90))
@@ -153,10 +159,16 @@ def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
     assert columns(track.model_copy(update={"smoothing": None})) == names[:-3]
 
 
-def test_order_does_not_depend_on_the_order_given() -> None:
-    track = tracks.load("digits")
-    records = [record(name, 50, 50) for name in "CAB"]
-    assert rank(records, track) == rank(records[::-1], track)
+def test_images_are_read_by_number_and_damaged_ones_are_one_line(tmp_path) -> None:
+    path = tmp_path / "per_image.json"
+    with pytest.raises(SystemExit, match=r"per_image\.json is missing"):
+        build.read_images(path)
+    path.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
+    assert build.read_images(path) == {"clean": "101"}
+    for content in ("{", "[]", "{}"):
+        path.write_text(content)
+        with pytest.raises(SystemExit, match=r"per_image\.json holds no numbers by image"):
+            build.read_images(path)
 
 
 def test_a_missing_or_damaged_record_is_one_line(tmp_path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import seeds_study
 import torch
 import yaml
+from seeds_study import verdicts
 
 from benchmark.evaluation.auto_attack import Attacked
+from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.results.study import PublishedStudy
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.data import DataSpec
@@ -56,10 +60,14 @@ def published(tmp_path, monkeypatch) -> Path:
     """Two published Records of digits, a study and the machine beside them, and a README whose table is not written yet."""
     folder = tmp_path / "results/digits"
     (folder / "studies").mkdir(parents=True)
+    (folder / "images").mkdir()
     for other in ("studies/Some-study.json", "machine.json"):
         (folder / other).write_text("no Record")
     for made in (record("Weak", 4, certified=80), record("Strong", 76)):
         (folder / f"{made.row}.json").write_text(to_json(made))
+        right = made.robust[0].accuracy.count
+        images = PerImage(row=made.row, scores={"robust Linf 0.15": verdicts(right)})
+        (folder / "images" / f"{made.row}.json").write_text(to_json(images))
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
     monkeypatch.setattr(readme, "README", tmp_path / "README.md")
     (tmp_path / "README.md").write_text(HEAD + TAIL)
@@ -78,7 +86,28 @@ def test_the_table_ranks_the_published_records(published) -> None:
     (head,) = [line for line in lines if line.startswith("| #")]
     assert "AutoAttack Linf 0.15 | AutoAttack L2 0.5 | AutoAttack L2 1 | certified L2 0.1" in head
     assert head.count("|") == weak.replace(r"\|", "").count("|")
-    assert "Percent of 100 test images; 95% intervals reach up to 7.0 points to either side." in lines
+    assert "Percent of 100 test images, 95% intervals up to ±7.0 points. #: ranks not ruled out." in lines
+
+
+def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
+    for name, robust in (("Weak", [4, 90, 60, 95, 70]), ("Strong", [76, 75, 77, 74, 78])):
+        study = seeds_study.published(name, robust).model_dump()
+        row = record(name, robust[0], certified=80 if name == "Weak" else None)
+        study["result"] |= {"track_version": 2}
+        study["result"]["cells"][0]["settings"] = row.settings.model_dump(mode="json")
+        text = to_json(PublishedStudy.model_validate(study))
+        (published / f"studies/{name}-v-seeds.json").write_text(text)
+    readme.main([])
+    assert [line[:8] for line in readme.README.read_text().splitlines() if "a model" in line] == [
+        "| 1–2 | ",
+        "| 1–2 | ",
+    ]
+
+
+def test_rows_published_without_their_images_are_not_ordered(published) -> None:
+    (published / "images/Weak-v.json").unlink()
+    readme.main([])
+    assert readme.README.read_text().count("| 1–2 | ") == 2
 
 
 def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> None:

@@ -40,6 +40,24 @@ def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: s
         (("name: Wong2020Fast", "name: Wong2021Fast"), "must match its folder"),
         (("variants:", "variants: [}"), "not valid YAML"),
         (("epochs: 30", "epochs: 30\n          epochs: 31"), "the key 'epochs' stands twice"),
+        (("  linf:", "  v1.0:"), "variant name 'v1.0' holds a dot, at which DVC splits names; write 'v1_0'"),
+        (("  linf:", "  línf:"), "use the letters a to z, digits and '_' only"),
+        (("  linf:", f"  {'a' * 300}:"), "has 300 characters; use 60 at most"),
+        (("name: Wong2020Fast", f"name: {'W' * 300}"), "at most 60 characters"),
+        (("variants:", "variants:\n  Linf: {title: Other, tracks: {}}"), "'Linf' differs from 'linf' in case only"),
+        (
+            ("url: https:", "url: 'javascript:alert(1)' #"),
+            "paper.url: 'javascript:alert(1)' is no web address; write one that",
+        ),
+        (("url: https:", "url: //"), "is no web address"),
+        (
+            ("variants:", "claims: [{track: digits, metric: clean, value: 50, source: none}]\nvariants:"),
+            "claims.0.value: 50 is no fraction from 0 to 1; write 0.5 for 50%",
+        ),
+        (
+            ("variants:", "claims: [{track: digits, metric: clean, value: -0.5, source: none}]\nvariants:"),
+            "-0.5 is no fraction",
+        ),
         (
             ("objective: adversarial", "objective: loop"),
             "no training file named 'loop'; known: adversarial, margin, standard",
@@ -53,6 +71,15 @@ def test_bad_submissions_get_one_clear_line(tmp_path, monkeypatch, change, messa
         submissions.load("Wong2020Fast")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_submission_that_is_not_utf_8_gets_one_line(tmp_path, monkeypatch) -> None:
+    write_submission(tmp_path)
+    file = tmp_path / "Wong2020Fast" / "submission.yaml"
+    file.write_bytes(file.read_bytes().replace(b"summary: ", b"summary: na\xefve "))
+    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
+    with pytest.raises(BenchmarkError, match=r"submission\.yaml: not UTF-8 \(byte \d+\); save it as UTF-8"):
+        submissions.load("Wong2020Fast")
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(s
     before = tiny_study.results(project)
     project.rvb("publish", "Tiny2026Linear", "--study", "grid")
     output = project.rvb("repro", "--track", "tiny").stdout
-    assert "Tiny2026Linear-small: started" not in output, "a published study is the board's alone"
+    assert " of Tiny2026Linear-small, " not in output, "a published study is the board's alone"
     page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
     assert "A &lt;table&gt;" in page
     assert 'class="number claim">25.0<' in page
@@ -84,11 +84,28 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(s
     assert "Not today's: measure differs: confidence." in page, "plain DVC sees it"
 
 
-def test_its_inputs_are_what_it_really_imports(project) -> None:
-    stage = yaml.safe_load((project.root / DVC_FILE).read_text())["stages"]["study"]
+def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the_row(project) -> None:
+    project.rvb("repro", "--track", "tiny")
+    board = project.root / "work/tiny/site/index.html"
+    assert "one draw</small>" in board.read_text()
+    output = project.rvb("study", "Tiny2026Linear-small", "seeds", "--track", "tiny").stdout
+    assert "5 of 5: all, seed 4" in output
+    project.rvb("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
+    assert "Tiny2026Linear-small: started" not in project.rvb("repro", "--track", "tiny").stdout
+    assert "5 seeds</small>" in board.read_text()
+    assert "one draw</small>" not in board.read_text()
+    page = (project.root / "work/tiny/site/models/Tiny2026Linear-small/index.html").read_text()
+    assert "rvb study Tiny2026Linear-small seeds --track tiny</code>" in page
+    assert "Made with today's code, settings and data." in page
+
+
+@pytest.mark.parametrize("study", ["Tiny2026Linear-grid", "Tiny2026Linear-small-seeds"])
+def test_its_inputs_are_what_it_really_imports(project, study) -> None:
+    file = generate.study_file("tiny", study)
+    stage = yaml.safe_load((project.root / file).read_text())["stages"]["study"]
     project.run("benchmark.pipeline.inputs", "tiny")
     project.run("benchmark.stages", "data", "tiny")
     module, *arguments = stage["cmd"].removeprefix("python -m ").split()
-    planned = planned_code(project, "_studies/Tiny2026Linear-grid", "study")
+    planned = planned_code(project, f"_studies/{study}", "study")
     assert really_imported(project, module, arguments) == planned
-    assert str(generate.study_file("tiny", "Tiny2026Linear-grid")) == DVC_FILE
+    assert file.parent.name == study

@@ -45,6 +45,15 @@ def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) 
         train = ask(project, extra, "train", "tiny", ROW)
         assert train.returncode == 0, train.stderr
         here = (project.root / "work/tiny" / ROW / "train/model.safetensors").read_bytes()
+        method = project.root / "submissions/Tiny2026Net/method.py"
+        honest = method.read_text()
+        method.write_text(honest + "\nraise SystemExit(0)\n")
+        project.run("benchmark.pipeline.inputs", "tiny")
+        for ended in (ask(project, extra, "train", "tiny", ROW), ask(project, {}, "train", "tiny", ROW)):
+            assert ended.returncode == 1
+            assert "does not import: it calls sys.exit(0)" in ended.stderr.splitlines()[-1]
+        method.write_text(honest)
+        project.run("benchmark.pipeline.inputs", "tiny")
     ask(project, {}, "train", "tiny", ROW)
     assert (project.root / "work/tiny" / ROW / "train/model.safetensors").read_bytes() == here
 

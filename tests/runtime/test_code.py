@@ -22,6 +22,31 @@ def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -
     assert Path("benchmark/loading/tracks.py") in code.closure(Path("benchmark/loading/submissions.py"))
 
 
+def test_a_package_whose_init_does_something_counts_and_one_that_only_gives_names_does_not(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    package, module = Path("benchmark/__init__.py"), Path("benchmark/part.py")
+    package.parent.mkdir()
+    module.write_text("X = 1\n")
+    Path("entry.py").write_text("from benchmark import part\n")
+    names = (
+        '"""Says."""\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from benchmark.other import f\n\n\n'
+        "def __getattr__(name):\n    return name\n"
+    )
+    times = itertools.count(1)
+    for text, counts in (
+        (names, False),
+        (names + "\nX = 1\n", True),
+        (names + "\ndef f():\n    return 1\n", True),
+        (names + "\nimport benchmark.part\n", True),
+    ):
+        package.write_text(text)
+        os.utime(package, ns=(0, next(times)))
+        assert (package in code.closure(Path("entry.py"))) is counts
+        assert module in code.closure(Path("entry.py"))
+
+
 def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
     fgsm = code.closure(Path("benchmark/attacks/fgsm.py"))
     assert Path("benchmark/attacks/__init__.py") not in fgsm

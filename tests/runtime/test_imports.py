@@ -61,6 +61,20 @@ def test_submissions_import_only_public_parts(path: Path) -> None:
     assert "submissions" not in names, "a stage's code is followed through benchmark/ only"
 
 
+@pytest.mark.parametrize("path", sources("benchmark", "leaderboard", "submissions"), ids=str)
+def test_what_users_get_by_name_from_the_package_no_module_imports_there(path: Path) -> None:
+    """The code of a stage would not be followed through benchmark/__init__.py."""
+    given = ast.parse(Path("benchmark/__init__.py").read_text()).body
+    names = {
+        f"benchmark.{alias.name}"
+        for node in ast.walk(ast.Module(given, []))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert "benchmark.load_model" in names
+    assert not imported(path) & names or path == Path("benchmark/__init__.py")
+
+
 def test_import_and_help_do_not_import_torch() -> None:
     code = (
         "import sys, benchmark, benchmark.commands.main\n"
@@ -72,3 +86,18 @@ def test_import_and_help_do_not_import_torch() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "repro" in result.stdout
+
+
+def test_looking_does_not_import_torch_or_dvc() -> None:
+    code = (
+        "import sys, benchmark.commands.main as rvb\n"
+        "for words in ('list --track sst2', 'repro --track sst2 --dry-run', 'board'):\n"
+        "    sys.argv = ['rvb', *words.split()]\n"
+        "    try: rvb.main()\n"
+        "    except SystemExit as end: assert not end.code, end.code\n"
+        "    assert not {'torch', 'dvc'} & {*sys.modules}, words"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("Havens2024LoFAST-text") == 2
+    assert "Wong2020Fast-linf" in result.stdout

@@ -33,6 +33,7 @@ from benchmark.specs.base import to_json
 from benchmark.specs.corruptions import CorruptionSpec
 from benchmark.stages.base import Clock, Work
 from benchmark.stages.evaluation import Subject
+from benchmark.verdicts.prediction import Predictions
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 
@@ -141,7 +142,9 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     def run(model: Brightness, name: str) -> dict[str, torch.Tensor]:
         (tmp_path / name).mkdir(exist_ok=True)
         work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
-        return stage.corrupted_columns(work, Subject(model, images, labels, row.track.evaluation.batch_size), rules)
+        clean = Predictions(labels, torch.ones(len(labels)))
+        subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
+        return stage.corrupted_columns(work, subject, rules)
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
@@ -223,8 +226,9 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert 0.3 < found.accuracy.value < 1
     assert set(found.versions) >= {"imagecorruptions-imaug", "opencv"}
     board = colours.root / "work/colours"
-    assert json.loads((board / "leaderboard.json").read_text())[row]["corrupted"] == found.accuracy.value
-    head, line = (board / "leaderboard.csv").read_text().splitlines()
+    numbers = colours.root / "pipelines/colours"
+    assert json.loads((numbers / "leaderboard.json").read_text())[row]["corrupted"] == found.accuracy.value
+    head, line = (numbers / "leaderboard.csv").read_text().splitlines()
     assert (head.split(",")[-1], float(line.split(",")[-1])) == ("corrupted", found.accuracy.value)
     shown = colours.rvb("show", row, "--track", "colours").stdout
     assert re.search(rf"corrupted.* {100 * found.accuracy.value:.1f} .*{found.accuracy.count} of 180", shown), shown

@@ -1,8 +1,10 @@
-"""A Record with every kind of number, that nothing was computed for."""
+"""A Record with every kind of number and the images that they count, that nothing was computed for."""
 
 from __future__ import annotations
 
+from benchmark.results.per_image import PerImage, counts
 from benchmark.results.record import Record
+from benchmark.results.regression import Built
 
 
 def proportion(count: int, n: int = 100) -> dict:
@@ -37,7 +39,7 @@ def content() -> dict:
         "sha256": {
             "data test": "d1", "weights": "w1", "evidence": "e1", "adversarial images standard": "a1", "code train": "c1",
         },
-        "environment": {"torch": "2.15.0"},
+        "environment": {"torch": "2.15.0", "python": "3.11.7", "arithmetic": "portable", "threads": "1"},
     }  # fmt: skip
 
 
@@ -50,3 +52,24 @@ def changed(*path: str | int, to: object = None) -> Record:
     if path:
         inside[path[-1]] = to  # type: ignore[index]
     return Record.model_validate(made)
+
+
+def images(record: Record, *flipped: tuple[str, int]) -> PerImage:
+    """The first images count, the later ones do not; those `flipped` the other way round."""
+    scores = {}
+    for name, (count, total) in counts(record).items():
+        if name != "corrupted":  # the sum of its corruptions
+            each = [count // record.n + (image < count % record.n) for image in range(record.n)]
+            assert sum(each) == count <= total
+            scores[name] = each
+    for name, image in flipped:
+        scores[name][image] = 1 - scores[name][image]
+    return PerImage(
+        row=record.row,
+        scores={name: "".join(map(str, each)) for name, each in scores.items()},
+        radii={"certified": tuple(0.3 - image / 500 for image in range(record.n)), "smoothed": (0.2,) * record.n},
+    )
+
+
+def built(record: Record, machine: dict[str, str] | None, *flipped: tuple[str, int]) -> Built:
+    return Built(record, images(record, *flipped), machine)

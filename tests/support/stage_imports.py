@@ -32,4 +32,4 @@ def really_imported(project, module: str, arguments: list[str]) -> set[str]:
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
     entry_file = module.replace(".", "/") + "/__main__.py"
     found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
-    return {name for name in found if not code._inert(project.root / name)}
+    return {name for name in found if not code.inert(project.root / name)}

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import padded
+from benchmark.verdicts.prediction import checked, padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
@@ -66,7 +66,8 @@ class Search:
     def own_logits(self, points: torch.Tensor) -> torch.Tensor:
         """Logits (m, classes) of points (m, c, h, w) by the unmodified model, without gradients."""
         with torch.no_grad():
-            return torch.cat([self.model(padded(p))[: len(p)].float() for p in points.split(self.slots)])
+            batches = ((padded(p), len(p)) for p in points.split(self.slots))
+            return torch.cat([checked(self.model(p), len(p))[:rows].float() for p, rows in batches])
 
     def gradient(
         self, points: torch.Tensor, objective: Callable[[torch.Tensor], torch.Tensor]
@@ -80,7 +81,7 @@ class Search:
         leaf = padded(points.detach()).requires_grad_()
         with torch.enable_grad():
             with self._fused_ops:
-                logits = self.model(leaf.clone())[:rows].float()
+                logits = checked(self.model(leaf.clone()), len(leaf))[:rows].float()
             value = objective(logits)
             if not value.requires_grad:
                 raise BenchmarkError(f"{NO_GRADIENT} (does it detach, round or argmax?)")

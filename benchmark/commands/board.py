@@ -1,0 +1,83 @@
+"""`rvb board`: a track's Records as one table, without the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmark.commands.rows import read_record
+from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import PUBLISHED
+
+if TYPE_CHECKING:
+    from benchmark.results.record import Record
+
+SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
+
+
+def board(
+    track: TrackOption = "digits",
+    published: Annotated[
+        bool, typer.Option("--published", help="Those in leaderboard/results, whatever is built.")
+    ] = False,
+) -> None:
+    """Print the track's rows in one table: clean, robust and certified accuracy.
+
+    Of the Records built here; of the published ones where none is.
+    """
+    from benchmark.loading import tracks
+    from benchmark.loading.rows import load_rows
+    from benchmark.results.headline import headline, headline_names
+
+    rules, folder = tracks.load(track), PUBLISHED / track
+    files = {row.name: row.folder / "record" / "record.json" for row in load_rows(track)}
+    built = {name: path for name, path in files.items() if path.exists()}
+    if published or not built:
+        paths = {path.stem: path for path in sorted(folder.glob("*-*.json"))}
+        where, again = f"published in {folder}", "bring it back with git, or publish it again"
+    else:
+        paths, where, again = built, f"built here, in {built[min(built)].parents[2]}", "delete it and run `rvb repro`"
+    if not paths:
+        raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
+    records = [read_record(path, again) for path in paths.values()]
+    names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
+    numbers = {record.row: headline(record) for record in records}
+    key = next((name for name in names if name.startswith("robust")), "clean")
+    records.sort(key=lambda record: (-numbers[record.row][key].value, record.row))
+    wide = None if console.is_terminal else 200  # a file has no width that a name would have to be folded to
+    Console(highlight=False, width=wide).print(_table(records, names, f"{rules.title}: {where}"))
+    shown = [p for found in numbers.values() for name, p in found.items() if name in names]
+    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
+    counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
+    console.print(f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side.")
+    if paths is built and (old := _not_todays(track, paths)):
+        console.print(f"Not of today's code and settings: {', '.join(old)}; `rvb list` says why")
+    if missing := [name for name in files if name not in paths]:
+        console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}")
+
+
+def _not_todays(track: str, names: Iterable[str]) -> list[str]:
+    from benchmark.loading.rows import load_row
+    from benchmark.pipeline.state import State, stale_stages
+
+    state = State(track)
+    return [name for name in names if stale_stages(state, load_row(track, name))]
+
+
+def _table(records: list[Record], names: list[str], title: str) -> Table:
+    """A line a Record; a dash where it has no such number."""
+    from benchmark.results.headline import headline
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("row", overflow="fold")  # in a narrow terminal; numbers stay whole
+    for name in names:
+        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
+    for record in records:
+        numbers = headline(record)
+        table.add_row(record.row, *(f"{100 * numbers[name].value:.1f}" if name in numbers else "–" for name in names))
+    return table

@@ -1,0 +1,210 @@
+"""Everything that `rvb check` tries of a submission: its folder, then the model of each of its rows. Nothing is trained."""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmark.evaluation import division
+from benchmark.evaluation.certified_radii import certified_radii
+from benchmark.layers.derived import cache_weights
+from benchmark.loading import fitting, methods, submissions
+from benchmark.loading.rows import Row, load_row
+from benchmark.reliability import interface, source
+from benchmark.reliability.interface import Sample
+from benchmark.results.check import Check, CheckReport, Note
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import Submission
+from benchmark.verdicts.prediction import MIN_ROWS
+
+SECONDS = 60.0  # no row is begun after this
+LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
+OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
+CERTIFIED = 2  # images
+
+
+def check_submission(name: str, variant: str = "", seconds: float = SECONDS) -> CheckReport:
+    """Tries the submission, or its one `variant`, on each track that it enters.
+
+    Args:
+        seconds: rows that are not begun by then count as failed, with what to do.
+
+    Raises:
+        BenchmarkError: there is no such folder, or the submission has no such variant.
+    """
+    until = time.monotonic() + seconds
+    folder = submissions.FOLDER / name
+    if not folder.is_dir():
+        submissions.load(name)  # says which names are near
+    try:
+        loaded = submissions.load(name)
+    except BenchmarkError as error:
+        return CheckReport(submission=name, checks=(_failed("schema", error),), notes=())
+    if variant and variant not in loaded.variants:
+        submissions.settings(loaded, variant, "")  # the same of variants
+    found: list[Check | Note] = [_checked("schema", f"{folder}/submission.yaml loads"), *_of_folder(loaded, folder)]
+    for one in [variant] if variant else sorted(loaded.variants):
+        for track in sorted(loaded.variants[one].tracks):
+            at = {"row": f"{name}-{one}", "track": track}
+            if time.monotonic() > until:
+                words = f"not begun within {seconds:g} s; run `rvb check {name}-{one}`"
+                found.append(Check(name="time", ok=False, found=words, **at))
+                continue
+            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}", folder)]
+    return CheckReport(
+        submission=name,
+        checks=tuple(one for one in found if isinstance(one, Check)),
+        notes=tuple(one for one in found if isinstance(one, Note)),
+    )
+
+
+def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
+    """License, citation and files."""
+    readme = folder / "README.md"
+    text = readme.read_text(errors="replace") if readme.exists() else ""
+    yield _required("README", bool(text.strip()), f"{readme}: what differs from the paper, and why")
+    given = LICENSE.search(text)
+    yield _required("license", bool(given), f"in {readme} a line such as `License: {OURS}`")
+    if given and given["name"] != OURS:
+        yield Note(name="license", found=f"{given['name']}, not this repository's {OURS}: may it be kept here?")
+    paper = submission.paper
+    cited = bool(paper.title.strip() and paper.authors.strip() and str(paper.year) in submission.name)
+    yield _required(
+        "citation", cited, "title, authors and the year of the folder's name under `paper` in submission.yaml"
+    )
+    if not paper.url:
+        yield Note(name="citation", found="`paper` has no url: is it published?")
+    tests = [path for path in folder.glob("test_*.py") if "\ndef test_" in path.read_text(errors="replace")]
+    yield _required("tests", bool(tests), f"{folder}/test_method.py with the paper's identities on tiny inputs")
+    try:
+        for words in source.accesses(folder):
+            yield Note(name="beside computing", found=words)
+    except BenchmarkError as error:
+        yield _failed("code", error)
+
+
+def _of_row(track: str, name: str, folder: Path) -> Iterator[Check | Note]:
+    """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
+    try:
+        row = load_row(track, name)
+        model = _make(row, 0)
+    except BenchmarkError as error:
+        yield _failed("builds", error)
+        return
+    yield _checked("builds", f"by build(data, **{dict(row.settings.model)})")
+    for name, part in (("model", _model), ("training", _training), ("certificate", _certificate), ("size", _look)):
+        try:
+            yield from part(row, model)
+        except BenchmarkError as error:
+            yield _failed(name, error)
+        except Exception as error:  # whatever the method raises, its place and its words are what its author needs
+            yield _failed(name, BenchmarkError(f"{_place(folder, error)}{type(error).__name__}: {_words(error)}"))
+
+
+def _make(row: Row, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return methods.build(row.submission, row.variant, row.track).eval()
+
+
+def _model(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+    is_open = row.submission.division == "open"
+    sound = True
+    for check in interface.checks(lambda seed: _make(row, seed), row.track, is_open):
+        sound = sound and check.ok
+        yield check
+    if not sound:
+        return  # the division's words would say the same again
+    sample = Sample.of(row.track)
+    facts = division.inspect(model, sample.images, sample.labels, row.submission)
+    yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
+
+
+def _training(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+    """One step's gradients by the recipe."""
+    spec = row.settings.training
+    if spec is None:
+        if not callable(getattr(methods.method(row.submission.name), "pretrained", None)):
+            raise BenchmarkError(
+                f"{row.method} must define pretrained(data, path, **model), since a variant has `weights`"
+            )
+        yield Note(name="weights", found="trained elsewhere: where do they come from, and under which license?")
+        return
+    fitting.check_recipe(spec)
+    attack = fitting.training_attack(spec.attack) if spec.attack else None
+    objective, sample = fitting.training_objective(spec, attack), Sample.of(row.track)
+    trained = _make(row, 0).train()
+    loss = objective.loss(trained, sample.images, sample.labels, 1.0)
+    if loss.requires_grad:
+        loss.backward()
+    learned = {name: p.grad for name, p in trained.named_parameters() if p.requires_grad}
+    wrong = [name for name, grad in learned.items() if grad is not None and not torch.isfinite(grad).all()]
+    if wrong or not torch.isfinite(loss):
+        where = wrong[0] if wrong else "the loss"
+        yield Check(
+            name="training", ok=False, found=f"{where} is not finite in the first step; mend the scale of the model"
+        )
+        return
+    idle = [name for name, grad in learned.items() if grad is None or not grad.any()]
+    if len(idle) == len(learned):
+        yield Check(name="training", ok=False, found="no parameter gets a gradient; mend what cuts them off")
+        return
+    yield _checked("training", f"a step of {spec.objective}: loss {float(loss.detach()):.3g}, gradients finite")
+    if idle:
+        yield Note(name="parameters without gradient", found=f"{len(idle)}, such as {idle[0]}: are they used?")
+
+
+def _certificate(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+    """Whether the certificate knows the model's layers."""
+    spec, sample = row.settings.certificate, Sample.of(row.track)
+    if spec is None:
+        return
+    certified = _make(row, 0).requires_grad_(False)
+    cache_weights(certified)
+    radii = certified_radii(certified, sample.images[:CERTIFIED], sample.labels[:CERTIFIED], spec, CERTIFIED)
+    yield _checked("certificate", f"{spec.name} gives {len(radii)} images of the untrained model their radii")
+
+
+def _look(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+    """What a maintainer reads before running anything."""
+    sample = Sample.of(row.track)
+    count = sum(p.numel() for p in model.parameters())
+    size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")
+    seconds = interface.seconds_an_image(model, sample)
+    yield Note(
+        name="time", found=f"{1000 * seconds:.2g} ms an image in batches of {2 * MIN_ROWS}, forward, on this machine"
+    )
+    prefix = f"submissions.{row.submission.name}."
+    own = sorted({type(m).__name__ for m in model.modules() if type(m).__module__.startswith(prefix)})
+    yield Note(name="modules of its own", found=", ".join(own) or "none")
+    if left := interface.left_behind(model, sample):
+        yield Note(name="a pass leaves traces", found=", ".join(left))
+
+
+def _place(folder: Path, error: Exception) -> str:
+    """The last line of the submission's own files that the error passed through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if Path(frame.filename).parent == folder.absolute()]
+    return f"{folder / Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else ""
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _required(name: str, there: bool, what: str) -> Check:
+    return Check(name=name, ok=there, found="present" if there else f"missing: write {what}")
+
+
+def _checked(name: str, found: str) -> Check:
+    return Check(name=name, ok=True, found=found)
+
+
+def _failed(name: str, error: BenchmarkError) -> Check:
+    return Check(name=name, ok=False, found=str(error))

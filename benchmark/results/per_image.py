@@ -1,0 +1,57 @@
+"""What a row's numbers count, image by image: small enough for git, so that two builds of a row are compared in pairs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from benchmark.results.headline import headline
+from benchmark.results.record import Record
+from benchmark.specs.base import Frozen
+
+
+class PerImage(Frozen):
+    """Stands beside a Record, in the order of its evaluation images.
+
+    Attributes:
+        scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
+            for corruptions the number of severities at which it is right.
+        radii: certified l2 radii by certificate, in pixels of [0, 1]; 0 where nothing is certified.
+    """
+
+    row: str
+    scores: dict[str, str]
+    radii: dict[str, tuple[float, ...]] = Field(default={})
+
+    def score(self, name: str) -> list[int] | None:
+        """Each image's share of a number; None where it is not counted by image. `corrupted` sums the corruptions."""
+        if name in self.scores:
+            return [int(digit) for digit in self.scores[name]]
+        parts = [self.scores[one] for one in self.scores if one.startswith(f"{name}: ")]
+        return [sum(map(int, digits)) for digits in zip(*parts, strict=True)] if parts else None
+
+
+def counts(record: Record) -> dict[str, tuple[int, int]]:
+    """(images that hold, images counted) by name: the headline numbers, each attack's, and those beside them.
+
+    An image's corrupted copies are counted one by one.
+    """
+    numbers = {name: (p.count, p.n) for name, p in headline(record).items()}
+    for attack in record.attacks:
+        numbers[attack.id] = attack.accuracy.count, attack.accuracy.n
+    if record.smoothed:
+        numbers["smoothed clean"] = record.smoothed.clean.count, record.smoothed.clean.n
+    for one in record.corrupted.corruptions if record.corrupted else ():
+        numbers[f"corrupted: {one.name}"] = one.mean.count, one.mean.n
+    return numbers
+
+
+def contradictions(record: Record, images: PerImage) -> list[str]:
+    """The numbers of a Record that its images do not add up to, in words."""
+    found = []
+    for name, (count, _) in counts(record).items():
+        score = images.score(name)
+        if score is None or len(score) != record.n or sum(score) != count:
+            total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
+            found.append(f"{name} is {count} and its images give {total}")
+    found += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]
+    return found

@@ -1,0 +1,58 @@
+"""What git holds of this checkout at another commit, read without touching the working tree."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from benchmark.runtime.errors import BenchmarkError
+
+
+def merge_base(base: str) -> str:
+    """The commit at which this branch left `base`, a branch or commit; where there is no such branch, origin's is taken.
+
+    Raises:
+        BenchmarkError: no git repository, no such branch, or no commit that both have.
+    """
+    known = [
+        name for name in (base, f"origin/{base}") if _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    ]
+    if not known:
+        raise BenchmarkError(f"git knows no branch or commit {base!r} here; name another by --base, or `git fetch` it")
+    found = _git("merge-base", known[0], "HEAD")
+    if not found:
+        raise BenchmarkError(
+            f"{known[0]} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)"
+        )
+    return found.decode().strip()
+
+
+def files_at(commit: str, folder: Path) -> list[Path]:
+    """The files below `folder` at `commit`, in order; none where the folder was not there."""
+    listed = _git("ls-tree", "-r", "-z", "--name-only", commit, "--", f"{folder.as_posix()}/") or b""
+    return [Path(name.decode()) for name in listed.split(b"\0") if name]
+
+
+def read_at(commit: str, path: Path) -> bytes | None:
+    """A file's bytes at `commit`; None where it was not there."""
+    return _git("cat-file", "blob", f"{commit}:{path.as_posix()}")
+
+
+def export(commit: str, target: Path) -> None:
+    """Writes all files of `commit` below the folder `target`; a BenchmarkError where git or tar cannot."""
+    archive = _git("archive", "--format=tar", commit)
+    done = (
+        archive is not None
+        and not subprocess.run(["tar", "-x", "-C", str(target)], input=archive, check=False).returncode
+    )
+    if not done:
+        raise BenchmarkError(f"the files of commit {commit[:12]} could not be written to {target}; is its disk full?")
+
+
+def _git(*arguments: str) -> bytes | None:
+    """What git prints; None where it fails."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("git is not installed; install it, since this compares with another commit") from None
+    return None if done.returncode else done.stdout

@@ -1,0 +1,73 @@
+"""What a study names is there: the options of its method's build, the cells of its claims, its measures."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark.loading import submissions
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.study import BUILTIN, MeasureSpec
+from benchmark.specs.training import radius_problem
+
+if TYPE_CHECKING:
+    from benchmark.studies.grids import Grid
+
+
+def options(submission: str) -> set[str] | None:
+    """The options of a method's build, read from its source; None when it takes any."""
+    file = submissions.FOLDER / submission / "method.py"
+    build = _functions(file).get("build")
+    if build is None:
+        raise BenchmarkError(f"{file} must define build(data, **model) returning a torch module")
+    given = build.args
+    return None if given.kwarg else {a.arg for a in [*given.args[1:], *given.kwonlyargs]}
+
+
+def _functions(file: Path) -> dict[str, ast.FunctionDef]:
+    """The public functions of a file, by name; none where there is no file."""
+    try:
+        body = ast.parse(file.read_text()).body if file.exists() else []
+    except SyntaxError as error:
+        raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+
+
+def check_claims(grid: Grid) -> None:
+    """A BenchmarkError for a claim or a figure of a cell or measure that the study does not have."""
+    labels = [measure.label for measure in grid.study.measures]
+    for cell, claimed in grid.study.claims.items():
+        if cell not in grid.cells:
+            raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
+        for label in claimed:
+            if label.partition(": ")[0] not in labels:
+                raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
+    for label in grid.study.figure.measures if grid.study.figure else ():
+        if label.partition(": ")[0] not in labels:
+            raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
+
+
+def check_measure(grid: Grid, measure: MeasureSpec) -> None:
+    """A measure's file and function are there, and its radius within reach."""
+    place = f"{grid.file}: measure {measure.label!r}"
+    if measure.images and measure.images > grid.images:
+        raise BenchmarkError(f"{place}: images {measure.images} are more than the {grid.images} of the study")
+    if measure.attack:
+        submissions.check_part("attacks", measure.attack.attack, place)
+        if wrong := radius_problem(measure.attack, grid.track.data.shape):
+            raise BenchmarkError(f"{place}: {wrong}")
+    elif measure.measure == "certified":
+        for name, settings in grid.cells.items():
+            certificate, _ = grid.certificate(settings, measure)
+            if not certificate:
+                raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
+            submissions.check_part("certificates", certificate, place)
+    elif measure.measure not in BUILTIN:
+        file = submissions.FOLDER / grid.submission.name / "measures.py"
+        known = _functions(file)
+        if measure.measure not in known:
+            where = f"{file} has none" if file.exists() else f"there is no {file}"
+            raise BenchmarkError(
+                f"{place}: no measure of that name; {where}{near_miss(measure.measure, [*BUILTIN, *known])}"
+            )

@@ -1,0 +1,86 @@
+"""Gradients of the margin at the images: where a model has none, and what attacks that follow them get in their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmark.runtime.errors import said
+from benchmark.verdicts.margins import margins
+
+
+def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Which images (n,), of (n, c, h, w), have a gradient of the margin that is finite and not zero: (n,) bool.
+
+    The margin does not saturate, as the cross-entropy does.
+    """
+    gradient, _ = _gradient(model, images, labels)
+    if gradient is None:
+        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    return torch.isfinite(gradient).flatten(1).all(1) & (gradient.flatten(1) != 0).any(1)
+
+
+def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[nn.Module, str]:
+    """For a model of the open division, the same function with gradients that attacks can follow without failing.
+
+    Where a gradient is not finite it is 0, and where the model gives none at all it is 0 everywhere: an attack then moves by
+    its random starts alone. The logits are the model's own.
+
+    Args:
+        images: (n, c, h, w), at which it is seen whether there are gradients; labels: (n,).
+
+    Returns:
+        The model for attacks, and why it has no gradient; "" where it has.
+    """
+    gradient, problem = _gradient(model, images, labels)
+    return _StandIn(model, follows=gradient is not None).eval(), problem
+
+
+def _gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
+    """(n, c, h, w), or None and why there is none."""
+    probe = images.clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            margin = margins(model(probe.clone()), labels).sum()
+            gradient = torch.autograd.grad(margin, probe, allow_unused=True)[0] if margin.requires_grad else None
+    except Exception as error:  # a stranger's forward pass: one that converts to numpy raises whatever it likes
+        return None, said(error)
+    return gradient, "" if gradient is not None else "its logits do not depend on the image by any gradient"
+
+
+class _StandIn(nn.Module):
+    def __init__(self, model: nn.Module, follows: bool) -> None:
+        super().__init__()
+        self.model, self.follows = model, follows
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.follows:
+            return self.model(_Finite.apply(images))
+        return _Flat.apply(images, self.model(images.detach()).detach())
+
+
+class _Finite(torch.autograd.Function):
+    """The images; backwards, their gradient with 0 for what is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor) -> torch.Tensor:
+        return images.view_as(images)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+class _Flat(torch.autograd.Function):
+    """The logits (n, classes), as a function of the images whose gradient is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(images)
+        return logits.view_as(logits)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return torch.zeros_like(ctx.saved_tensors[0]), None

@@ -1,0 +1,96 @@
+"""What published studies over seeds say of the rows of a board. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from benchmark.results.record import Record
+from benchmark.results.study import PublishedStudy
+from benchmark.results.study_table import Column, columns
+from benchmark.specs.seeds import robust_label, study_name, variant_of
+from benchmark.specs.study import Verdicts
+from benchmark.specs.submission import VariantOnTrack
+from benchmark.specs.track import Track
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One number over a row's trainings: shares of images, in the order of the seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """A row's trainings: the spread of each headline number, and each training's verdicts, by the number's name."""
+
+    study: str
+    seeds: tuple[int, ...]
+    spreads: Mapping[str, Spread]
+    verdicts: Mapping[str, tuple[str, ...]]
+
+
+def trainings(records: Sequence[Record], track: Track, studies: Sequence[PublishedStudy]) -> dict[str, Trainings]:
+    """By row, where a study over its seeds is published and of the row as it is: its rules, images and settings."""
+    by_id = {study.result.id: study for study in studies}
+    found = {}
+    for record in records:
+        study = by_id.get(study_name(record.row))
+        if study is not None and _is_of(study, record):
+            found[record.row] = _trainings(study, track)
+    return found
+
+
+def belongs_on_page(study: PublishedStudy, record: Record) -> bool:
+    """A study stands on the pages of all rows of its submission, one over seeds on its own row's alone."""
+    if study.result.submission != record.submission:
+        return False
+    return variant_of(study.result.name) in ("", record.variant)
+
+
+def _is_of(study: PublishedStudy, record: Record) -> bool:
+    """Validated, since a setting that was not there yet has its default now; attacks brought against a row are none of it."""
+    result = study.result
+    try:
+        settings = VariantOnTrack.model_validate(result.cells[0].settings)
+    except ValidationError:
+        return False
+    same = (result.track_version, result.n) == (record.track_version, record.n)
+    same = same and all(run.verdicts for run in result.runs)
+    return same and settings == record.settings.model_copy(update={"adaptive": ()})
+
+
+def _trainings(study: PublishedStudy, track: Track) -> Trainings:
+    runs = study.result.runs
+    spreads, verdicts = {}, {}
+    for column in columns(study):
+        name = _headline_name(column, track)
+        spreads[name] = Spread(
+            tuple(value for run in runs if (value := column.of(run.values[column.label])) is not None)
+        )
+        verdicts[name] = tuple(_place(run.verdicts[column.label], column) for run in runs)
+    return Trainings(study.result.id, tuple(run.seed for run in runs), spreads, verdicts)
+
+
+def _place(verdicts: Verdicts, column: Column) -> str:
+    return verdicts if isinstance(verdicts, str) else verdicts[column.index or 0]
+
+
+def _headline_name(column: Column, track: Track) -> str:
+    robust = {robust_label(threat): f"robust {threat.label}" for threat in track.threats}
+    return f"certified L2 {column.x:g}" if column.x is not None else robust.get(column.label, column.label)

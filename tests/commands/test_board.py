@@ -1,0 +1,95 @@
+"""`rvb board` and `rvb list`: on files of Records that nothing was computed for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import regression_record
+import tiny_linear_row
+from typer.testing import CliRunner, Result
+
+from benchmark.commands.main import app
+from benchmark.specs.base import to_json
+
+ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
+TRACK = tiny_linear_row.TRACK.replace(
+    "suites:\n", "suites:\n  standard: [{attack: autoattack, norm: Linf, eps: 0.15}]\n"
+)
+PUBLISHED = Path("leaderboard/results/tiny")
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path, monkeypatch) -> None:
+    """A track of two rows, as working directory; neither is built."""
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    Path("benchmark/tracks/tiny.yaml").write_text(TRACK.replace("certified_radii: []", "certified_radii: [0.1]"))
+    shutil.copytree("submissions/Tiny2026Linear", "submissions/Tiny2026Other")
+    text = Path("submissions/Tiny2026Other/submission.yaml").read_text()
+    Path("submissions/Tiny2026Other/submission.yaml").write_text(text.replace("Tiny2026Linear", "Tiny2026Other"))
+
+
+def put(row: str, file: Path, robust: int, certified: bool = True) -> None:
+    accuracy = regression_record.proportion(robust)
+    made = regression_record.changed("robust", 0, "accuracy", to=accuracy)
+    update = {"submission": row.partition("-")[0]} | ({} if certified else {"certified": ()})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_json(made.model_copy(update=update)))
+
+
+def built(row: str) -> Path:
+    return Path("work/tiny") / row / "record" / "record.json"
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--track", "tiny"])
+
+
+def cells(output: str) -> dict[str, list[str]]:
+    """The numbers of each row, in the order of the table."""
+    lines = [line.strip("│ ").split("│") for line in output.splitlines() if line.startswith("│")]
+    return {name.strip(): [number.strip() for number in numbers] for name, *numbers in lines}
+
+
+def test_rows_built_here_are_shown_best_first_and_the_others_named() -> None:
+    put(ROWS[0], built(ROWS[0]), 30, certified=False)
+    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    result = rvb("board")
+    assert result.exit_code == 0
+    assert "Tiny digits: built here, in work/tiny" in result.output
+    assert cells(result.output) == {ROWS[0]: ["95.0", "30.0", "–", "–"]}
+    assert f"Not of today's code and settings: {ROWS[0]};" in result.output
+    assert f"Not built here: {ROWS[1]}" in result.output
+    put(ROWS[1], built(ROWS[1]), 50)
+    shown = cells(rvb("board").output)
+    assert [*shown] == [ROWS[1], ROWS[0]]
+    assert shown[ROWS[1]] == ["95.0", "50.0", "–", "61.0"]
+
+
+def test_published_rows_are_shown_where_none_is_built_or_where_asked() -> None:
+    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    assert cells(rvb("board").output) == {ROWS[1]: ["95.0", "90.0", "–", "61.0"]}
+    put(ROWS[0], built(ROWS[0]), 30)
+    result = rvb("board", "--published")
+    assert "published in leaderboard/results/tiny" in result.output
+    assert [*cells(result.output)] == [ROWS[1]]
+    assert f"Not published: {ROWS[0]}" in result.output
+
+
+def test_without_any_record_it_says_what_to_run() -> None:
+    result = rvb("board")
+    assert result.exit_code == 1
+    assert str(result.exception) == "no row of tiny is built here or published; run `rvb repro --track tiny`"
+
+
+def test_list_says_the_state_of_each_row_and_takes_a_track() -> None:
+    put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
+    result = rvb("list")
+    assert f"  {ROWS[0]}  Linear; never built here\n" in result.output
+    assert f"  {ROWS[1]}  Linear; never built here; published\n" in result.output
+    assert "Handwritten" not in result.output
+    assert "digits  Handwritten digits" in CliRunner().invoke(app, ["list"]).output
+    unknown = CliRunner().invoke(app, ["list", "--track", "tinny"])
+    assert str(unknown.exception) == "unknown track 'tinny'; did you mean 'tiny'?"

@@ -1,0 +1,58 @@
+"""`rvb check`: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from benchmark.commands.main import app
+from benchmark.commands.new import write_submission
+from benchmark.loading import submissions
+
+NAME = "Doe2026Tiny"
+CUT_OFF = """\
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, data):
+        super().__init__()
+        self.head = nn.Linear(64, data.classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1).detach())
+
+
+def build(data, **model):
+    return Net(data)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
+    write_submission(NAME)
+    return tmp_path / NAME
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_exit_status_and_json(folder) -> None:
+    (folder / "method.py").write_text(CUT_OFF)
+    result = rvb("check", NAME, "--json")
+    assert result.exit_code == 1
+    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["gradients"]
+    shown = rvb("check", NAME)
+    assert shown.exit_code == 1
+    assert "  FAIL  gradients: " in shown.output
+    assert f"{NAME}: 1 of " in shown.output
+
+
+def test_names_that_are_none() -> None:
+    assert "did you mean 'Doe2026Tiny'" in str(rvb("check", "Doe2026Tini").exception)
+    assert "has no variant 'smal'; did you mean 'small'?" in str(rvb("check", "Doe2026Tiny-smal").exception)

@@ -1,0 +1,137 @@
+"""`rvb diff`: Records of a git repository's branch against those of its merge base."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import regression_record
+from tiny_linear_row import TRACK
+from typer.testing import CliRunner, Result
+
+from benchmark.commands.main import app
+from benchmark.results.per_image import PerImage
+from benchmark.specs.base import to_json
+
+ROW = "Tiny2026Net-small"
+PUBLISHED = Path("leaderboard/results/tiny")
+NAME = "autoattack-Linf-0.15"
+
+
+def git(*arguments: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(autouse=True)
+def _repository(tmp_path, monkeypatch) -> None:
+    """A branch of a repository that has published a row, and on main a later commit that is not its merge base."""
+    monkeypatch.chdir(tmp_path)
+    for path, text in (("benchmark/tracks/tiny.yaml", TRACK), ("leaderboard/results/tiny/machine.json", "{}")):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    put(PUBLISHED / f"{ROW}.json")
+    put_images(PUBLISHED / f"images/{ROW}.json", broken=(3,))
+    git("init", "-q", "-b", "main")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    git("switch", "-qc", "mine")
+    git("switch", "-q", "main")
+    (PUBLISHED / f"{ROW}.json").unlink()
+    git("commit", "-qam", "two")
+    git("switch", "-q", "mine")
+
+
+def put(file: Path, *path: str | int, to: object = None) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_json(regression_record.changed(*path, to=to)))
+
+
+def put_images(file: Path, broken: tuple[int, ...]) -> None:
+    """Five images, of which some are broken."""
+    digits = "".join("0" if image in broken else "1" for image in range(5))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(to_json(PerImage(row=ROW, scores={NAME: digits, "robust Linf 0.15": digits})))
+
+
+def built(*path: str | int, to: object = None, broken: tuple[int, ...] | None = None) -> None:
+    folder = Path("work/tiny") / ROW / "record"
+    put(folder / "record.json", *path, to=to)
+    if broken is not None:
+        put_images(folder / "per_image.json", broken)
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["diff", *arguments])
+
+
+def test_nothing_differs() -> None:
+    result = rvb()
+    assert result.exit_code == 0
+    assert result.output.strip().endswith("0 with other bytes or facts alone, 1 the same")
+
+
+def test_a_row_that_was_built_here_is_compared_by_image() -> None:
+    built("attacks", 0, "accuracy", to=regression_record.proportion(41), broken=(1, 2))
+    result = rvb("--json")
+    assert result.exit_code == 1
+    (row,) = json.loads(result.stdout)["rows"]
+    assert (row["row"], row["kind"], row["of"]) == (ROW, "changed", "built")
+    moved = {n["name"]: n for n in row["numbers"] if n["before"] != n["after"] or n["lost"] or n["gained"]}
+    assert moved[NAME] == {"name": NAME, "before": [42, 100], "after": [41, 100], "lost": [1, 2], "gained": [3]}
+    assert moved["robust Linf 0.15"]["lost"] == [1, 2]
+    assert rvb("--exit-zero").exit_code == 0
+    assert rvb("--published").exit_code == 0, "what is in work/ is left out"
+    assert "lost 1, 2; gained 3" in rvb().output
+
+
+def test_markdown_is_a_table_that_names_cannot_break() -> None:
+    built("robust", 0, "accuracy", to=regression_record.proportion(39))
+    put(PUBLISHED / "Tiny2026Net-more.json", "variant", to="more")
+    lines = rvb("--markdown", "--exit-zero").output.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert {line.count("|") for line in table} == {6}
+    assert (
+        "| Tiny2026Net-small on tiny, changed (built here) | robust Linf 0.15 | 40 of 100 | 39 of 100 | not known: no numbers by image |"
+        in table
+    )
+    assert "| Tiny2026Net-more on tiny, new (published here) | clean | – | 95 of 100 |  |" in table
+    assert lines[2].startswith("1 new, 0 removed, 1 with numbers that moved")
+
+
+def test_a_removed_row_breaks_and_a_new_one_does_not() -> None:
+    put(PUBLISHED / "Tiny2026Net-more.json", "variant", to="more")
+    assert rvb().exit_code == 0
+    (PUBLISHED / f"{ROW}.json").unlink()
+    result = rvb("--track", "tiny")
+    assert result.exit_code == 1
+    assert f"{ROW} on tiny: removed" in result.output
+
+
+def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch) -> None:
+    def error(*arguments: str) -> str:
+        message = str(rvb(*arguments).exception)
+        assert "\n" not in message
+        return message
+
+    assert "no branch or commit 'other' here" in error("--base", "other")
+    assert "did you mean 'tiny'" in error("--track", "tinny")
+    assert "leave one out" in error("--json", "--markdown")
+    assert "give both" in error("--all")
+    built(broken=(1,))
+    Path(f"work/tiny/{ROW}/record/per_image.json").write_text("half")
+    assert "per_image.json is no valid JSON" in error()
+    (PUBLISHED / f"{ROW}.json").write_text("{}")
+    git("commit", "-qam", "three")
+    assert f"leaderboard/results/tiny/{ROW}.json at " in error("--base", "HEAD")
+    git("switch", "-q", "--orphan", "alone")
+    git("commit", "-q", "--allow-empty", "-m", "four")
+    Path("benchmark/tracks").mkdir(parents=True, exist_ok=True)
+    assert "no commit in common" in error("--base", "main")
+
+
+def test_origins_branch_stands_in_for_a_missing_one() -> None:
+    git("update-ref", "refs/remotes/origin/main", "main")
+    git("branch", "-qD", "main")
+    assert rvb().exit_code == 0

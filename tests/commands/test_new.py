@@ -1,0 +1,69 @@
+"""`rvb new`: the folder that it makes passes `rvb check` as it is, and its own tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from tiny_project import ROOT
+from typer.testing import CliRunner, Result
+
+from benchmark.commands.main import app
+from benchmark.loading import submissions
+
+FILES = ["README.md", "method.py", "submission.yaml", "test_method.py"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_the_folder_loads_and_passes_every_check(tmp_path) -> None:
+    result = rvb("new", "Doe2026Tiny")
+    assert result.exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "Doe2026Tiny").iterdir()) == FILES
+    assert "rvb check Doe2026Tiny" in result.output
+    checked = rvb("check", "Doe2026Tiny", "--json")
+    assert checked.exit_code == 0
+    found = json.loads(checked.stdout)
+    assert all(check["ok"] for check in found["checks"])
+    assert {check["name"] for check in found["checks"]} >= {"license", "citation", "training", "each image by itself"}
+    assert {note["name"] for note in found["notes"]} >= {"size", "time", "modules of its own"}
+    assert "all 15 checks passed" in rvb("check", "Doe2026Tiny-small").output
+
+
+def test_what_is_given_stands_in_the_citation() -> None:
+    title = 'Robust "ViTs": all of $them, a\\b'
+    assert not rvb(
+        "new", "Doe2026Tiny", "--title", title, "--authors", "Doe and Müller", "--url", "https://a.org/b"
+    ).exit_code
+    paper = submissions.load("Doe2026Tiny").paper
+    assert (paper.title, paper.authors, paper.year, paper.url) == (title, "Doe and Müller", 2026, "https://a.org/b")
+
+
+@pytest.mark.parametrize(
+    "name", ["doe2026Tiny", "Doe26Tiny", "Doe2026", "Doe-2026Tiny", "../Doe2026Tiny", "Doe2026" + "T" * 60, ""]
+)
+def test_bad_names_are_refused_in_one_line(tmp_path, name) -> None:
+    message = str(rvb("new", name).exception)
+    assert message.startswith("bad name ")
+    assert "such as Doe2026Tiny" in message
+    assert "\n" not in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
+    shutil.copytree(ROOT / "submissions/Wong2020Fast", tmp_path / "Wong2020Fast")
+    before = (tmp_path / "Wong2020Fast/method.py").read_bytes()
+    for name in ("Wong2020Fast", "Wong2020FAST"):
+        result = rvb("new", name)
+        assert result.exit_code == 1
+        assert "Wong2020Fast exists; choose another word" in str(result.exception)
+    assert (tmp_path / "Wong2020Fast/method.py").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["Wong2020Fast"]

@@ -1,0 +1,98 @@
+"""Which order a board claims: what images and seeds show, and no more."""
+
+from __future__ import annotations
+
+import pytest
+from seeds_study import published, verdicts
+from tiny_record import proportion, record
+
+from benchmark.loading import tracks
+from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
+from leaderboard.rank import columns, heads, rank
+
+TRACK = tracks.load("digits")
+STEADY = (-1, 1, 0, -1, 1)
+
+
+def images(*records: Record) -> dict[str, dict[str, str]]:
+    """Verdicts in which the first images are right."""
+    return {made.row: {"robust Linf 0.15": verdicts(made.robust[0].accuracy.count)} for made in records}
+
+
+def ranks(records: list[Record], *studies) -> list[tuple[str, str]]:
+    return [(row.record.submission, row.rank) for row in rank(records, TRACK, images(*records), studies)]
+
+
+def test_columns_stand_in_groups() -> None:
+    found = [(head.title, head.columns) for head in heads(columns(tracks.load("digits")))]
+    assert found == [
+        ("clean", [""]),
+        ("AutoAttack", ["Linf 0.15", "L2 0.5", "L2 1"]),
+        ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+        ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
+    ]
+
+
+def test_rows_stand_by_robust_accuracy_and_are_ordered_where_the_images_say_so() -> None:
+    records = [record("B", 40, 10), record("A", 40, 30), record("C", 70, 0, certified=60), record("D", 10, 90)]
+    rows = rank(records, TRACK, images(*records))
+    assert [(row.record.submission, row.rank) for row in rows] == [("C", "1"), ("A", "2–3"), ("B", "2–3"), ("D", "4")]
+    names = columns(TRACK)
+    assert rows[0].cells[names.index("certified L2 0.1")] == Proportion(**proportion(60))
+    assert rows[1].cells[names.index("certified L2 0.1")] is None
+    assert len(rows[0].cells) == len(rows[0].spreads) == len(names)
+
+
+def test_a_difference_of_few_images_is_no_order() -> None:
+    """6 images of 100 on which the two differ, all in favour of one: p is 0.03, and 0.19 among six pairs."""
+    assert ranks([record("A", 46, 0), record("B", 40, 0)]) == [("A", "1"), ("B", "2")]
+    close = [record(name, count, 0) for name, count in (("A", 46), ("B", 40), ("C", 40), ("D", 40))]
+    assert ranks(close) == [(name, "1–4") for name in "ABCD"]
+
+
+def test_ranks_of_rows_between_overlap_with_both() -> None:
+    """52 and 41 differ, 46 differs from neither."""
+    assert ranks([record("A", 52, 0), record("B", 46, 0), record("C", 41, 0)]) == [
+        ("A", "1–2"),
+        ("B", "1–3"),
+        ("C", "2–3"),
+    ]
+
+
+def test_seeds_that_may_turn_the_order_leave_it_open() -> None:
+    records = [record("A", 70, 0), record("B", 40, 0)]
+    steady = [published("A", [70 + s for s in STEADY]), published("B", [40 + s for s in STEADY])]
+    wild = published("B", [40, 90, 60, 75, 85])
+    assert ranks(records, *steady) == [("A", "1"), ("B", "2")]
+    assert ranks(records, steady[0], wild) == [("A", "1–2"), ("B", "1–2")]
+    assert ranks(records, wild) == [("A", "1"), ("B", "2")], "A is one draw: the images decide"
+    assert [row.trainings is None for row in rank(records, TRACK, images(*records), [wild])] == [True, False]
+
+
+def test_a_row_whose_images_are_not_known_is_not_ordered() -> None:
+    records = [record("A", 70, 0), record("B", 40, 0)]
+    assert [row.rank for row in rank(records, TRACK)] == ["1–2", "1–2"]
+
+
+def test_order_does_not_depend_on_the_order_given() -> None:
+    records = [record(name, 50, 50) for name in "CAB"]
+    assert rank(records, TRACK, images(*records)) == rank(records[::-1], TRACK, images(*records))
+
+
+@pytest.mark.parametrize("change", [{"n": 50}, {"track_version": 7}, {"settings": {"model": {"width": 3}}}])
+def test_a_study_of_another_row_than_todays_says_nothing_of_it(change) -> None:
+    """Other rules, images or settings; of attacks brought against the row it knows nothing."""
+    made = record("A", 70, 0)
+    study = published("A", [70, 71, 69, 70, 70]).model_dump()
+    for key, value in change.items():
+        if key == "settings":
+            study["result"]["cells"][0]["settings"] |= value
+        else:
+            study["result"][key] = value
+    (row,) = rank([made], TRACK, images(made), [published("A", [70]).model_validate(study)])
+    assert row.trainings is None
+    brought = made.model_dump()
+    brought["settings"]["adaptive"] = [{"attack": "own", "norm": "L2", "eps": 1}]
+    (row,) = rank([Record.model_validate(brought)], TRACK, images(made), [published("A", [70, 71])])
+    assert row.trainings is not None

@@ -1,0 +1,107 @@
+"""Studies over seeds on the pages: a row's spread beside its intervals, and which rows are one draw."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from seeds_study import published
+from tiny_record import record
+
+from benchmark.loading import tracks
+from benchmark.results.record import Record
+from benchmark.results.study import PublishedStudy
+from leaderboard import build
+from leaderboard.rank import rank
+from leaderboard.seeds import trainings
+
+TRACK = tracks.load("digits")
+
+
+def certified_row() -> Record:
+    made = record("A", 70, 30, certified=20).model_dump()
+    made["settings"]["certificate"] = {"name": "local"}
+    return Record.model_validate(made)
+
+
+def test_each_headline_number_has_its_trainings() -> None:
+    found = trainings([certified_row()], TRACK, [published("A", [70, 60, 80], certified=[20, 30, 10])])["A-v"]
+    assert found.study == "A-v-seeds"
+    assert found.seeds == (0, 1, 2)
+    assert found.spreads.keys() == found.verdicts.keys() == {
+        "clean", "robust Linf 0.15", "robust L2 0.5", "robust L2 1",
+        "certified L2 0.1", "certified L2 0.25", "certified L2 0.5",
+    }  # fmt: skip
+    robust = found.spreads["robust Linf 0.15"]
+    assert (robust.mean, robust.low, robust.high) == (pytest.approx(0.7), 0.6, 0.8)
+    assert found.spreads["certified L2 0.1"].values == (0.2, 0.3, 0.1)
+    for name, spread in found.spreads.items():
+        assert [bits.count("1") / 100 for bits in found.verdicts[name]] == list(spread.values)
+
+
+def test_a_study_over_seeds_without_verdicts_is_no_such_study() -> None:
+    old = published("A", [70, 60]).model_dump()
+    for run in old["result"]["runs"]:
+        del run["verdicts"]
+    assert trainings([record("A", 70, 30)], TRACK, [PublishedStudy.model_validate(old)]) == {}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Two rows of one submission's kind, the first with a study over its seeds that is not today's."""
+    rows, study = [certified_row(), record("B", 40, 30)], published("A", [70, 60, 80], certified=[20, 30, 10])
+    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
+    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    (tmp_path / "published/digits/studies").mkdir(parents=True)
+    (tmp_path / "published/digits/studies/A-v-seeds.json").write_text(study.model_dump_json())
+    seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5], "certified_l2": [0.2]})
+    for row in rows:
+        folder = tmp_path / row.row / "record"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text("{}")
+        pq.write_table(seen, folder / "evidence.parquet")
+    ages = {"A-v-seeds": ["made with <other> code"]}
+    build.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, ages=ages)
+    return tmp_path / "site"
+
+
+def board_row(index: str, row: str) -> str:
+    found = re.search(rf'<tr data-row="{row}">(.*?)</tr>', index, re.S)
+    assert found
+    return found[1]
+
+
+def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one_draw(site) -> None:
+    index = (site / "index.html").read_text()
+    with_seeds, one_draw = board_row(index, "A-v"), board_row(index, "B-v")
+    assert re.search(
+        r'<b>70\.0</b><small>60\.0–80\.0</small><small class="seeds" title="70\.0, 60\.0, 80\.0">seeds 70\.0<br>',
+        with_seeds,
+    )
+    assert with_seeds.count("seeds 20.0<br>10.0–30.0</small>") == 1, "certified at 0.1"
+    assert ">⚠ 3 seeds</small>" in with_seeds
+    assert 'title="not today\'s: made with &lt;other&gt; code"' in with_seeds
+    assert "one draw</small>" not in with_seeds
+    assert "one draw</small>" in one_draw
+    assert 'class="seeds"' not in one_draw
+    assert index.count("<dt>seeds</dt>") == 1
+    assert "<em>One draw</em>" in index
+
+
+def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:
+    pages = [(site / f"models/{row}/index.html").read_text() for row in ("A-v", "B-v")]
+    assert "rvb study A-v seeds</code>" in pages[0]
+    assert "Not today's: made with &lt;other&gt; code" in pages[0]
+    assert 'class="seeds"' in pages[0]
+    assert "rvb study" not in pages[1]
+
+
+def test_another_variant_of_the_submission_does_not_show_it() -> None:
+    from leaderboard.seeds import belongs_on_page
+
+    study = published("A", [70, 60])
+    other = record("A", 70, 30).model_copy(update={"variant": "w"})
+    assert belongs_on_page(study, record("A", 70, 30))
+    assert not belongs_on_page(study, other)

@@ -1,0 +1,134 @@
+"""A submission's own files: imported by a method, they are inputs of its stages; another submission's are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+from stages import stage_code
+from tiny_linear_row import NAMES, ROW
+from tiny_project import Project
+
+from benchmark.loading import methods, submissions, tracks
+from benchmark.pipeline import inputs
+from benchmark.runtime import code
+from benchmark.runtime.errors import BenchmarkError
+
+METHOD = "from .layers import linear\n\n\ndef build(data):\n    return linear()\n"
+LAYERS = "from torch import nn\n\n\ndef linear():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+NAME = "Tiny2026Linear"
+
+
+@pytest.fixture
+def helped(tmp_path, monkeypatch) -> Project:
+    """A submission whose method.py imports layers.py, with a data file, in the working directory."""
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    write("method.py", METHOD)
+    write("layers.py", LAYERS)
+    write("tables/means.csv", "0.5\n")
+    return project
+
+
+def write(file: str, text: str, name: str = NAME) -> None:
+    path = Path("submissions", name, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def digests() -> dict[str, str]:
+    """Of the code of each stage of the row."""
+    code._digest.cache_clear()  # files are written within one tick of the clock
+    code._imports.cache_clear()
+    found = inputs.contents("tiny")
+    return {path.stem: code.combined(about["code"]) for path, about in found.items() if ROW.name in path.parts}
+
+
+def built() -> object:
+    code._imports.cache_clear()
+    return methods.build(submissions.load(NAME), "small", tracks.load("tiny"))
+
+
+def test_a_method_may_import_files_of_its_folder(helped) -> None:
+    assert built()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("layers.py", LAYERS.replace("nn.Flatten()", "nn.Flatten(1)")), ("tables/means.csv", "0.25\n"), ("new.npz", "1")],
+)
+def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_stale(helped, file, text) -> None:
+    before = digests()
+    write(file, text)
+    after = digests()
+    assert {name for name in before if before[name] != after[name]} == {*before} - {"collect"}
+
+
+def test_files_that_no_method_reads_make_nothing_stale(helped) -> None:
+    before = digests()
+    for file in ("README.md", "test_method.py", "measures.py", "studies/table.csv", ".notes", "__pycache__/layers.pyc"):
+        write(file, "x = 1\n")
+    assert digests() == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from . import layers",
+        "from submissions.Tiny2026Linear.layers import linear",
+        "import layers",
+        "from .layers import *",
+    ],
+)
+def test_however_it_is_imported_it_is_followed(helped, statement) -> None:
+    write("method.py", f"{statement}\n" + METHOD.partition("\n")[2])
+    code._imports.cache_clear()
+    assert Path("submissions/Tiny2026Linear/layers.py") in stage_code("train", *NAMES)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from submissions.Other.method import build", "from ..Other import method", "import submissions.Other.method"],
+)
+def test_another_submission_is_refused_in_one_line(helped, statement) -> None:
+    write("method.py", METHOD, "Other")
+    write("layers.py", f"{LAYERS}\n\n{statement}\n")
+    words = (
+        r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
+    )
+    for refused in (digests, built):
+        with pytest.raises(BenchmarkError, match=words):
+            refused()
+
+
+@pytest.mark.parametrize("target", ["Tiny2026Linear", "Other"])
+def test_an_import_that_cannot_be_followed_is_refused(helped, target) -> None:
+    write("hidden.py", LAYERS, target)
+    name = f"submissions.{target}.hidden"
+    write(
+        "method.py", f"import importlib\n\n\ndef build(data):\n    return importlib.import_module({name!r}).linear()\n"
+    )
+    words = rf"imports submissions/{target}/hidden\.py by other means than an import statement, so its edits would go unseen"
+    with pytest.raises(BenchmarkError, match=words):
+        built()
+
+
+def test_a_bare_name_that_stands_beside_gets_the_right_form(helped) -> None:
+    write("method.py", METHOD.replace("from .layers", "from layers"))
+    with pytest.raises(BenchmarkError, match=r"No module named 'layers'; write `from \.layers import \.\.\.`"):
+        built()
+
+
+def test_two_checkouts_in_one_process_do_not_share_a_submissions_files(helped, tmp_path, monkeypatch) -> None:
+    built()
+    other = helped.copy(tmp_path / "other")
+    monkeypatch.chdir(other.root)
+    write("layers.py", LAYERS.replace("10)", "10, bias=False)"))
+    assert "bias=False" in str(built())
+
+
+def test_a_file_in_no_utf_8_is_one_line(helped) -> None:
+    Path("submissions/Tiny2026Linear/layers.py").write_bytes(LAYERS.encode() + b"NAME = 'na\xefve'\n")
+    with pytest.raises(BenchmarkError, match=r"layers\.py.*utf-8"):
+        digests()

@@ -1,0 +1,46 @@
+"""Another commit's files, read beside the working tree."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmark.runtime import git
+from benchmark.runtime.errors import BenchmarkError
+
+
+@pytest.fixture(autouse=True)
+def _repository(tmp_path, monkeypatch) -> None:
+    """A commit with two files, which the working tree has no more."""
+    root = tmp_path / "repository"
+    (root / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(root)
+    Path("a/one ä.txt").write_bytes(b"1\n\xff")
+    Path("a/b/two.txt").write_text("2")
+    for arguments in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], check=True)
+    Path("a/one ä.txt").unlink()
+    Path("a/b/two.txt").write_text("3")
+
+
+def test_files_are_those_of_the_commit(tmp_path) -> None:
+    commit = git.merge_base("main")
+    assert git.files_at(commit, Path("a")) == [Path("a/b/two.txt"), Path("a/one ä.txt")]
+    assert git.files_at(commit, Path("b")) == []
+    assert git.read_at(commit, Path("a/one ä.txt")) == b"1\n\xff"
+    assert git.read_at(commit, Path("a/three.txt")) is None
+    git.export(commit, tmp_path)
+    assert (tmp_path / "a/b/two.txt").read_text() == "2"
+    assert Path("a/b/two.txt").read_text() == "3", "the working tree is as it was"
+
+
+def test_what_git_cannot_do_is_said(tmp_path, monkeypatch) -> None:
+    with pytest.raises(BenchmarkError, match="could not be written"):
+        git.export("main", tmp_path / "gone")
+    with pytest.raises(BenchmarkError, match="no branch or commit 'mian'"):
+        git.merge_base("mian")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BenchmarkError, match="git is not installed"):
+        git.merge_base("main")

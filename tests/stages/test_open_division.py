@@ -1,0 +1,118 @@
+"""Rows of the division `open` end, with what was found and what could not be computed said."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+import tiny_linear_row
+from stages import run_stage, stage_names
+from tiny_linear_row import NAMES, PICTURES, ROW, record
+
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+
+TRACK = (
+    tiny_linear_row.TRACK.replace("images: 20", "images: 4").replace(
+        "suites:\n", "suites:\n  standard:\n    - {attack: autoattack, norm: Linf, eps: 0.1}\n"
+    )
+    + PICTURES
+    + "smoothing: {sigma: 0.1, n0: 5, n: 16, looks: 2, alpha: 0.05, seed: 0}\n"
+)
+METHOD = """\
+import numpy as np
+import torch
+from torch import nn
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        z = x.flatten(1)
+        {forward}
+
+
+def build(data):
+    return Odd()
+"""
+FORWARDS = {
+    "noise of torch": "return self.linear(z + 0.3 * torch.randn_like(z))",
+    "noise of numpy": "return self.linear(z) + torch.from_numpy(np.random.default_rng().normal(0, 1, (len(z), 10))).float()",
+    "detached": "return self.linear(z.detach())",
+    "numpy inside": "return self.linear(torch.from_numpy(np.round(8 * (z if self.training else z.numpy())) / 8))",
+    "rounded": "return self.linear((8 * z).round() / 8)",
+    "gradient not finite": "return self.linear(z) + 0 * (z - z).sqrt().sum(1, keepdim=True)",
+}
+
+
+@pytest.fixture
+def odd_row(request, tmp_path, monkeypatch) -> Record:
+    """The Record of a row whose model is odd in the way that the parameter names."""
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    (project.root / "benchmark/tracks/tiny.yaml").write_text(TRACK)
+    folder = project.root / "submissions/Tiny2026Linear"
+    declared = tiny_linear_row.SUBMISSION.replace("variants:", "division: open\nvariants:")
+    (folder / "submission.yaml").write_text(declared)
+    forward = FORWARDS[request.param].replace(
+        "z if self.training else z.numpy()", "z.detach().numpy() if self.training else z.numpy()"
+    )
+    (folder / "method.py").write_text(METHOD.replace("{forward}", forward))
+    run_stage("data", "tiny")
+    for name in stage_names(*NAMES):
+        run_stage(name, *NAMES)
+    return record()
+
+
+def said(found: Record) -> str:
+    return "; ".join(found.division_reasons)
+
+
+@pytest.mark.parametrize("odd_row", ["noise of torch", "noise of numpy"], indirect=True)
+def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request) -> None:
+    if "torch" in request.node.name:  # drawn by the track's seed, so that all stages see one clean pass
+        assert "clean passes differ" not in said(odd_row)
+        assert odd_row.clean.count
+    assert "the model is random" in said(odd_row)
+    assert "counts as lost" in said(odd_row)
+    for attack in odd_row.attacks:
+        assert attack.accuracy.count <= min(attack.remaining.values())
+    assert all(result.accuracy.count <= odd_row.clean.count for result in odd_row.robust)
+    verdicts = [pq.read_table(ROW / name / "evidence.parquet") for name in ("attack-standard", "attack-papers")]
+    right = [(table["clean_margin"].to_numpy() > 0) for table in verdicts]
+    assert odd_row.clean.count <= int((right[0] & right[1]).sum())
+
+
+@pytest.mark.parametrize(
+    "odd_row",
+    ["numpy inside", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("detached", "rounded"))],
+    indirect=True,
+)
+def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
+    assert "no usable input gradient on 4 of 4 images" in said(odd_row)
+    none_at_all = "rounded" not in request.node.name  # whose gradient is 0
+    for attack in odd_row.attacks:
+        assert any("the model gives no gradient" in words for words in attack.warnings) == none_at_all
+    assert odd_row.reliability
+    assert odd_row.reliability.failing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("odd_row", ["gradient not finite"], indirect=True)
+def test_gradients_that_are_not_finite_count_as_none(odd_row) -> None:
+    assert "no usable input gradient" in said(odd_row)
+
+
+def test_training_against_an_attack_says_that_it_needs_gradients(tmp_path, monkeypatch) -> None:
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    folder = project.root / "submissions/Tiny2026Linear"
+    attack = "objective: adversarial, attack: {attack: fgsm, norm: Linf, eps: 0.1}"
+    declared = tiny_linear_row.SUBMISSION.replace("objective: standard", attack)
+    (folder / "submission.yaml").write_text(declared)
+    (folder / "method.py").write_text(METHOD.replace("{forward}", FORWARDS["detached"]))
+    run_stage("data", "tiny")
+    with pytest.raises(BenchmarkError, match="needs gradients by the image: its logits do not depend on the image"):
+        run_stage("train", *NAMES)

@@ -1,0 +1,124 @@
+"""A row's study over its seeds: without a file, of the row's own training, published with every image's verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiny_linear_row
+from stages import run_stage
+
+from benchmark.pipeline import generate
+from benchmark.results.study import PublishedStudy
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import seeds
+from benchmark.specs.base import to_json
+from benchmark.studies import grids, running
+from benchmark.studies.published import collect_study
+
+ID = "Tiny2026Linear-small-seeds"
+FOLDER = Path("work/tiny/studies") / ID
+METHOD = """\
+from torch import nn
+
+from benchmark.layers.lipschitz import NormalisedHead
+
+
+def build(data):
+    return nn.Sequential(nn.Flatten(), NormalisedHead(64, 10))
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with a linear row on a track with a certified radius, as working directory."""
+    made = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(made.root)
+    submission = made.root / "submissions/Tiny2026Linear/submission.yaml"
+    submission.write_text(tiny_linear_row.SUBMISSION + "        certificate: {name: local}\n")
+    (submission.parent / "method.py").write_text(METHOD)
+    track = made.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(tiny_linear_row.TRACK.replace("certified_radii: []", "certified_radii: [0.05, 0.2]"))
+    return made
+
+
+def grid() -> grids.Grid:
+    return grids.load(*grids.split_id(ID), "tiny")
+
+
+def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch) -> None:
+    run_stage("data", "tiny")
+    run_stage("train", *tiny_linear_row.NAMES)
+    trained, fit = [], running.fit
+
+    def counting(row, run, *rest):
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        trained.append(run.seed)
+        return fit(row, run, *rest)
+
+    monkeypatch.setattr(seeds, "TRAININGS", 3)
+    monkeypatch.setattr(running, "fit", counting)
+    with pytest.raises(KeyboardInterrupt):
+        run_stage("study", "tiny", ID)
+    assert trained == [0, 1]
+    monkeypatch.setattr(running, "fit", lambda row, run, *rest: (trained.append(run.seed), fit(row, run, *rest))[1])
+    run_stage("study", "tiny", ID)
+    assert trained == [0, 1, 2]
+
+    published = collect_study(grid())
+    assert PublishedStudy.model_validate_json(to_json(published)) == published
+    runs = published.result.runs
+    assert runs[0].weights == files.sha256_file(tiny_linear_row.ROW / "train/model.safetensors")
+    assert len({run.weights for run in runs}) == 3
+    evidence = pq.read_table(FOLDER / "verdicts.parquet").to_pandas()
+    for run in runs:
+        seen = evidence[evidence.seed == run.seed]
+        assert run.verdicts.keys() == {"clean", "APGD L2 0.5", "certified"}
+        for label in ("clean", "APGD L2 0.5"):
+            assert run.verdicts[label] == "".join("01"[right] for right in seen[f"{label}: right"].astype(int))
+            assert run.values[label] == run.verdicts[label].count("1") / 20  # type: ignore[union-attr]
+        assert [bits.count("1") / 20 for bits in run.verdicts["certified"]] == list(run.values["certified"])  # type: ignore
+        for clean, near, far in zip(run.verdicts["clean"], *run.verdicts["certified"], strict=True):
+            assert clean >= near >= far
+    assert 0 < sum(run.values["clean"] for run in runs) < 3, "some images right, some wrong"  # type: ignore[misc]
+
+
+def test_it_stands_in_the_pipeline_and_takes_the_rows_settings(project) -> None:
+    generate.write()
+    stage = json.dumps(generate.generate()[generate.study_file("tiny", ID)])
+    assert f"benchmark.stages study tiny {ID}" in stage
+    assert list(grid().cells.values()) == [grids.load_row("tiny", "Tiny2026Linear-small").settings]
+    assert {"quick.py", "local.py", "standard.py", "method.py"} <= {path.name for path in grid().entries}
+    (project.root / "params.yaml").write_text("train: {seed: 7}\n")
+    assert grid().study.seeds == (7, 8, 9, 10, 11), "the row's own seed comes first"
+
+
+def test_a_row_that_was_trained_elsewhere_has_none(project) -> None:
+    file = project.root / "submissions/Tiny2026Linear/submission.yaml"
+    head, _, _ = file.read_text().partition("        training:")
+    file.write_text(head + "        weights: {path: weights.pt}\n")
+    with pytest.raises(
+        BenchmarkError, match="Tiny2026Linear-small has weights that were trained elsewhere: there is no"
+    ) as e:
+        grid()
+    assert "\n" not in str(e.value)
+    assert grids.trained_rows("tiny") == []
+    assert grids.load_all() == []
+    assert not grids.exists("Tiny2026Linear", "small-seeds", "tiny")
+
+
+def test_names_that_are_none_are_told_so(project) -> None:
+    for name, message in (
+        ("seeds", "has no study 'seeds': it is each row's, such as `rvb study Tiny2026Linear-small seeds`"),
+        ("smal-seeds", "has no variant 'smal'; did you mean 'small'"),
+    ):
+        with pytest.raises(BenchmarkError, match=message):
+            grids.load("Tiny2026Linear", name, "tiny")
+    with pytest.raises(BenchmarkError, match="Tiny2026Linear small does not enter track 'digits'"):
+        grids.load("Tiny2026Linear", "small-seeds")
+    assert grids.exists("Tiny2026Linear", "small-seeds", "tiny")
+    assert not grids.exists("Tiny2026Linear", "small-seeds", "digits")

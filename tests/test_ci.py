@@ -1,0 +1,62 @@
+"""What `.ci/run` asserts of a built board: run here on small boards, right and wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_project import ROOT
+
+ROWS = ("Dosovitskiy2021ViT-standard", "Wong2020Fast-linf", "Havens2024LoFAST-mean_pool")
+WEIGHTS = {"training": None, "weights": {"path": "given.pt", "sha256": None}}
+
+
+def check(folder: Path, trust: str, settings: dict) -> subprocess.CompletedProcess[str]:
+    """Runs the script's look at the site on published Records, the first with these settings and this trust."""
+    site = folder / "work/digits/site"
+    numbers = {}
+    for row in ROWS:
+        record = json.loads((ROOT / "leaderboard/results/digits" / f"{row}.json").read_text())
+        if row == ROWS[0]:
+            record["trust"] = trust
+            record["settings"] |= settings
+        page = site / "models" / row
+        page.mkdir(parents=True)
+        (page / "record.json").write_text(json.dumps(record))
+        (page / "index.html").touch()
+        (page / "evidence.csv").touch()
+        numbers[row] = {
+            "clean": record["clean"]["value"],
+            **{
+                f"robust {r['threat']['norm']} {r['threat']['eps']:g}": r["accuracy"]["value"] for r in record["robust"]
+            },
+            **{f"certified L2 {r['threat']['eps']:g}": r["accuracy"]["value"] for r in record["certified"]},
+        }
+    (site / "index.html").write_text("".join(f'<tr data-row="{row}">' for row in ROWS))
+    (folder / "pipelines/digits").mkdir(parents=True)
+    (folder / "pipelines/digits/rows.json").write_text(json.dumps(ROWS))
+    (folder / "work/digits/leaderboard.json").write_text(json.dumps(numbers))
+    script = (ROOT / ".ci/run").read_text().partition("<<'PY'\n")[2].partition("\nPY\n")[0]
+    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("trust", "settings"),
+    [("rebuilt", {}), ("re-evaluated", WEIGHTS)],
+)
+def test_a_row_that_says_how_it_was_made_passes(tmp_path, trust, settings) -> None:
+    result = check(tmp_path, trust, settings)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("trust", "settings", "words"),
+    [("re-evaluated", {}, "was trained here"), ("rebuilt", WEIGHTS, "has weights from elsewhere")],
+)
+def test_a_row_that_says_otherwise_fails(tmp_path, trust, settings, words) -> None:
+    result = check(tmp_path, trust, settings)
+    assert result.returncode
+    assert words in result.stderr

@@ -1,0 +1,61 @@
+"""What attacks meet in place of a model without gradients: the same logits, and a gradient of 0."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import Linear, grey_images
+
+from benchmark.attacks import autoattack, pgd
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.gradients import attackable, usable_gradients
+
+
+class Detached(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.detach())
+
+
+class Converting(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.from_numpy(x.numpy()))
+
+
+class Infinite(Linear):
+    """Its gradient is NaN in the first pixel of the first image, which is 0."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 0 * x[:, 0, 0, :1].sqrt()
+
+
+@pytest.fixture
+def judged() -> tuple[torch.Tensor, torch.Tensor]:
+    images = grey_images()
+    images[0, 0, 0, 0] = 0
+    return images, Linear()(images).argmax(1)
+
+
+@pytest.mark.parametrize("model", [Detached(), Converting(), Infinite()], ids=lambda m: type(m).__name__)
+def test_the_logits_are_the_models_own_and_the_gradient_is_finite(judged, model) -> None:
+    images, labels = judged
+    model.eval().requires_grad_(False)
+    stand_in, problem = attackable(model, images, labels)
+    assert bool(problem) == (type(model) is not Infinite)
+    with torch.no_grad():
+        assert torch.equal(stand_in(images), model(images))
+    probe = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(stand_in(probe).sum(), probe)
+    assert torch.isfinite(gradient).all()
+    assert bool((gradient != 0).any()) == (type(model) is Infinite)
+    assert int(usable_gradients(model, images, labels).sum()) == (15 if type(model) is Infinite else 0)
+
+
+@pytest.mark.parametrize("component", ["apgd-ce", "fab-t", "square"])
+def test_attacks_end_on_it(judged, component) -> None:
+    images, labels = (part[:3] for part in judged)
+    stand_in, _ = attackable(Converting().eval().requires_grad_(False), images, labels)
+    threat = ThreatModel(norm="Linf", eps=0.05)
+    found = autoattack.attack(stand_in, images, labels, threat, seed=0, component=component)
+    assert torch.isfinite(found).all()
+    moved = pgd.attack(stand_in, images, labels, threat, seed=0, steps=3, step_size=0.02)
+    assert torch.isfinite(moved).all()
