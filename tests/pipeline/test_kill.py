@@ -88,8 +88,8 @@ def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished,
         time.sleep(0.02)
     assert again.returncode == 0
     assert most <= 1
-    assert not stage_processes(fresh, moment)
     fresh.rvb("repro", "--track", "tiny")
+    assert not stage_processes(fresh, moment)
     assert fresh.results(ROW) == finished.results(ROW)
 
 
