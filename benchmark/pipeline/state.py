@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class State:
             for name, stage in stages.items():
                 if not stage.get("always_changed"):
                     self._stages[f"{file}:{name}"] = stage
-                    self._writers |= {out: f"{file}:{name}" for out in stage["outs"]}
+                    self._writers |= {out: f"{file}:{name}" for out in outputs(stage)}
         starts = [row.settings.training.init_from for row in rows if row.settings.training]
         return [start.track for start in starts if start and start.track]
 
@@ -75,14 +75,14 @@ class State:
         stage, lock = self._stages[key], self._lock(key)
         if not lock:
             return NEVER
-        if any(not Path(out).exists() for out in stage["outs"]):
+        if any(not Path(out).exists() for out in outputs(stage)):
             return GONE
         deps, outs = ({entry["path"]: entry for entry in lock[kind]} for kind in ("deps", "outs"))
-        if lock["cmd"] != stage["cmd"] or {*deps} != {*stage["deps"]} or {*outs} != {*stage["outs"]}:
+        if lock["cmd"] != stage["cmd"] or {*deps} != {*stage["deps"]} or {*outs} != {*outputs(stage)}:
             return "reads or writes other files"
         for dep in stage["deps"]:
             if dep in self._today and not _is(self._today[dep], deps[dep]):
-                return self._difference(dep, deps[dep], Path(stage["outs"][0]))
+                return self._difference(dep, deps[dep], Path(outputs(stage)[0]))
         writers = {self._writers[home] for dep in deps for home in self._homes(dep)}
         if stale := sorted(one.rpartition(":")[2] for one in writers if self.why(one)):
             return f"after {', '.join(dict.fromkeys(stale))}"
@@ -126,6 +126,11 @@ class State:
         if not about.exists():
             return "other code or settings"
         return "other settings" if files.read_json(about)["code"] == code.combined(now["code"]) else "other code"
+
+
+def outputs(stage: Mapping[str, Any]) -> list[str]:
+    """Paths of its outputs, of which some come with flags."""
+    return [next(iter(out)) if isinstance(out, dict) else out for out in stage["outs"]]
 
 
 def row_state(state: State, row: Row) -> str:

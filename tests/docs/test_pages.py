@@ -117,5 +117,7 @@ def test_every_command_stands_with_its_options(reference) -> None:
     commands = reference.pages()["commands"]
     for name in ("repro", "publish", "compare-engines", "stage"):
         assert f"## rvb {name}\n" in commands
-    assert "| `--jobs`, `-j` | the number of cores | Stages at a time. |" in commands
+    assert (
+        "| `--jobs`, `-j` | the number of cores | Stages at a time; by default one a core, or one a GPU. |" in commands
+    )
     assert "&lt;submission>-&lt;variant>" in commands, "not HTML"

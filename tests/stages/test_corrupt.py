@@ -109,7 +109,7 @@ def test_corrupted_numbers_have_a_column_of_their_own_and_do_not_rank() -> None:
         [""],
     )
     rows = rank([corrupted_record("A", 10), corrupted_record("B", 90), record("C", 40, 10)], track)
-    assert [(row.rank, row.record.submission) for row in rows] == [(1, "A"), (1, "B"), (1, "C")]
+    assert [(row.rank, row.record.submission) for row in rows] == [("1–3", "A"), ("1–3", "B"), ("1–3", "C")]
     assert [row.cells[-1] and row.cells[-1].count for row in rows] == [10, 90, None]
     assert build.metrics(rows)["B-v"]["corrupted"] == 0.9
     assert build.table(rows, track).splitlines()[2].endswith(",0.9")

@@ -10,6 +10,7 @@ import yaml
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_rows
 from benchmark.pipeline import generate, inputs
+from benchmark.pipeline.state import outputs
 from benchmark.runtime import code, files
 from benchmark.stages.base import inputs_file
 
@@ -21,11 +22,11 @@ def lock(track: str) -> None:
     stages = generate.definitions(tracks.load(track), load_rows(track))
     for file, named in stages.items():
         for name, stage in named.items():
-            for out in (Path(one) for one in stage["outs"] if isinstance(one, str)):
+            for out in map(Path, () if "always_changed" in stage else outputs(stage)):
                 _write_result(out, inputs_file(track, file.parent.name, name))
     for file, named in stages.items():
         content = {
-            name: {"cmd": stage["cmd"], **{kind: [_entry(path) for path in stage[kind]] for kind in ("deps", "outs")}}
+            name: {"cmd": stage["cmd"], "deps": [*map(_entry, stage["deps"])], "outs": [*map(_entry, outputs(stage))]}
             for name, stage in named.items()
             if "always_changed" not in stage
         }
