@@ -136,7 +136,8 @@ def note_reason(track: str, rows: list[str], reason: str) -> None:
     line = f"- {track}, {', '.join(rows)}: {reason}\n"
     if HEADING in text:
         head, rest = text.split(HEADING, 1)
-        text = f"{head}{HEADING}\n{line}{rest.lstrip()}"
+        gap = "" if rest.lstrip().startswith("- ") else "\n"
+        text = f"{head}{HEADING}\n{line}{gap}{rest.lstrip()}"
     else:
         text = f"{text.rstrip()}\n\n{HEADING}\n{line}"
     files.write(CHANGELOG, text)

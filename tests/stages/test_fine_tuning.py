@@ -72,6 +72,7 @@ def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, word
         load_row("tiny", "Tiny2026Linear-tuned")
 
 
+@pytest.mark.slow
 def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, monkeypatch) -> None:
     tune("{row: Tiny2026Linear-small}")
     generate.write()
