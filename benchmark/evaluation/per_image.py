@@ -19,7 +19,8 @@ def per_image(evidence: pa.Table, record: Record) -> PerImage:
     clean = column(evidence, "clean_margin") > 0
     scores = {"clean": clean}
     scores |= {f"robust {one.threat.label}": unbroken(evidence, one.threat) for one in record.robust}
-    scores |= {name: clean & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
+    if record.division == "closed":  # a random model has another clean pass in every stage: see evidence.merge
+        scores |= {name: clean & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
     radii = {}
     if record.certified:
         radii["certified"] = column(evidence, "certified_l2")

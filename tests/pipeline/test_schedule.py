@@ -89,12 +89,16 @@ def test_anything_else_ends_it_and_starts_no_more(error) -> None:
 
 def test_an_interrupt_of_who_waits_starts_no_more() -> None:
     done: list[str] = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 
     def work(key: str, _: None) -> None:
         done.append(key)
         os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which waits for this one
         time.sleep(0.1)
 
-    with pytest.raises(KeyboardInterrupt):
-        run({f"{n}": task(1) for n in range(9)}, 1, work)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run({f"{n}": task(1) for n in range(9)}, 1, work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert len(done) <= 2
