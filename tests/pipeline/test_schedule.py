@@ -89,7 +89,8 @@ def test_anything_else_ends_it_and_starts_no_more(error) -> None:
 
 def test_an_interrupt_of_who_waits_starts_no_more() -> None:
     done: list[str] = []
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
+    # a shell's background job inherits that it is ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def work(key: str, _: None) -> None:
         done.append(key)
