@@ -69,12 +69,10 @@ def test_a_row_counts_by_what_its_stages_depend_on(tmp_path) -> None:
     assert why[1] == {"track": "tiny", "row": "Tiny2026Twin-small", "why": ["train: training", "collect: settings"]}
     git("commit", "-qam", "two")
     attack.write_text(attack.read_text() + "\nNEW = 1\n")
-    git("branch", "-f", "main")
     assert changed() == ["Tiny2026Net-small --track tiny", "Tiny2026Twin-small --track tiny"], "rows of the board"
     assert len(changed("--all")) == 3
     (project.root / "benchmark/pipeline/inputs.py").write_text("raise SystemExit('lost')\n")
     git("commit", "-qam", "three")
-    git("branch", "-f", "main")
     subprocess.run(["git", "checkout", "-q", "HEAD~1", "--", "benchmark"], cwd=project.root, check=True)
     said = project.rvb("diff", "--changed-rows", check=False)
     assert said.returncode == 1
