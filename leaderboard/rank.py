@@ -11,9 +11,10 @@ from benchmark.results.headline import headline, headline_names
 from benchmark.results.paired import better
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
+from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy
 from benchmark.specs.track import Track
-from leaderboard.seeds import Spread, Trainings, trainings
+from leaderboard.seeds import Trainings, trainings
 
 TITLES = {
     "robust": "AutoAttack",  # which decides, others only lower it

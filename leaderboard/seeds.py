@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from benchmark.results.record import Record
+from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import Column, columns
 from benchmark.specs.seeds import robust_label, study_name, variant_of
@@ -17,27 +18,10 @@ from benchmark.specs.track import Track
 
 
 @dataclass(frozen=True)
-class Spread:
-    """One number over a row's trainings: shares of images, in the order of the seeds."""
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        return sum(self.values) / len(self.values)
-
-    @property
-    def low(self) -> float:
-        return min(self.values)
-
-    @property
-    def high(self) -> float:
-        return max(self.values)
-
-
-@dataclass(frozen=True)
 class Trainings:
-    """A row's trainings: the spread of each headline number, and each training's verdicts, by the number's name."""
+    """A row's trainings: the spread of each headline number, a share of images, and each training's verdicts, by the number's
+    name.
+    """
 
     study: str
     seeds: tuple[int, ...]

@@ -86,9 +86,11 @@ def _objections(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
         found.append(f"{RANDOM}: two passes over the same images differ by {gap:.3g} in a logit")
     if any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items()):
         found.append("the model changes its own weights or buffers in evaluation mode")
-    zero = int((~usable_gradients(model, images, labels)).sum())
+    usable, problem = usable_gradients(model, images, labels)
+    zero = int((~usable).sum())
     if zero > 0.1 * len(images):
-        found.append(f"the model has no usable input gradient on {zero} of {len(images)} images")
+        why = f" ({problem})" if problem else ""
+        found.append(f"the model has no usable input gradient on {zero} of {len(images)} images{why}")
     return found + [
         f"AutoAttack: {flag}"
         for flag in autoattack_flags(model, images, labels)

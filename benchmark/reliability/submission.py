@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +13,12 @@ from torch import nn
 from benchmark.evaluation import division
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.layers.derived import cache_weights
-from benchmark.loading import fitting, methods, submissions
+from benchmark.loading import fitting, methods, own_code, submissions
 from benchmark.loading.rows import Row, load_row
 from benchmark.reliability import interface, source
 from benchmark.reliability.interface import Sample
 from benchmark.results.check import Check, CheckReport, Note
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.specs.submission import Submission
 from benchmark.verdicts.prediction import MIN_ROWS
 
@@ -27,6 +26,7 @@ SECONDS = 60.0  # no row is begun after this
 LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
 OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
 CERTIFIED = 2  # images
+LONGEST = 300  # characters of a stranger's message
 
 
 def check_submission(name: str, variant: str = "", seconds: float = SECONDS) -> CheckReport:
@@ -56,7 +56,7 @@ def check_submission(name: str, variant: str = "", seconds: float = SECONDS) -> 
                 words = f"not begun within {seconds:g} s; run `rvb check {name}-{one}`"
                 found.append(Check(name="time", ok=False, found=words, **at))
                 continue
-            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}", folder)]
+            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}")]
     return CheckReport(
         submission=name,
         checks=tuple(one for one in found if isinstance(one, Check)),
@@ -89,7 +89,7 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
         yield _failed("code", error)
 
 
-def _of_row(track: str, name: str, folder: Path) -> Iterator[Check | Note]:
+def _of_row(track: str, name: str) -> Iterator[Check | Note]:
     """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
     try:
         row = load_row(track, name)
@@ -104,7 +104,7 @@ def _of_row(track: str, name: str, folder: Path) -> Iterator[Check | Note]:
         except BenchmarkError as error:
             yield _failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
-            yield _failed(name, BenchmarkError(f"{_place(folder, error)}{type(error).__name__}: {_words(error)}"))
+            yield _failed(name, BenchmarkError(f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}"))
 
 
 def _make(row: Row, seed: int) -> nn.Module:
@@ -185,17 +185,6 @@ def _look(row: Row, model: nn.Module) -> Iterator[Check | Note]:
     yield Note(name="modules of its own", found=", ".join(own) or "none")
     if left := interface.left_behind(model, sample):
         yield Note(name="a pass leaves traces", found=", ".join(left))
-
-
-def _place(folder: Path, error: Exception) -> str:
-    """The last line of the submission's own files that the error passed through."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if Path(frame.filename).parent == folder.absolute()]
-    return f"{folder / Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else ""
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _required(name: str, there: bool, what: str) -> Check:

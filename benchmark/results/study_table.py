@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scipy.special import stdtrit
 
+from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy, Run
 from benchmark.specs.study import BUILTIN, Value, last_word
 
@@ -59,24 +60,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Spread):
     """One number of one cell: over its seeds; as the paper claims it; and against another cell, None with one seed."""
 
-    values: tuple[float, ...]
     claimed: float | None
     difference: Difference | None
-
-    @property
-    def low(self) -> float:
-        return min(self.values)
-
-    @property
-    def high(self) -> float:
-        return max(self.values)
-
-    @property
-    def mean(self) -> float:
-        return sum(self.values) / len(self.values)
 
 
 @dataclass(frozen=True)

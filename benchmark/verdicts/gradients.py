@@ -11,15 +11,18 @@ from benchmark.runtime.errors import said
 from benchmark.verdicts.margins import margins
 
 
-def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Which images (n,), of (n, c, h, w), have a gradient of the margin that is finite and not zero: (n,) bool.
+def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, str]:
+    """Which images, of (n, c, h, w), have a gradient of the margin that is finite and not zero: (n,) bool.
 
     The margin does not saturate, as the cross-entropy does.
+
+    Returns:
+        Those images, and why the model has no gradient at all; "" where it has.
     """
-    gradient, _ = _gradient(model, images, labels)
+    gradient, problem = _gradient(model, images, labels)
     if gradient is None:
-        return torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    return torch.isfinite(gradient).flatten(1).all(1) & (gradient.flatten(1) != 0).any(1)
+        return torch.zeros(len(images), dtype=torch.bool, device=images.device), problem
+    return torch.isfinite(gradient).flatten(1).all(1) & (gradient.flatten(1) != 0).any(1), problem
 
 
 def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[nn.Module, str]:
@@ -39,13 +42,19 @@ def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
 
 
 def _gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
-    """(n, c, h, w), or None and why there is none."""
+    """(n, c, h, w), or None and why there is none.
+
+    torch refuses by a RuntimeError to convert what is differentiated to numpy, and to go back through what has no
+    derivative. Any other exception, a full memory among them, says nothing of gradients and goes on to who asked.
+    """
     probe = images.clone().requires_grad_()
     try:
         with torch.enable_grad():
             margin = margins(model(probe.clone()), labels).sum()
             gradient = torch.autograd.grad(margin, probe, allow_unused=True)[0] if margin.requires_grad else None
-    except Exception as error:  # a stranger's forward pass: one that converts to numpy raises whatever it likes
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
         return None, said(error)
     return gradient, "" if gradient is not None else "its logits do not depend on the image by any gradient"
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import new_submission
 import pytest
+from new_submission import NAME
 from typer.testing import CliRunner, Result
 
 from benchmark.commands.main import app
-from benchmark.commands.new import write_submission
-from benchmark.loading import submissions
 
-NAME = "Doe2026Tiny"
 CUT_OFF = """\
 from torch import nn
 
@@ -33,9 +32,7 @@ def build(data, **model):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
-    write_submission(NAME)
-    return tmp_path / NAME
+    return new_submission.write(tmp_path, monkeypatch)
 
 
 def rvb(*arguments: str) -> Result:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
+from edited_file import edit
 from stages import run_stage
 from typer.testing import CliRunner
 
@@ -52,12 +53,6 @@ def rvb(*arguments: str) -> str:
     return " ".join(result.output.split())
 
 
-def change(path: str, old: str, new: str) -> None:
-    text = Path(path).read_text()
-    assert old in text
-    Path(path).write_text(text.replace(old, new))
-
-
 def test_what_is_published_holds_every_images_verdict(project) -> None:
     (run,) = json.loads(PUBLISHED.read_text())["result"]["runs"]
     assert {len(bits) for bits in run["verdicts"].values()} == {20}
@@ -76,13 +71,13 @@ def test_what_is_published_holds_every_images_verdict(project) -> None:
     ],
 )  # fmt: skip
 def test_a_change_makes_it_old_with_the_reason_and_the_commands(project, path, old, new, reason) -> None:
-    change(path, old, new)
+    edit(path, old, new)
     assert rvb("study", "--stale") == f"Tiny2026Linear-small seeds --track tiny: {reason}: {AGAIN}"
 
 
 def test_one_whose_row_is_gone_or_no_longer_trained_here_is_to_be_removed(project) -> None:
     file = "submissions/Tiny2026Linear/submission.yaml"
-    change(file, "  small:", "  large:")
+    edit(file, "  small:", "  large:")
     assert f"{file} has no such row: `git rm` what is published of it" in rvb("study", "--stale")
 
 

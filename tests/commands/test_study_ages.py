@@ -9,6 +9,7 @@ import pytest
 import tiny_linear_row
 import tiny_study
 import yaml
+from edited_file import edit
 from stages import run_stage
 from typer.testing import CliRunner
 
@@ -50,12 +51,6 @@ def rvb(*arguments: str) -> str:
     return result.output
 
 
-def change(path: str, old: str, new: str) -> None:
-    text = Path(path).read_text()
-    assert old in text
-    Path(path).write_text(text.replace(old, new))
-
-
 def test_what_was_just_run_is_todays(project) -> None:
     assert ages("tiny") == {ID: []}
     assert rvb("study", "--stale") == "all 1 published studies are today's\n"
@@ -77,13 +72,13 @@ def test_what_was_just_run_is_todays(project) -> None:
     ],
 )  # fmt: skip
 def test_a_change_makes_it_old_with_the_reason_and_the_command(project, path, old, new, reason) -> None:
-    change(path, old, new)
+    edit(path, old, new)
     assert rvb("study", "--stale") == f"Tiny2026Linear grid: {reason}: {AGAIN}\n"
     assert f"A <table> (Table 1); published, not today's: {reason}\n" in rvb("list")
 
 
 def test_other_data_make_it_old_and_missing_ones_are_said(project) -> None:
-    change("benchmark/tracks/tiny.yaml", "test: 40", "test: 41")
+    edit("benchmark/tracks/tiny.yaml", "test: 40", "test: 41")
     run_stage("data", "tiny")
     assert ages("tiny") == {ID: ["made with other data: test, train, validation"]}
     (Path("work/tiny/data/data.json")).unlink()
@@ -94,8 +89,8 @@ def test_other_data_make_it_old_and_missing_ones_are_said(project) -> None:
 
 
 def test_what_is_shown_alone_makes_nothing_old(project) -> None:
-    change("submissions/Tiny2026Linear/studies/grid.yaml", "title: A <table>", "title: Another")
-    change("submissions/Tiny2026Linear/studies/grid.yaml", "{clean: 0.25}", "{clean: 0.5}")
+    edit("submissions/Tiny2026Linear/studies/grid.yaml", "title: A <table>", "title: Another")
+    edit("submissions/Tiny2026Linear/studies/grid.yaml", "{clean: 0.25}", "{clean: 0.5}")
     assert ages("tiny") == {ID: []}
 
 
@@ -131,6 +126,6 @@ def test_ages_are_written_before_anything_runs_where_the_board_reads_them(projec
     ages_file = Path("work/tiny/inputs/study_ages.json")
     inputs.write("tiny")
     assert json.loads(ages_file.read_text()) == {ID: []}
-    change("benchmark/tracks/tiny.yaml", "version: 1", "version: 2")
+    edit("benchmark/tracks/tiny.yaml", "version: 1", "version: 2")
     inputs.write("tiny")
     assert json.loads(ages_file.read_text()) == {ID: ["track version 1 then, 2 now"]}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+import site_rows
 from seeds_study import published
+from site_rows import board_row
 from tiny_record import record
 
 from benchmark.loading import tracks
@@ -56,21 +56,11 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "pictures", lambda *_: [])
     (tmp_path / "published/digits/studies").mkdir(parents=True)
     (tmp_path / "published/digits/studies/A-v-seeds.json").write_text(study.model_dump_json())
-    seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5], "certified_l2": [0.2]})
     for row in rows:
-        folder = tmp_path / row.row / "record"
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text("{}")
-        pq.write_table(seen, folder / "evidence.parquet")
+        site_rows.write(row, tmp_path, certified_l2=0.2)
     ages = {"A-v-seeds": ["made with <other> code"]}
     build.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, ages=ages)
     return tmp_path / "site"
-
-
-def board_row(index: str, row: str) -> str:
-    found = re.search(rf'<tr data-row="{row}">(.*?)</tr>', index, re.S)
-    assert found
-    return found[1]
 
 
 def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one_draw(site) -> None:

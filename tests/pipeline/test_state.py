@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
+from edited_file import edit
 from locked_project import lock
 
 from benchmark.loading.rows import load_row
@@ -43,12 +44,6 @@ def told(**options) -> list[str]:
     lines: list[str] = []
     dry_run("tiny", 2, lines.append, **options)
     return lines
-
-
-def edit(path: str, old: str, new: str) -> None:
-    text = Path(path).read_text()
-    assert old in text
-    Path(path).write_text(text.replace(old, new))
 
 
 def edit_attack() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import new_submission
 import pytest
+from edited_file import edit
+from new_submission import NAME
 
-from benchmark.commands.new import write_submission
-from benchmark.loading import submissions
 from benchmark.reliability import submission as checked
 from benchmark.results.check import CheckReport
 
-NAME = "Doe2026Tiny"
 NET = """\
 import torch
 from torch import nn
@@ -35,19 +35,11 @@ PLAIN = "return self.head(x.flatten(1))"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path)
-    write_submission(NAME)
-    return tmp_path / NAME
+    return new_submission.write(tmp_path, monkeypatch)
 
 
 def method(folder: Path, forward: str = PLAIN, init: str = "pass") -> None:
     (folder / "method.py").write_text(NET.format(forward=forward.replace("\n", "\n        "), init=init))
-
-
-def edit(folder: Path, old: str, new: str) -> None:
-    text = (folder / "submission.yaml").read_text()
-    assert old in text
-    (folder / "submission.yaml").write_text(text.replace(old, new))
 
 
 def report() -> CheckReport:
@@ -98,7 +90,7 @@ def test_what_a_stranger_raises_is_said_with_its_line(folder) -> None:
 
 
 def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
-    edit(folder, "summary:", "division: open\nsummary:")
+    edit(folder / "submission.yaml", "summary:", "division: open\nsummary:")
     method(folder, "return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())")
     assert not failed()
     said = {check.name: check.found for check in report().checks}
@@ -118,7 +110,7 @@ def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_submission_yaml_is_found(folder, old, new, name, words) -> None:
-    edit(folder, old, new)
+    edit(folder / "submission.yaml", old, new)
     found = failed()
     assert words in found[name]
 

@@ -47,7 +47,22 @@ def test_the_logits_are_the_models_own_and_the_gradient_is_finite(judged, model)
     (gradient,) = torch.autograd.grad(stand_in(probe).sum(), probe)
     assert torch.isfinite(gradient).all()
     assert bool((gradient != 0).any()) == (type(model) is Infinite)
-    assert int(usable_gradients(model, images, labels).sum()) == (15 if type(model) is Infinite else 0)
+    usable, same = usable_gradients(model, images, labels)
+    assert int(usable.sum()) == (15 if type(model) is Infinite else 0)
+    assert same == problem
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("out of memory"), KeyError("patch")])
+def test_what_says_nothing_of_gradients_is_not_taken_for_their_absence(judged, error) -> None:
+    class Failing(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if torch.is_grad_enabled():
+                raise error
+            return super().forward(x)
+
+    for ask in (usable_gradients, attackable):
+        with pytest.raises(type(error)):
+            ask(Failing().eval(), *judged)
 
 
 @pytest.mark.parametrize("component", ["apgd-ce", "fab-t", "square"])

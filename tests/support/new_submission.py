@@ -1,0 +1,19 @@
+"""What `rvb new` writes, in a folder of submissions of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmark.commands.new import write_submission
+from benchmark.loading import submissions
+
+NAME = "Doe2026Tiny"
+
+
+def write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes `folder` the folder of submissions, with one new submission; its own folder."""
+    monkeypatch.setattr(submissions, "FOLDER", folder)
+    write_submission(NAME)
+    return folder / NAME

@@ -1,0 +1,28 @@
+"""Rows of a board as their stages leave them, and found again on its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmark.results.record import Record
+
+
+def write(row: Record, work: Path, **columns: float) -> Path:
+    """The Record with evidence on one image, rightly classified, and these columns; its folder."""
+    folder = work / row.row / "record"
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text(row.model_dump_json())
+    seen = {"image": 0, "label": 3, "clean_prediction": 3, "clean_margin": 0.5, **columns}
+    pq.write_table(pa.table({name: [value] for name, value in seen.items()}), folder / "evidence.parquet")
+    return folder
+
+
+def board_row(index: str, row: str) -> str:
+    """The cells of a row in the board's page."""
+    found = re.search(rf'<tr data-row="{row}">(.*?)</tr>', index, re.S)
+    assert found
+    return found[1]
