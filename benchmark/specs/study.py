@@ -83,11 +83,12 @@ class MeasureSpec(Frozen):
 
 class FigureSpec(Frozen):
     """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
-    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; or all curves of a cell
-    `together`. `measures` by label: all that fit unless given.
+    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell
+    `together`; or `violins`, one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to
+    1. `measures` by label: all that fit unless given.
     """
 
-    draw: Literal["bars", "lines", "curves", "together"]
+    draw: Literal["bars", "lines", "curves", "together", "violins"]
     x: str = ""
     measures: tuple[str, ...] = ()
 
