@@ -1,6 +1,8 @@
-"""Curves of a study that are quantiles of a distribution over images: which they are, and what of them a table shows. Pure."""
+"""Curves of a study that are quantiles over images: which they are, and what of them a table shows. Pure."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from benchmark.results.study import PublishedStudy
 
@@ -18,7 +20,7 @@ def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
 
 
 def are_levels(x: tuple[float, ...]) -> bool:
-    rising = all(a < b for a, b in zip(x, x[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(x))
     return len(x) >= LEAST and rising and x[0] == 0 and x[-1] == 1
 
 
