@@ -136,4 +136,6 @@ def _check_shape(block: BlockInput) -> None:
     if not isinstance(out, torch.Tensor) or out.shape[1:] != block.tokens.shape[1:]:
         before = tuple(block.tokens.shape[1:])
         after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise BenchmarkError(f"block {block.name!r} turns tokens of shape {before} into {after}; a block keeps the shape")
+        raise BenchmarkError(
+            f"block {block.name!r} turns tokens of shape {before} into {after}; a block keeps the shape"
+        )
