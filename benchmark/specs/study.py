@@ -105,7 +105,8 @@ class Study(Frozen):
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
     compared with: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
     `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
-    by cell and measure, shown and never ranked.
+    by cell and measure, shown and never ranked. `findings` names a function of the submission's findings.py, which puts the
+    paper's statements to the test.
     """
 
     title: str
@@ -121,6 +122,7 @@ class Study(Frozen):
     against: Literal["first", "previous"] = "first"
     claims: dict[str, dict[str, Value]] = Field(default={})
     figure: FigureSpec | None = None
+    findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")
 
     def grid(self) -> tuple[GridCell, ...]:
         """Every cell, in order; those of axes are named after their settings' last words and values."""
