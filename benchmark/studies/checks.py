@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.loading import submissions
+from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.training import radius_problem
 
 if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
+
+MEASURES = Path("benchmark/measures")
+BLOCKS = Path("benchmark/loading/blocks.py")
 
 
 def options(submission: str) -> set[str] | None:
@@ -32,6 +36,42 @@ def _functions(file: Path) -> dict[str, ast.FunctionDef]:
     except SyntaxError as error:
         raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}
+
+
+def own_measure(submission: str, measure: str) -> bool:
+    """Whether the submission's own measures.py has a function of this name, which then goes before the benchmark's."""
+    return measure in _functions(_own_measures(submission))
+
+
+def measure_files(submission: str, measure: str) -> set[Path]:
+    """The file of a measure that is a function, and that which finds a model's blocks where it takes `blocks`."""
+    own = own_measure(submission, measure)
+    file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
+    function = _functions(file)[measure if own else "measure"]
+    return {file, BLOCKS} if any(a.arg == "blocks" for a in function.args.kwonlyargs) else {file}
+
+
+def _own_measures(submission: str) -> Path:
+    return submissions.FOLDER / submission / "measures.py"
+
+
+def findings_file(submission: str) -> Path:
+    return submissions.FOLDER / submission / "findings.py"
+
+
+def findings_code(submission: str) -> str:
+    """sha256 of the file that computes a study's findings; "" where there is none."""
+    path = findings_file(submission)
+    return code.digests(path)[path.as_posix()] if path.exists() else ""
+
+
+def check_findings(grid: Grid) -> None:
+    """A BenchmarkError for a function of findings.py that is not there."""
+    file, wanted = findings_file(grid.submission.name), grid.study.findings
+    known = _functions(file)
+    if wanted and wanted not in known:
+        where = f"{file} has none" if file.exists() else f"there is no {file}"
+        raise BenchmarkError(f"{grid.file}: findings: no function {wanted!r}; {where}{near_miss(wanted, known)}")
 
 
 def check_claims(grid: Grid) -> None:
@@ -64,8 +104,8 @@ def check_measure(grid: Grid, measure: MeasureSpec) -> None:
                 raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
             submissions.check_part("certificates", certificate, place)
     elif measure.measure not in BUILTIN:
-        file = submissions.FOLDER / grid.submission.name / "measures.py"
-        known = _functions(file)
+        file = _own_measures(grid.submission.name)
+        known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
         if measure.measure not in known:
             where = f"{file} has none" if file.exists() else f"there is no {file}"
             raise BenchmarkError(

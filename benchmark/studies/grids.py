@@ -88,7 +88,6 @@ class Grid:
     @property
     def entries(self) -> list[Path]:
         """The files from which its code is followed: the stage's, and those that its settings name."""
-        folder = submissions.FOLDER / self.submission.name
         files = {STAGES / "__main__.py", STAGES / "study.py", *submissions.method_files(self.submission.name)}
         for settings in self.cells.values():
             files |= {*recipe_files(recipe(settings))}
@@ -98,7 +97,7 @@ class Grid:
             elif measure.measure == "certified":
                 files |= {certificate_file(self.certificate(cell, measure)[0]) for cell in self.cells.values()}
             elif measure.measure not in BUILTIN:
-                files.add(folder / "measures.py")
+                files |= checks.measure_files(self.submission.name, measure.measure)
         return sorted(files)
 
     @staticmethod
@@ -189,6 +188,7 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
     checks.check_claims(grid)
+    checks.check_findings(grid)
     for measure in spec.measures:
         checks.check_measure(grid, measure)
     if grid.images > rules.evaluation.images:

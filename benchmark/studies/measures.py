@@ -19,6 +19,7 @@ from benchmark.specs.study import MeasureSpec, Value, Verdicts
 from benchmark.specs.threat import Engine
 from benchmark.verdicts.prediction import predict
 
+Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -72,35 +73,53 @@ def certified(
 
 
 def own(
-    function: Callable[..., object],
+    function: Measure,
     model: nn.Module,
     images: torch.Tensor,
     labels: torch.Tensor,
     measure: MeasureSpec,
     seed: int,
+    blocks: list[tuple[str, nn.Module]] | None = None,
 ) -> Measured:
-    """What a function of the submission's measures.py returns: numbers, and curves over its `x`.
+    """What a function of the submission's measures.py or of benchmark/measures returns: numbers, curves over its `x`, and
+    tensors of one value an image, NaN for those beyond the first `measure.images`.
+
+    Args:
+        blocks: the model's, for a function that takes them.
 
     Raises:
-        BenchmarkError: it returns something else, or a number that is not finite.
+        BenchmarkError: it returns something else, a number that is not finite, or no number.
     """
     torch.manual_seed(seed)
-    found = function(model, images.clone(), labels.clone(), seed=seed, **measure.parameters)
-    place = f"measure {measure.measure}"
+    given = measure.parameters | ({} if blocks is None else {"blocks": blocks})
+    chosen, place = slice(measure.images), f"measure {measure.measure}"
+    found = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
     if not isinstance(found, dict) or not found:
         raise BenchmarkError(f"{place} returned {type(found).__name__}, not a dict of numbers or lists of numbers")
     x = tuple(_number(value, place) for value in found.pop("x", ()))
     measured = Measured()
     for key, value in found.items():
         label = measure.label if key == measure.measure or len(found) == 1 else f"{measure.label}: {key}"
-        if isinstance(value, list | tuple):
+        if isinstance(value, torch.Tensor):
+            measured.columns[f"{measure.label}: {key}"] = _per_image(value, len(images[chosen]), len(images), place)
+        elif isinstance(value, list | tuple):
             if len(value) != len(x) or not x:
                 raise BenchmarkError(f"{place}: the curve {key!r} has {len(value)} values for {len(x)} places in 'x'")
             measured.values[label] = tuple(_number(v, place) for v in value)
             measured.x[label] = x
         else:
             measured.values[label] = _number(value, place)
+    if not measured.values:
+        raise BenchmarkError(f"{place} returned no number and no list of numbers")
     return measured
+
+
+def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Tensor:
+    """One number an image, float64 (total,): those that were not measured have NaN."""
+    if value.shape != (n,):
+        raise BenchmarkError(f"{place} returned a tensor of shape {tuple(value.shape)} for {n} images; ({n},) is due")
+    rest = torch.full((total - n,), math.nan, dtype=torch.float64)
+    return torch.cat([value.detach().cpu().double(), rest])
 
 
 def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
@@ -115,11 +134,16 @@ def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str,
     return found, left_out
 
 
-def check_parameters(function: Callable[..., object], given: dict[str, Any], place: str) -> None:
+def takes_blocks(function: Measure) -> bool:
+    """Whether a measure's function has a keyword-only parameter `blocks`, which the harness fills."""
+    found = inspect.signature(function).parameters.get("blocks")
+    return found is not None and found.kind is found.KEYWORD_ONLY
+
+
+def check_parameters(function: Measure, given: dict[str, Any], place: str) -> None:
     """A BenchmarkError for a parameter that a measure's function does not know or that is missing."""
-    known = {
-        n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY and n != "seed"
-    }
+    parameters = inspect.signature(function).parameters
+    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in ("seed", "blocks")}
     for name in given:
         if name not in known:
             raise BenchmarkError(f"{place}: unknown parameter {name!r}{near_miss(name, known)}")

@@ -6,8 +6,9 @@ checkpoints.
 
 from __future__ import annotations
 
+import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,9 +37,9 @@ from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.run import RunSettings
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
-from benchmark.studies import measures
+from benchmark.studies import checks, measures
 from benchmark.studies.grids import Grid, recipe
-from benchmark.studies.measures import Measured
+from benchmark.studies.measures import Measure, Measured
 
 
 def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
@@ -53,8 +54,8 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
     """
     settings = run_settings()
     device = set_up(settings.evaluate.device)
-    measuring = _Measuring(grid, settings, _own_measures(grid), device)
-    _check(grid, measuring.own)
+    measuring = _Measuring(grid, settings, _functions(grid), device)
+    _check(measuring)
     packages, left_out = measures.versions(grid.study.measures)
     inputs = {
         **planned,
@@ -80,23 +81,36 @@ def _weights(path: Path) -> str:
     return files.sha256_file(path)
 
 
-def _own_measures(grid: Grid) -> ModuleType | None:
-    asks = any(measure.measure not in BUILTIN for measure in grid.study.measures)
-    return methods.module(grid.submission.name, "measures") if asks else None
+def _functions(grid: Grid) -> dict[str, Measure]:
+    """The functions of measures by name: of the submission's own measures.py, or of benchmark/measures."""
+    name = grid.submission.name
+    asked = {measure.measure for measure in grid.study.measures} - {*BUILTIN}
+    own = {measure for measure in asked if checks.own_measure(name, measure)}
+    module = methods.module(name, "measures") if own else None
+    # by name, so that a study's code is followed to the measures that it asks for alone
+    others = {one: importlib.import_module(f"benchmark.measures.{one}").measure for one in asked - own}
+    return others | {one: getattr(module, one) for one in own}
 
 
-def _check(grid: Grid, own: ModuleType | None) -> None:
+def _check(measuring: _Measuring) -> None:
     """Builds each network and recipe once, so that the last of a hundred cells does not fail after hours."""
+    grid = measuring.grid
     for cell, settings in grid.cells.items():
         try:
-            methods.build_model(grid.submission, settings, grid.track)
+            model = methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
+            if any(map(measures.takes_blocks, measuring.functions.values())):
+                _blocks().check_blocks(grid.submission.name, model, grid.track.data.shape)
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure in grid.study.measures:
-        if measure.measure not in BUILTIN:
-            function = getattr(own, measure.measure)
+        if function := measuring.functions.get(measure.measure):
             measures.check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}")
+
+
+def _blocks() -> ModuleType:
+    """What finds a model's blocks; by name, since studies without such a measure do not depend on it."""
+    return importlib.import_module("benchmark.loading.blocks")
 
 
 def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
@@ -122,7 +136,7 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
             numbers = ", ".join(f"{n} {v:.3f}" for n, v in runs[-1].values.items() if isinstance(v, float))
             print(f"{grid.id}: {len(runs)} of {total}: {cell}, seed {seed}: {numbers}", flush=True)
             files.write(out / "weights" / f"{place.name}.safetensors", (place / "model.safetensors").read_bytes())
-    pq.write_table(pa.concat_tables(tables), out / "verdicts.parquet")
+    pq.write_table(pa.concat_tables(tables, promote_options="default"), out / "verdicts.parquet")
     result = StudyResult(
         submission=grid.submission.name,
         name=grid.name,
@@ -148,11 +162,11 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
 
 @dataclass(frozen=True)
 class _Measuring:
-    """A study with what it is measured by; `own` is the submission's measures.py."""
+    """A study with what it is measured by; `functions` are those of measures that are one, by name."""
 
     grid: Grid
     settings: RunSettings
-    own: ModuleType | None
+    functions: dict[str, Measure]
     device: torch.device
 
     def __call__(
@@ -178,8 +192,9 @@ class _Measuring:
             spec = CertificateSpec(name=name, parameters=parameters)
             radii = partial(certified_radii, spec=spec, batch_size=batch_size)
             return measures.certified(model, images, labels, measure, batch_size, radii)
-        function: Callable[..., object] = getattr(self.own, measure.measure)
-        return measures.own(function, model, images[: measure.images], labels[: measure.images], measure, seed)
+        function = self.functions[measure.measure]
+        found = _blocks().blocks(self.grid.submission.name, model) if measures.takes_blocks(function) else None
+        return measures.own(function, model, images, labels, measure, seed, found)
 
 
 def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str]) -> None:
