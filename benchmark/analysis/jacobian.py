@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class BlockAmplification:
 
 @dataclass(frozen=True)
 class EncoderAmplification:
-    """The whole encoder at n images, each (n,) float64: norm <= product of gains <= exp(sum of sigma_max), the paper's (15)."""
+    """The whole encoder at n images, each (n,) float64: norm <= product of gains <= exp(sum of sigma_max), which is (15)."""
 
     norm: torch.Tensor
     product: torch.Tensor
@@ -161,7 +162,7 @@ def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
     large = next((block.name for block in inputs if not task.exact[block.name]), None)
     if large is not None:
         return f"block {large!r} has {task.entries[large]:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
-    for block, after in zip(inputs, inputs[1:], strict=False):
+    for block, after in pairwise(inputs):
         with torch.no_grad():
             out = block.at(block.tokens)
         size = float(out.abs().max())

@@ -8,6 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmark.analysis.blocks import BlockInput
 from benchmark.runtime.errors import BenchmarkError, said
 
+ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
+
 
 class Linearised:
     """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries).
@@ -15,7 +17,7 @@ class Linearised:
     J v is the derivative of the vjp, which is linear in its cotangent: so no rule of forward mode is needed.
 
     Raises:
-        BenchmarkError: the block cannot be differentiated twice.
+        BenchmarkError: the block cannot be differentiated once, or not twice.
     """
 
     def __init__(self, block: BlockInput, tokens: torch.Tensor) -> None:
@@ -24,13 +26,26 @@ class Linearised:
             with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
                 self.tokens = tokens.clone().requires_grad_(True)
                 self.out = block.at(self.tokens)
+                if not self.out.requires_grad:
+                    raise BenchmarkError(f"block {block.name!r} has no derivative by its tokens")
                 self.cotangent = torch.zeros_like(self.out, requires_grad=True)
                 (self.pulled,) = torch.autograd.grad(
                     self.out, self.tokens, self.cotangent, create_graph=True, materialize_grads=True
                 )
-                self.jvp(torch.zeros_like(tokens).flatten(1))
+                self._check_adjoint()
         except RuntimeError as error:
             raise BenchmarkError(f"block {block.name!r} cannot be differentiated twice: {said(error)}") from error
+
+    def _check_adjoint(self) -> None:
+        """Of a module without a second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
+        generator = torch.Generator().manual_seed(0)
+        u = torch.randn(self.out.shape, generator=generator).to(self.out).flatten(1)
+        pulled = self.vjp(u)
+        square, other = pulled.double().square().sum(1), (u.double() * self.jvp(pulled).double()).sum(1)
+        if ((square - other).abs() > ADJOINT * square).any():  # False where they are not finite, which Lanczos sees
+            raise BenchmarkError(
+                f"block {self.name!r} cannot be differentiated twice: its second derivative is not its own"
+            )
 
     def jvp(self, v: torch.Tensor) -> torch.Tensor:
         """(I + J) v."""

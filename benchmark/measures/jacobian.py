@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -62,7 +63,7 @@ def measure(
 
 def _levels(given: Sequence[float]) -> list[float]:
     levels = [float(level) for level in given] or [i / (FEWEST - 1) for i in range(FEWEST)]
-    ascending = all(a < b for a, b in zip(levels, levels[1:], strict=False))
+    ascending = all(a < b for a, b in pairwise(levels))
     if len(levels) < FEWEST or not ascending or not 0 <= levels[0] <= levels[-1] <= 1:
         raise BenchmarkError(f"measure jacobian: levels should be {FEWEST} or more, ascending from 0 to 1")
     return levels
