@@ -1,4 +1,4 @@
-"""What portable arithmetic costs the digits run: `rvb repro` from nothing in fresh clones of HEAD, native and portable in turn.
+"""The price of portable arithmetic: `rvb repro` from nothing in fresh clones of HEAD, native and portable by turns.
 
     taskset -c 0 python measurements/arithmetic_price.py 3 1
 
