@@ -27,7 +27,7 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 
 QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
 DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
-ROWS = {"cpu": 2**15, "cuda": 2**22}  # entries of copies of an image that go through a block at once
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
 BASIS = 2**28  # bytes of Lanczos vectors that are held at once
 
 Progress = Callable[[int, int], None]  # (image, block) pairs done, of how many
@@ -192,7 +192,8 @@ def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.
     A copy of the image a row: every module can do that, and it was faster than `is_grads_batched` (measurements/README.md).
     """
     entries = tokens.numel()
-    count = max(1, min(entries, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
+    passes = math.ceil(entries / max(1, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
+    count = math.ceil(entries / passes)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # faster backward than the fused ones' at few tokens
         copies = tokens.expand(count, *tokens.shape).clone().requires_grad_(True)
         out = block.at(copies)

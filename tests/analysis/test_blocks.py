@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def test_a_sequence_is_cut_at_its_residual_maps_in_order() -> None:
     inputs = block_inputs(model, found, IMAGES)
     tokens = inputs[0].tokens
     torch.testing.assert_close(tokens, model[2][0](model[1](model[0](IMAGES))))
-    for block, after in zip(inputs, inputs[1:], strict=False):
+    for block, after in pairwise(inputs):
         torch.testing.assert_close(block.at(block.tokens), after.tokens)
 
 
