@@ -45,6 +45,7 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
         return [
             (f"{line.cell}. {spread.format('line')}", _together(table, place, fits))
             for place, line in enumerate(table.lines)
+            if any(line.entries[i].values for i, column in chosen if column.label in fits)
         ]
     return [(f"{label}. {spread.format('line')}", _curves(table, label)) for label in labels]
 

@@ -130,9 +130,9 @@ def test_what_does_not_fit_stops_before_anything_is_trained(project, monkeypatch
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    run_stage("data", "tiny")
     monkeypatch.setattr(stage, "fit", lambda *_: pytest.fail("trained"))
     with pytest.raises(BenchmarkError, match=message):
+        run_stage("data", "tiny")
         run_stage("study", *tiny_study.NAMES)
 
 
