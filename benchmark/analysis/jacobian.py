@@ -134,7 +134,8 @@ def amplification(
             task.entries[block.name] = block.tokens[0].numel()
             task.exact[block.name] = task.entries[block.name] <= DENSE
         task.why_not = task.why_not or _no_chain(inputs, task)
-        _formed(task, [block for block in inputs if task.exact[block.name]], len(chunk))
+        if formed := [block for block in inputs if task.exact[block.name]]:
+            _formed(task, formed, len(chunk))
         for block in inputs:
             if not task.exact[block.name]:
                 _matrix_free(task, block)
