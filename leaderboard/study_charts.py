@@ -10,6 +10,7 @@ from markupsafe import Markup
 from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts import ticks
+from leaderboard.violins import violins
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24
@@ -29,6 +30,8 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
     figure = table.study.study.figure
     if figure is None:
         return []
+    if figure.draw == "violins":
+        return violins(table)
     chosen = [
         (i, column) for i, column in enumerate(table.columns) if not figure.measures or column.label in figure.measures
     ]

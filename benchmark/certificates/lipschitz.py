@@ -1,9 +1,10 @@
 """Certified l2 radii from one global Lipschitz constant: margins over constant times head (Tsuzuku et al. 2018).
 
-A network of known layers, by exact type, has at most the product of their constants; a residual 1 + the body's. With D_k the
-move of layer k's input, ||D_0|| <= radius, ||D_(k+1)|| <= L_k ||D_k|| + t_k, t_k the rounding of the layer as float32 runs it
-(rounding.py). Where the last layer is linear with rows w_j, the margin over rival j falls by at most ||w_y - w_j|| ||D_K||
-and the rounding of its two logits; otherwise by sqrt(2) times the move of the output.
+A network of known layers, by exact type, has at most the product of their constants; a residual 1 + the body's, but less
+where the body is a token convolution (bounds/token_convolution.py). With D_k the move of layer k's input, ||D_0|| <= radius,
+||D_(k+1)|| <= L_k ||D_k|| + t_k, t_k the rounding of the layer as float32 runs it (rounding.py). Where the last layer is
+linear with rows w_j, the margin over rival j falls by at most ||w_y - w_j|| ||D_K|| and the rounding of its two logits;
+otherwise by sqrt(2) times the move of the output.
 
 The constants do not depend on the image, so a local certificate (local.py) gives more; this one shows what global bounds
 cost.
@@ -24,6 +25,7 @@ from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_up
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.network_bound import refuse_hooks
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
+from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, checked_gap
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
@@ -156,7 +158,7 @@ def _move(layer: nn.Module, x: torch.Tensor) -> Move:
             return delta
 
         return through
-    if type(layer) is Residual:
+    if type(layer) is Residual and convolution_residual(layer, x) is None:
         body, nominal = _move(layer.body, x), size(x) + size(layer.body(x))
 
         def both(delta: torch.Tensor) -> torch.Tensor:
@@ -205,6 +207,8 @@ def _(layer: nn.Sequential, x: torch.Tensor) -> float:
 
 @constant.register
 def _(layer: Residual, x: torch.Tensor) -> float:
+    if (linear := convolution_residual(layer, x)) is not None:
+        return float(linear.jacobian_norm)
     return (1 + lipschitz_constant(layer.body, x)) * UP
 
 

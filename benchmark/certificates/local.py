@@ -26,6 +26,7 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     l2_attention,
     layernorm,
     linear,
+    token_convolution,
 )
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network, checked_copy
 from benchmark.certificates.bounds.rounding import full_precision

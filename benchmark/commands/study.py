@@ -99,3 +99,8 @@ def print_study(published: PublishedStudy) -> None:
     for label, why in published.result.left_out.items():
         console.print(f"left out: {label}; {why}")
     console.print("\n".join(found.words))
+    for finding in published.findings:
+        interval = f"{finding.low:+.3g} to {finding.high:+.3g}"
+        console.print(
+            f"{finding.verdict}: {finding.statement} ({finding.statistic} {finding.estimate:+.3g}, {interval})"
+        )

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from benchmark.results.finding import Finding
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
@@ -68,3 +69,5 @@ class PublishedStudy(Frozen):
 
     study: Study
     result: StudyResult
+    findings: tuple[Finding, ...] = Field(default=())
+    findings_code: str = ""  # sha256 of what computed them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmark.results.quantiles import SHOWN, quantile_curves
 from benchmark.results.study_table import Column, Entry, Table
 
 
@@ -25,10 +26,11 @@ class Sheet:
 
 
 def sheets(table: Table) -> tuple[Sheet, ...]:
-    """Each measure's curves, places side by side."""
+    """Each measure's curves, places side by side; of quantiles some levels alone."""
+    quantiles = quantile_curves(table.study)
     measures: dict[str, dict[str, list[int]]] = {}
     for i, column in enumerate(table.columns):
-        if column.x is not None:
+        if column.x is not None and (column.label not in quantiles or column.x in SHOWN):
             measures.setdefault(column.label.partition(": ")[0], {}).setdefault(column.label, []).append(i)
     found = []
     for measure, curves in measures.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from scipy.special import stdtrit
 
+from benchmark.results.quantiles import quantile_curves
 from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy, Run
 from benchmark.specs.study import BUILTIN, Value, last_word
@@ -132,7 +133,10 @@ def table(study: PublishedStudy) -> Table:
         fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
         lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
     effects = _effects(study, found, by_cell)
-    return Table(study, found, tuple(lines), effects, _sentences(found, lines))
+    quantiles = quantile_curves(study)  # which are drawn; that one level differs says little
+    return Table(
+        study, found, tuple(lines), effects, _sentences([c for c in found if c.label not in quantiles], found, lines)
+    )
 
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
@@ -229,13 +233,13 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
     return tuple(effects)
 
 
-def _sentences(found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
-    """One of each number, one of each curve; a single one where there is nothing to compare."""
+def _sentences(told: Sequence[Column], found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
+    """One of each number, one of each curve, of those `told`; a single one where there is nothing to compare."""
     if len(lines) == 1:
         return ("One setting, nothing to compare.",)
     by_label: dict[str, list[tuple[int, Column]]] = {}
-    for index, column in enumerate(found):
-        by_label.setdefault(column.label, []).append((index, column))
+    for column in told:
+        by_label.setdefault(column.label, []).append((found.index(column), column))
     said = []
     for label, parts in by_label.items():
         index, column = parts[0]

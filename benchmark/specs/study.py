@@ -83,11 +83,12 @@ class MeasureSpec(Frozen):
 
 class FigureSpec(Frozen):
     """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
-    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; or all curves of a cell
-    `together`. `measures` by label: all that fit unless given.
+    combination of the other axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell
+    `together`; or `violins`, one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to
+    1. `measures` by label: all that fit unless given.
     """
 
-    draw: Literal["bars", "lines", "curves", "together"]
+    draw: Literal["bars", "lines", "curves", "together", "violins"]
     x: str = ""
     measures: tuple[str, ...] = ()
 
@@ -104,7 +105,8 @@ class Study(Frozen):
     The cells are the product of `axes` (dotted setting to its values) and of `cells`. `against` says which cell each is
     compared with: the `first` (where axes vary named cells, of the same name), or the `previous`, on which it builds.
     `images` counts those of the track's evaluation images that are used, all unless given. `claims` are a paper's numbers
-    by cell and measure, shown and never ranked.
+    by cell and measure, shown and never ranked. `findings` names a function of the submission's findings.py, which puts the
+    paper's statements to the test.
     """
 
     title: str
@@ -120,6 +122,7 @@ class Study(Frozen):
     against: Literal["first", "previous"] = "first"
     claims: dict[str, dict[str, Value]] = Field(default={})
     figure: FigureSpec | None = None
+    findings: str = Field(default="", pattern=r"^([a-z][a-z0-9_]*)?$")
 
     def grid(self) -> tuple[GridCell, ...]:
         """Every cell, in order; those of axes are named after their settings' last words and values."""

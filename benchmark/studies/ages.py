@@ -11,7 +11,7 @@ from benchmark.results.study_age import StudyToday, reasons
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
-from benchmark.studies import grids
+from benchmark.studies import checks, grids
 from benchmark.studies.grids import Grid
 
 
@@ -69,4 +69,7 @@ def _age(study: PublishedStudy, track: str) -> list[str]:
     grid = grids.load(result.submission, result.name, track)
     if grid.track.name != track:
         return [f"on track {grid.track.name} now"]
-    return reasons(result, today(grid))
+    found = reasons(result, today(grid))
+    if grid.study.findings and study.findings_code != checks.findings_code(result.submission):
+        found.append("findings by other code")
+    return found

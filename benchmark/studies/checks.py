@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.loading import submissions
+from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.training import radius_problem
@@ -52,6 +53,25 @@ def measure_files(submission: str, measure: str) -> set[Path]:
 
 def _own_measures(submission: str) -> Path:
     return submissions.FOLDER / submission / "measures.py"
+
+
+def findings_file(submission: str) -> Path:
+    return submissions.FOLDER / submission / "findings.py"
+
+
+def findings_code(submission: str) -> str:
+    """sha256 of the file that computes a study's findings; "" where there is none."""
+    path = findings_file(submission)
+    return code.digests(path)[path.as_posix()] if path.exists() else ""
+
+
+def check_findings(grid: Grid) -> None:
+    """A BenchmarkError for a function of findings.py that is not there."""
+    file, wanted = findings_file(grid.submission.name), grid.study.findings
+    known = _functions(file)
+    if wanted and wanted not in known:
+        where = f"{file} has none" if file.exists() else f"there is no {file}"
+        raise BenchmarkError(f"{grid.file}: findings: no function {wanted!r}; {where}{near_miss(wanted, known)}")
 
 
 def check_claims(grid: Grid) -> None:

@@ -188,6 +188,7 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
     cells = {cell.name: _settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}
     grid = Grid(study, spec, rules, owner, cells)
     checks.check_claims(grid)
+    checks.check_findings(grid)
     for measure in spec.measures:
         checks.check_measure(grid, measure)
     if grid.images > rules.evaluation.images:

@@ -1,22 +1,27 @@
-"""What `rvb publish` copies of a study: its results with what its file says of them now. No DVC stage."""
+"""What `rvb publish` copies of a study: its results with what its file says of them now, and its findings. No DVC stage."""
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 from pydantic import ValidationError
 
+from benchmark.loading import methods
+from benchmark.results.finding import Finding
 from benchmark.results.study import PublishedStudy, StudyResult
 from benchmark.results.study_age import changed_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.studies import checks
 from benchmark.studies.ages import today
 from benchmark.studies.grids import Grid
 
 
 def collect_study(grid: Grid) -> PublishedStudy:
-    """The results in work/ under the study's present title, claims and figure.
+    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's statements.
 
     Raises:
-        BenchmarkError: no results yet, or of other cells, seeds, measures, images or settings than the study asks for now.
+        BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study asks for now, or
+            findings that are none.
     """
     path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():
@@ -27,4 +32,23 @@ def collect_study(grid: Grid) -> PublishedStudy:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
     if changed_settings(result, today(grid)):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
-    return PublishedStudy(study=grid.study, result=result)
+    if not grid.study.findings:
+        return PublishedStudy(study=grid.study, result=result)
+    found = _findings(grid, result)
+    return PublishedStudy(
+        study=grid.study, result=result, findings=found, findings_code=checks.findings_code(grid.submission.name)
+    )
+
+
+def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
+    """By the submission's own function, from the numbers and from each image's verdicts, which must be theirs."""
+    path = grid.folder / "verdicts.parquet"
+    if not path.exists() or files.sha256_file(path) != result.sha256["verdicts"]:
+        raise BenchmarkError(f"{path} is missing or is not of {grid.folder / 'study.json'}; run `{grid.command}`")
+    compute = getattr(methods.module(grid.submission.name, "findings"), grid.study.findings)
+    found = compute(result, pq.read_table(path))
+    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, Finding) for one in found):
+        raise BenchmarkError(
+            f"{grid.file}: findings: {grid.study.findings} must return a list of Finding, at least one"
+        )
+    return tuple(found)

@@ -11,6 +11,8 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
+from benchmark.layers.resize import Resize
+from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, MeanPool, Patchify, Positions, TakeToken
 
 
@@ -35,6 +37,12 @@ LINEAR = [
     (Positions(3, 4), (3, 4)),
     (Normalise(0.5, 0.25), (1, 2, 2)),
     (BoundedLinear(4, 6, norm=2.0), (3, 4)),
+    (TokenConvolution(4, (3,)), (5, 4)),
+    (TokenConvolution(6, (1, 5, 3)), (2, 6)),
+    (BoundedTokenConvolution(4, (3, 3), norm=0.5), (5, 4)),
+    (Residual(TokenConvolution(4, (3, 5))), (4, 4)),
+    (Residual(nn.Sequential(BoundedTokenConvolution(4, (3, 5)), nn.Linear(4, 4))), (4, 4)),
+    (Resize(6), (2, 3, 3)),
 ]
 
 

@@ -12,6 +12,7 @@ from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_boun
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.layers.residual import Residual
 from benchmark.runtime.errors import BenchmarkError
 
@@ -157,4 +158,6 @@ def _(layer: Residual, x: torch.Tensor) -> LayerBound:
     branch = layer.body(x)
     if branch.shape != x.shape:
         raise BenchmarkError(f"the body of a residual changes the shape {tuple(x.shape)}; the certificate is refused")
+    if (linear := convolution_residual(layer, x)) is not None:
+        return linear
     return ResidualBound(exact_layer_bound(layer.body, x), x, branch)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import singledispatch
+from typing import cast
 
 import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
+from benchmark.layers.residual import Residual
+from benchmark.layers.resize import Resize
+from benchmark.layers.token_convolution import BoundedTokenConvolution, SliceConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, Patchify, TakeToken
 
 
@@ -65,6 +69,21 @@ def _(layer: ClassToken) -> nn.Module:
 @plain.register
 def _(layer: TakeToken) -> nn.Module:
     return _Take(layer.index)
+
+
+@plain.register
+def _(layer: TokenConvolution | BoundedTokenConvolution) -> nn.Module:
+    return _Convolution(layer)
+
+
+@plain.register
+def _(layer: Resize) -> nn.Module:
+    return _Resize(layer)
+
+
+@plain.register
+def _(layer: Residual) -> nn.Module:
+    return Residual(plain(layer.body)) if type(layer) is Residual else layer
 
 
 @plain.register
@@ -159,3 +178,37 @@ class _Attention(nn.Module):
         scores = torch.matmul(split(self.query(x)), split(self.key(x)).permute(0, 1, 3, 2))
         mixed = torch.matmul(torch.softmax(scores, -1), split(self.value(x)))
         return x + self.output(mixed.permute(0, 2, 1, 3).reshape(n, tokens, width))
+
+
+class _Convolution(nn.Module):
+    """A token convolution by zeros put before and after the tokens, and one matrix for all shifts of a slice."""
+
+    def __init__(self, layer: TokenConvolution | BoundedTokenConvolution) -> None:
+        super().__init__()
+        slices = cast("list[SliceConvolution]", list(layer.slices))
+        self.linears = nn.ModuleList(_linear(one.weight.permute(0, 2, 1).flatten(1), one.bias) for one in slices)
+        self.kernels = [one.weight.shape[2] for one in slices]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found, tokens, share = [], x.shape[1], x.shape[2] // len(self.kernels)
+        for index, (linear, kernel) in enumerate(zip(self.linears, self.kernels, strict=True)):
+            part = x[:, :, index * share : (index + 1) * share]
+            zeros = [0 * part[:, :1]] * (kernel // 2)
+            padded = torch.cat([*zeros, part, *zeros], dim=1)
+            found.append(linear(torch.cat([padded[:, tap : tap + tokens] for tap in range(kernel)], dim=2)))
+        return torch.cat(found, dim=2)
+
+
+class _Resize(nn.Module):
+    """Each axis by a matrix of zeros and ones."""
+
+    def __init__(self, layer: Resize) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height = x.shape[2]
+        factor = self.layer.factor(height, x.shape[3])
+        copies = torch.eye(height, dtype=x.dtype, device=x.device).repeat_interleave(factor, dim=1)
+        rows = torch.matmul(x, copies).permute(0, 1, 3, 2)
+        return torch.matmul(rows, copies).permute(0, 1, 3, 2)

@@ -1,0 +1,198 @@
+"""Bounds of convolutions over tokens, of residuals around them, and of `Resize`: all linear, so nothing remains.
+
+A residual around a token convolution, or around one followed by square linear layers, is itself a token convolution: its
+kernel is that of the branch with the identity added to the middle tap. Its norm is that kernel's, which 1 + ||branch|| may
+exceed several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import nn
+
+from benchmark.certificates.bounds.dispatch import _needs, exact_layer_bound, layer_bound
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
+from benchmark.layers.residual import Residual
+from benchmark.layers.resize import Resize
+from benchmark.layers.token_convolution import (
+    BoundedSliceConvolution,
+    BoundedTokenConvolution,
+    SliceConvolution,
+    TokenConvolution,
+    convolve,
+)
+from benchmark.runtime.errors import BenchmarkError
+
+FORMED = 640  # the largest side of the matrix of a whole map that is formed: some 40 ms
+SHORT = 5  # so many kernels' lengths of tokens: up to there Fourier blocks exceed the norm by 1% and more
+CONVOLUTIONS = (TokenConvolution, BoundedTokenConvolution)
+PROJECTIONS = (nn.Linear, BoundedLinear, OrthogonalLinear)
+Slice = SliceConvolution | BoundedSliceConvolution
+
+
+def token_convolution_norm_upper(kernel: torch.Tensor, tokens: int) -> torch.Tensor:
+    """An upper bound of the l2 norm of a convolution over `tokens` tokens, zero padding k // 2, stride 1: () float64.
+
+    Guarantee: never below the true norm. Of few tokens the map's matrix is formed, and the bound is its norm to 1e-3 or
+    better. Elsewhere by Fourier blocks: the map is a circular convolution on tokens + k - 1 places between embedding and
+    cropping, both of norm 1, and that is block diagonal, one (outputs, inputs) matrix a frequency. Float64's errors of the
+    transform and of LAPACK's singular values, modest polynomials of the size times 1e-16, are covered by 1e-10
+    (1 + size / 100).
+
+    Args:
+        kernel: (outputs, inputs, k), k odd, real.
+
+    Raises:
+        ValueError: the kernel holds a value that is not finite.
+    """
+    kernel = kernel.detach().double()
+    if not torch.isfinite(kernel).all():
+        raise ValueError("norm of a kernel that is not finite (NaN or infinity)")
+    if tokens <= SHORT * kernel.shape[2] and tokens * max(kernel.shape[:2]) <= FORMED:
+        return spectral_norm_upper(_matrix(kernel, tokens))
+    blocks = torch.fft.rfft(kernel, n=tokens + kernel.shape[2] - 1).permute(2, 0, 1)  # the rest are their conjugates
+    largest = torch.linalg.svdvals(blocks.cpu())[:, 0].max().to(kernel.device)
+    return largest * (1 + 1e-10 * (1 + max(kernel.shape[:2]) / 100))
+
+
+def _matrix(kernel: torch.Tensor, tokens: int) -> torch.Tensor:
+    """The map as a matrix: (tokens * outputs, tokens * inputs), block a, b being tap b - a + k // 2."""
+    outputs, inputs, taps = kernel.shape
+    places = torch.arange(tokens, device=kernel.device)
+    tap = places[None] - places[:, None] + taps // 2
+    inside = (tap >= 0) & (tap < taps)
+    blocks = kernel.permute(2, 0, 1)[tap.clamp(0, taps - 1)] * inside[:, :, None, None]
+    return blocks.permute(0, 2, 1, 3).reshape(tokens * outputs, tokens * inputs)
+
+
+@layer_bound.register(TokenConvolution)
+@layer_bound.register(BoundedTokenConvolution)
+def _(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+    """Slices of the channels act apart, so the largest norm counts."""
+    slices = _slices(layer, x)
+    kernels = [one.weight for one in slices]
+    norm = torch.stack([token_convolution_norm_upper(kernel, x.shape[1]) for kernel in kernels]).max()
+
+    def linear(y: torch.Tensor) -> torch.Tensor:
+        parts = y.chunk(len(kernels), dim=-1)
+        return torch.cat([convolve(part, kernel, None) for part, kernel in zip(parts, kernels, strict=True)], dim=-1)
+
+    return LayerBound(linear, norm, _rounding(slices, x))
+
+
+def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
+    """
+    Raises:
+        BenchmarkError: x does not fit, or a slice is another module, which may compute something else.
+    """
+    _needs(layer, x, 3)
+    assert isinstance(layer, TokenConvolution | BoundedTokenConvolution)
+    for one in layer.slices:
+        if type(one) not in (SliceConvolution, BoundedSliceConvolution):
+            raise BenchmarkError(f"no bound is declared for {type(one).__name__} as a slice of {type(layer).__name__}")
+    slices = cast("list[Slice]", list(layer.slices))
+    widths = sum(one.weight.shape[0] for one in slices)
+    if x.shape[2] != widths:
+        raise BenchmarkError(f"{type(layer).__name__} of width {widths} does not fit tokens of {x.shape[2]} channels")
+    return slices
+
+
+def _rounding(slices: list[Slice], x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """As of linear layers: a slice is one sum of k width products, which errs by g (|w| * |x'| + |b|) at most, entry by
+    entry, g = gamma(k width + 3); and |x'| <= |x| + |D|. Slices act apart, so the squares of their nominal parts add up, and
+    of their slopes in ||D|| the largest counts. No entry of a Fourier block of |w| is above that of sum_t |w_t|, whose norm
+    therefore bounds theirs.
+    """
+    nominal, slopes = [], []
+    for part, one in zip(x.chunk(len(slices), dim=-1), slices, strict=True):
+        weight = one.weight.abs()
+        count = gamma(weight[0].numel() + 3)
+        nominal.append(count * size(convolve(part.abs(), weight, one.bias.abs())))
+        slopes.append(count * spectral_norm_upper(weight.sum(2)))
+    fixed, slope = size(torch.stack(nominal, dim=1)), torch.stack(slopes).max()
+    return lambda delta: (fixed + delta * slope) * FLOAT64 + TINY
+
+
+def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
+    """The bound of a residual around a token convolution, alone or followed by square linear layers; None around others.
+
+    float32 runs the branch's layers one after the other, each rounding what the ones before return, and rounds the sum once.
+    """
+    kernels = _branch_kernels(layer.body, x)
+    if kernels is None:
+        return None
+    norm = torch.stack([_with_identity(kernel, error, x.shape[1]) for kernel, error in kernels]).max()
+    parts, now = [], x
+    for part in layer.body if isinstance(layer.body, nn.Sequential) else [layer.body]:
+        parts.append(exact_layer_bound(part, now))
+        now = part(now)
+    output = size(x + now)
+
+    def linear(y: torch.Tensor) -> torch.Tensor:
+        branch = y
+        for part in parts:
+            branch = part.linear(branch)
+        return y + branch
+
+    def rounding(delta: torch.Tensor) -> torch.Tensor:
+        moved, missed = delta, torch.zeros_like(delta)
+        for part in parts:
+            own = part.rounding_in_range(moved)
+            moved = (part.jacobian_norm * moved + own) * UP
+            missed = (part.jacobian_norm * missed + own) * UP
+        return (missed + UNIT32 * (output + norm * delta + missed)) * FLOAT64 + TINY
+
+    return LayerBound(linear, norm, rounding)
+
+
+def _with_identity(kernel: torch.Tensor, error: torch.Tensor, tokens: int) -> torch.Tensor:
+    """An upper bound of the norm of I + the convolution, whose kernel is known to `error`."""
+    width, taps = kernel.shape[1:]
+    middle = torch.zeros_like(kernel)
+    middle[:, :, taps // 2] = torch.eye(width, dtype=kernel.dtype, device=kernel.device)
+    return (token_convolution_norm_upper(kernel + middle, tokens) + error) * UP
+
+
+def _branch_kernels(body: nn.Module, x: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+    """The kernels (width, width, k) of the slices on which a body acts apart, if it is a token convolution.
+
+    With each, what float64 may err by, in norm, in making it and in adding the identity, which may cancel most of it: the
+    sums' gamma(width) times the product of the factors' Frobenius norms and sqrt(k), below 1e-11 of one plus that product.
+    """
+    if type(body) in CONVOLUTIONS:
+        return [(one.weight, 1e-11 * (1 + torch.linalg.vector_norm(one.weight))) for one in _slices(body, x)]
+    if type(body) is not nn.Sequential or not len(body) or type(body[0]) not in CONVOLUTIONS:
+        return None
+    kernel = _side_by_side([one.weight for one in _slices(body[0], x)])
+    sizes = torch.linalg.vector_norm(kernel)
+    for layer in body[1:]:
+        if not isinstance(layer, PROJECTIONS) or type(layer) not in PROJECTIONS:
+            return None
+        if layer.weight.shape != kernel.shape[:1] * 2:
+            return None
+        kernel = torch.einsum("po,oit->pit", layer.weight, kernel)
+        sizes = sizes * torch.linalg.vector_norm(layer.weight)
+    return [(kernel, 1e-11 * (1 + sizes))]
+
+
+def _side_by_side(kernels: list[torch.Tensor]) -> torch.Tensor:
+    """One kernel (width, width, k) that does what slices do."""
+    taps = max(kernel.shape[2] for kernel in kernels)
+    wide = [nn.functional.pad(kernel, 2 * ((taps - kernel.shape[2]) // 2,)) for kernel in kernels]
+    return torch.stack([torch.block_diag(*(kernel[:, :, tap] for kernel in wide)) for tap in range(taps)], dim=2)
+
+
+@layer_bound.register
+def _(layer: Resize, x: torch.Tensor) -> LayerBound:
+    _needs(layer, x, 4)
+    try:
+        factor = layer.factor(x.shape[2], x.shape[3])
+    except ValueError as error:
+        raise BenchmarkError(f"{error}; the certificate is refused") from None
+    return LayerBound(layer, float(factor), torch.zeros_like)

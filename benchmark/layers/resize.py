@@ -1,0 +1,34 @@
+"""Larger copies of small images, inside the model, for networks that need a larger input."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class Resize(nn.Module):
+    """Nearest neighbour by a whole factor f: (n, c, h, w) to (n, c, f h, f w), f h = f w = `size`.
+
+    Each pixel is copied f * f times, so every perturbation grows by the factor f exactly: f-Lipschitz, without rounding. As a
+    layer of the model it leaves attacks and radii in pixels of the native image, where eps is stated: a ball of radius eps
+    there is one of radius f eps, of repeated pixels alone, at the network's first layer.
+
+    Raises:
+        ValueError: `size` is no whole multiple of the image's height and width, by one factor.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"size {size} should be positive")
+        self.size = size
+
+    def factor(self, height: int, width: int) -> int:
+        """f, for images of this height and width."""
+        if height != width or self.size % height:
+            raise ValueError(f"{height}x{width} images cannot be copied to {self.size}x{self.size} by one whole factor")
+        return self.size // height
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = self.factor(x.shape[2], x.shape[3])
+        return x.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)

@@ -1,0 +1,148 @@
+"""Convolutions over tokens: what they compute, and that a bounded one keeps its norm whatever its parameters are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.layers.derived import cache_weights
+from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution, convolution_norm
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def dense(layer: nn.Module, tokens: int, width: int) -> torch.Tensor:
+    """The layer's matrix, by its derivative: (tokens * width, tokens * width)."""
+    x = torch.zeros(1, tokens, width, dtype=torch.float64)
+    return torch.autograd.functional.jacobian(lambda y: layer(y).flatten(), x).flatten(1)
+
+
+@pytest.mark.parametrize(("kernels", "tokens"), [((3,), 7), ((5, 5), 9), ((1, 3, 7), 4), ((7,), 1), ((9, 3), 2)])
+def test_it_is_pytorch_s_convolution_of_each_slice(kernels, tokens) -> None:
+    width = 4 * len(kernels)
+    layer, x = TokenConvolution(width, kernels).double(), draw(3, tokens, width)
+    parts = [
+        nn.functional.conv1d(part.mT, one.weight, one.bias, padding=kernel // 2).mT
+        for part, one, kernel in zip(x.chunk(len(kernels), dim=2), layer.slices, kernels, strict=True)
+    ]
+    assert torch.allclose(layer(x), torch.cat(parts, dim=2), rtol=1e-12, atol=1e-12)
+
+
+def test_a_shift_of_tokens_is_one_of_outputs_away_from_the_ends() -> None:
+    layer, x = TokenConvolution(6, (3, 5)).double(), draw(2, 12, 6)
+    moved = layer(torch.roll(x, 1, dims=1))
+    assert torch.allclose(moved[:, 3:10], layer(x)[:, 2:9], atol=1e-12)
+    assert not torch.allclose(moved[:, 0], layer(x)[:, -1], atol=1e-3)  # zeros beyond the ends, no circle
+
+
+def test_it_starts_as_pytorch_s_convolution_and_has_its_parameters() -> None:
+    torch.manual_seed(0)
+    ours, theirs = TokenConvolution(64, (3,)), nn.Conv1d(64, 64, 3)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    for name in ("weight", "bias"):
+        found, meant = getattr(ours.slices[0], name), getattr(theirs, name)
+        assert found.shape == meant.shape
+        assert float(found.abs().max()) == pytest.approx(float(meant.abs().max()), rel=0.1)
+        assert float(found.std()) == pytest.approx(float(meant.std()), rel=0.25)
+
+
+@pytest.mark.parametrize("make", [TokenConvolution, BoundedTokenConvolution])
+@pytest.mark.parametrize(
+    ("kernels", "reason"), [((2,), "kernel 2"), ((3, 0), "kernel 0"), ((3, 3, 3), "3 kernels"), ((), "0 kernels")]
+)
+def test_lists_of_kernels_that_fit_no_width_are_refused(make, kernels, reason) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make(8, kernels)
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_norm_that_is_no_positive_number_is_refused(norm) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        BoundedTokenConvolution(4, (3,), norm=norm)
+
+
+def rank_one(raw: torch.Tensor) -> torch.Tensor:
+    return torch.einsum("o,i,t->oit", raw[:, 0, 0], raw[0, :, 0], torch.ones_like(raw[0, 0]))
+
+
+def between_places(raw: torch.Tensor) -> torch.Tensor:
+    """Its largest block lies half way between two of the frequencies that `convolution_norm` looks at."""
+    taps = raw.shape[2]
+    turn = torch.cos(torch.pi * (torch.arange(taps) - taps // 2) / (16 * max(taps // 2, 1)))
+    return torch.einsum("oi,t->oit", raw[:, :, 0], turn.to(raw))
+
+
+ADVERSARIAL = {
+    "random": lambda raw: raw,
+    "large": lambda raw: 1e30 * raw,
+    "tiny": lambda raw: 1e-30 * raw,
+    "one entry": lambda raw: raw * (raw == raw.max()),
+    "rank one": rank_one,
+    "alternating": lambda raw: rank_one(raw) * (-1.0) ** torch.arange(raw.shape[2]),
+    "between places": between_places,
+    "one large tap": lambda raw: torch.cat([raw[:, :, :1] * 1e6, raw[:, :, 1:]], dim=2),
+    "orthogonal": lambda raw: torch.linalg.qr(raw[:, :, 0]).Q[:, :, None] * (torch.arange(raw.shape[2]) == 0),
+    "zero": torch.zeros_like,
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+@pytest.mark.parametrize(("kernels", "norm"), [((3,), 0.25), ((5, 1), 1.0), ((7, 3), 30.0)])
+def test_no_kernel_makes_the_norm_larger_than_promised(name, kernels, norm) -> None:
+    """Of the float32 weights that act, on one token and on more; and little is wasted on many tokens."""
+    layer = BoundedTokenConvolution(6, kernels, norm=norm)
+    for seed in range(3):
+        for one in layer.slices:
+            one.raw.data = ADVERSARIAL[name](draw(*one.raw.shape, seed=seed).float())
+        cache = [one.weight.detach().double() for one in layer.slices]
+        plain = TokenConvolution(6, kernels).double()
+        for one, weight in zip(plain.slices, cache, strict=True):
+            one.weight.data = weight
+        for tokens in (1, 2, 5, 24):
+            assert float(torch.linalg.matrix_norm(dense(plain, tokens, 6), ord=2)) <= norm
+        if name == "zero":
+            assert all(not weight.any() for weight in cache)
+        else:
+            for weight in cache:
+                blocks = torch.fft.fft(weight, n=999).permute(2, 0, 1)
+                assert 0.979 * norm <= float(torch.linalg.svdvals(blocks).max()) <= norm
+
+
+@pytest.mark.parametrize("taps", [1, 3, 5, 9])
+def test_the_bound_of_a_kernel_is_above_all_frequencies_by_two_percent_at_most(taps) -> None:
+    for seed in range(20):
+        kernel = between_places(draw(5, 5, taps, seed=seed)) if seed % 2 else draw(5, 5, taps, seed=seed)
+        largest = float(torch.linalg.svdvals(torch.fft.fft(kernel, n=2048).permute(2, 0, 1)).max())
+        assert largest <= float(convolution_norm(kernel)) <= 1.02 * largest
+
+
+def test_gradients_are_those_of_the_weight_that_acts() -> None:
+    torch.manual_seed(0)
+    layer = BoundedTokenConvolution(4, (3, 5), norm=0.5).double()
+    x = draw(2, 5, 4)
+
+    def run(*raws: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, {f"slices.{i}.raw": raw for i, raw in enumerate(raws)}, (x,))
+
+    assert torch.autograd.gradcheck(run, tuple(one.raw.detach().clone().requires_grad_() for one in layer.slices))
+    layer.float()(x.float()).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in layer.parameters())
+
+
+def test_zeros_pass_no_gradient_that_is_not_finite() -> None:
+    layer = BoundedTokenConvolution(4, (3,))
+    layer.slices[0].raw.data.zero_()
+    layer(draw(2, 5, 4).float()).sum().backward()
+    assert layer.slices[0].raw.grad.isfinite().all()
+
+
+def test_a_frozen_layer_holds_its_weights_until_a_parameter_changes() -> None:
+    layer = BoundedTokenConvolution(4, (3, 3)).requires_grad_(False)
+    cache_weights(layer)
+    assert layer.slices[0].weight is layer.slices[0].weight
+    before = layer.slices[1].weight.clone()
+    layer.slices[1].raw.data[0, 0, 0] += 1
+    assert not torch.equal(layer.slices[1].weight, before)

@@ -1,0 +1,87 @@
+"""Findings of a study: a submission's function over its numbers and verdicts, computed when it is published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+import tiny_study
+from edited_file import edit
+from stages import run_stage
+
+from benchmark.results.finding import Finding
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.studies import grids
+from benchmark.studies.ages import ages
+from benchmark.studies.published import collect_study
+
+FINDINGS = """\
+from benchmark.results.finding import Finding
+
+
+def shown(result, verdicts):
+    right = verdicts["clean: right"].to_pylist()
+    share = sum(right) / len(right)
+    return [Finding.of("The <network> learns", "share of images", f"{len(right)} verdicts", (share, share - 0.01, share))]
+
+
+def nothing(result, verdicts):
+    return []
+"""
+SMALL = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "findings: shown\nseeds: [0]\ncells:\n")
+STUDY = "submissions/Tiny2026Linear/studies/grid.yaml"
+
+
+@pytest.mark.parametrize(("low", "high", "verdict"), [(0.1, 1, "holds"), (-1, -0.1, "opposite"), (-1, 1, "not shown")])
+def test_the_verdict_is_the_intervals(low, high, verdict) -> None:
+    assert Finding.of("s", "t", "o", ((low + high) / 2, low, high)).verdict == verdict
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch) -> Path:
+    """A study that ran, with findings."""
+    made = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(made.root)
+    (made.root / "submissions/Tiny2026Linear/findings.py").write_text(FINDINGS)
+    tiny_study.add(made, SMALL)
+    run_stage("data", "tiny")
+    run_stage("study", *tiny_study.NAMES)
+    return made.root
+
+
+def load():
+    return grids.load("Tiny2026Linear", "grid", "tiny")
+
+
+def test_they_are_computed_from_verdicts_and_grow_old_with_their_code(ran) -> None:
+    published = collect_study(load())
+    (finding,) = published.findings
+    count = sum(run.values["clean"] for run in published.result.runs) / len(published.result.runs)
+    assert finding.estimate == pytest.approx(count)
+    folder = ran / "leaderboard/results/tiny/studies"
+    folder.mkdir(parents=True)
+    (folder / "Tiny2026Linear-grid.json").write_text(published.model_dump_json())
+    assert ages("tiny") == {"Tiny2026Linear-grid": []}
+    edit("submissions/Tiny2026Linear/findings.py", "0.01", "0.02")
+    assert ages("tiny") == {"Tiny2026Linear-grid": ["findings by other code"]}
+
+
+def test_verdicts_of_another_run_are_refused(ran) -> None:
+    (tiny_study.RESULT / "verdicts.parquet").write_bytes(b"other")
+    with pytest.raises(BenchmarkError, match=r"verdicts\.parquet is missing or is not of "):
+        collect_study(load())
+
+
+def test_no_finding_and_no_function_are_refused(ran) -> None:
+    edit(STUDY, "findings: shown", "findings: nothing")
+    with pytest.raises(BenchmarkError, match="nothing must return a list of Finding, at least one"):
+        collect_study(load())
+    edit(STUDY, "findings: nothing", "findings: show")
+    with pytest.raises(BenchmarkError, match=r"no function 'show'; .*did you mean 'shown'"):
+        load()
+    (ran / "submissions/Tiny2026Linear/findings.py").unlink()
+    with pytest.raises(BenchmarkError, match=r"there is no .*findings\.py"):
+        load()
+    assert json.loads((tiny_study.RESULT / "study.json").read_text())["runs"], "what ran stays"
