@@ -44,7 +44,7 @@ def method(tmp_path, monkeypatch):
 
 def test_without_its_own_they_are_those_recognised(method) -> None:
     model = method()
-    assert blocks("Tiny2026Blocks", model) == [("1 residual", model[1])]
+    assert blocks("Tiny2026Blocks", model) == [("residual 1", model[1])]
     check_blocks("Tiny2026Blocks", model, (1, 8, 8))
 
 
