@@ -41,7 +41,8 @@ def measure(
     Returns:
         `<quantity>: <block>`, quantiles over images, curves over the levels; `<quantity>: mean` and `<quantity>: sd` over all
         images and blocks; `<quantity>: not known`, how many values are not, where that could be; of the encoder medians
-        over images; and as tensors each image's values, `<quantity> of <block>`. What Lanczos gave is called `<quantity> (lower bound)`.
+        over images; and as tensors each image's values, `<quantity> of <block>`. What Lanczos gave is called
+        `<quantity> (lower bound)`.
 
     Raises:
         BenchmarkError: unknown quantities, levels that do not fit, a quantity of which no value is known, blocks that do not
