@@ -1,4 +1,4 @@
-"""How much each encoder block amplifies at given images, by its Jacobian (Wang et al. 2022; METHODS.md of the project).
+"""How much each encoder block amplifies at given images, by its Jacobian (Wang et al. 2022).
 
 Of a block F on tokens X with Jacobian I + J at X, J being that of the branch F(X) - X: sigma_max of the branch; the residual
 gain sigma_max(I + J); the logarithmic norm, the largest eigenvalue of (J + J^T) / 2; and the paper's (16),
@@ -68,7 +68,7 @@ class Amplification:
 
 @dataclass
 class _Task:
-    """What is asked for, and what is found: `values` by block and quantity, `chain` by image."""
+    """What is asked for, and what is found: `values` by block and quantity, the encoder's `norms` by image."""
 
     quantities: Sequence[str]
     steps: int
