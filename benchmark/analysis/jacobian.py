@@ -27,7 +27,7 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 
 QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
 DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
-ROWS = {"cpu": 2**15, "cuda": 2**22}  # entries of copies of an image that go through a block at once
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
 BASIS = 2**28  # bytes of Lanczos vectors that are held at once
 
 Progress = Callable[[int, int], None]  # (image, block) pairs done, of how many
@@ -68,7 +68,7 @@ class Amplification:
 
 @dataclass
 class _Task:
-    """What is asked for, and what is found: `values` by block and quantity, `chain` by image."""
+    """What is asked for, and what is found: `values` by block and quantity, the encoder's `norms` by image."""
 
     quantities: Sequence[str]
     steps: int
@@ -134,7 +134,8 @@ def amplification(
             task.entries[block.name] = block.tokens[0].numel()
             task.exact[block.name] = task.entries[block.name] <= DENSE
         task.why_not = task.why_not or _no_chain(inputs, task)
-        _formed(task, [block for block in inputs if task.exact[block.name]], len(chunk))
+        if formed := [block for block in inputs if task.exact[block.name]]:
+            _formed(task, formed, len(chunk))
         for block in inputs:
             if not task.exact[block.name]:
                 _matrix_free(task, block)
@@ -192,7 +193,8 @@ def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.
     A copy of the image a row: every module can do that, and it was faster than `is_grads_batched` (measurements/README.md).
     """
     entries = tokens.numel()
-    count = max(1, min(entries, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
+    passes = math.ceil(entries / max(1, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
+    count = math.ceil(entries / passes)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # faster backward than the fused ones' at few tokens
         copies = tokens.expand(count, *tokens.shape).clone().requires_grad_(True)
         out = block.at(copies)

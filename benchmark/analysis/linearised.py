@@ -37,7 +37,7 @@ class Linearised:
             raise BenchmarkError(f"block {block.name!r} cannot be differentiated twice: {said(error)}") from error
 
     def _check_adjoint(self) -> None:
-        """Of a module without a second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
+        """Where there is no second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
         generator = torch.Generator().manual_seed(0)
         u = torch.randn(self.out.shape, generator=generator).to(self.out).flatten(1)
         pulled = self.vjp(u)

@@ -36,12 +36,13 @@ def measure(
     Args:
         quantities: of sigma_max, residual_gain, log_norm and norm_bound, and "encoder", which is not among the default ones:
             the norm of the whole encoder's Jacobian beside its bounds by blocks, the paper's (15).
-        levels: of the quantiles, ascending in [0, 1], 21 or more; 0, 0.05, ..., 1 unless given.
+        levels: of the quantiles, 21 or more, ascending from 0 to 1; 0, 0.05, ..., 1 unless given.
 
     Returns:
         `<quantity>: <block>`, quantiles over images, curves over the levels; `<quantity>: mean` and `<quantity>: sd` over all
         images and blocks; `<quantity>: not known`, how many values are not, where that could be; of the encoder medians
-        over images; and as tensors each image's values, `<quantity> of <block>`. Numbers by Lanczos say (lower bound).
+        over images; and as tensors each image's values, `<quantity> of <block>`. What Lanczos gave is called
+        `<quantity> (lower bound)`.
 
     Raises:
         BenchmarkError: unknown quantities, levels that do not fit, a quantity of which no value is known, blocks that do not
@@ -64,7 +65,7 @@ def measure(
 def _levels(given: Sequence[float]) -> list[float]:
     levels = [float(level) for level in given] or [i / (FEWEST - 1) for i in range(FEWEST)]
     ascending = all(a < b for a, b in pairwise(levels))
-    if len(levels) < FEWEST or not ascending or not 0 <= levels[0] <= levels[-1] <= 1:
+    if len(levels) < FEWEST or not ascending or levels[0] != 0 or levels[-1] != 1:
         raise BenchmarkError(f"measure jacobian: levels should be {FEWEST} or more, ascending from 0 to 1")
     return levels
 
@@ -81,22 +82,28 @@ def _chosen(quantities: Sequence[str]) -> list[str]:
 
 def _of(quantity: str, found: Amplification, places: list[float]) -> Found:
     measured: Found = {}
-    bounded = {block.name: quantity != "norm_bound" and not block.exact for block in found.blocks}
     every = torch.cat([block.values[quantity] for block in found.blocks])
     known = every[~every.isnan()]
     if not len(known):
         raise BenchmarkError(f"measure jacobian: {quantity} is not known for any block and image; leave it out")
     at = torch.tensor(places, dtype=torch.float64)
     for block in found.blocks:
-        name, values = block.name + " (lower bound)" * bounded[block.name], block.values[quantity]
-        measured[f"{quantity} of {name}"] = values
+        called, values = _called(quantity, block.exact), block.values[quantity]
+        measured[f"{called} of {block.name}"] = values
         if not values.isnan().all():
-            measured[f"{quantity}: {name}"] = torch.nanquantile(values, at).tolist()
-    measured[f"{quantity}: mean" + " (lower bound)" * any(bounded.values())] = float(known.mean())
-    measured[f"{quantity}: sd"] = float(known.std()) if len(known) > 1 else 0.0
-    if any(bounded.values()) or len(known) < len(every):
-        measured[f"{quantity}: not known"] = float(len(every) - len(known))
+            measured[f"{called}: {block.name}"] = torch.nanquantile(values, at).tolist()
+    formed = all(block.exact for block in found.blocks)
+    called = _called(quantity, formed)
+    measured[f"{called}: mean"] = float(known.mean())
+    measured[f"{called}: sd"] = float(known.std()) if len(known) > 1 else 0.0
+    if not formed or len(known) < len(every):
+        measured[f"{called}: not known"] = float(len(every) - len(known))
     return measured
+
+
+def _called(quantity: str, exact: bool) -> str:
+    """What Lanczos gives is called what it is, so that it is never drawn or compared among exact values."""
+    return quantity if exact or quantity == "norm_bound" else f"{quantity} (lower bound)"
 
 
 def _of_encoder(found: Amplification, alone: bool) -> Found:

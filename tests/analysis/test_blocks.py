@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -37,12 +38,12 @@ def lofast() -> nn.Sequential:
 def test_a_sequence_is_cut_at_its_residual_maps_in_order() -> None:
     model = lofast()
     found = default_blocks(model)
-    assert [name for name, _ in found] == ["1 attention", "2 SLL", "3 residual", "4 SLL"]
+    assert [name for name, _ in found] == ["attention 1", "SLL 2", "residual 3", "SLL 4"]
     assert [module for _, module in found] == [model[2][1], model[2][2], model[3], model[4]]
     inputs = block_inputs(model, found, IMAGES)
     tokens = inputs[0].tokens
     torch.testing.assert_close(tokens, model[2][0](model[1](model[0](IMAGES))))
-    for block, after in zip(inputs, inputs[1:], strict=False):
+    for block, after in pairwise(inputs):
         torch.testing.assert_close(block.at(block.tokens), after.tokens)
 
 

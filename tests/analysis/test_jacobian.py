@@ -187,10 +187,10 @@ def test_the_encoder_is_not_given_where_blocks_are_not_one_chain_or_too_large(mo
     blocks = default_blocks(model)
     found = amplification(model, [blocks[0], blocks[2]], IMAGES, encoder=True)
     assert found.encoder is None
-    assert found.why_not == "the output of block '1 residual' is not the input of block '3 residual'"
+    assert found.why_not == "the output of block 'residual 1' is not the input of block 'residual 3'"
     monkeypatch.setattr(jacobian, "DENSE", 7)
     found = amplification(model, blocks, IMAGES, encoder=True)
-    assert found.why_not == "block '1 residual' has 8 entries, more than the 7 of which a Jacobian is formed"
+    assert found.why_not == "block 'residual 1' has 8 entries, more than the 7 of which a Jacobian is formed"
 
 
 class Detached(nn.Module):
