@@ -55,7 +55,7 @@ class BoundedSliceConvolution(DerivedWeight):
         raw = self.raw.double()
         bound = convolution_norm(raw)
         target = self.norm * (1 - 2 * 2.0**-24 * math.sqrt(raw[0].numel()))
-        return (raw * torch.where(bound > 0, target / bound.clamp(min=1e-300), 0.0)).to(self.raw.dtype)
+        return (raw * torch.where(bound > 0, target / bound.clamp(min=1e-300), 0 * bound)).to(self.raw.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return convolve(x, self.weight, self.bias)
@@ -90,13 +90,15 @@ def convolution_norm(kernel: torch.Tensor) -> torch.Tensor:
         kernel: (outputs, inputs, k), float64, k odd.
 
     Returns:
-        () float64; 0 for zeros.
+        () float64; 0 for zeros, NaN for a kernel that is not finite.
     """
     reach = kernel.shape[2] // 2
     places = max(PLACES * reach, 1)
     blocks = torch.fft.rfft(kernel, n=places).permute(2, 0, 1)  # of a real kernel, the other half are their conjugates
     with torch.no_grad():
         gram = (blocks.mH @ blocks).cpu()
+        if not torch.isfinite(gram).all():  # the training loop says so of its loss; LAPACK would raise
+            return kernel.new_full((), math.nan)
         largest = int(torch.linalg.eigvalsh(gram)[:, -1].argmax())
         vector = torch.linalg.eigh(gram[largest]).eigenvectors[:, -1].to(kernel.device)
     norm = torch.linalg.vector_norm(blocks[largest] @ vector)
