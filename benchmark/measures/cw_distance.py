@@ -30,6 +30,9 @@ def measure(
 ) -> dict[str, object]:
     """The attack has no radius: it looks for the nearest image that is misclassified. What it returns is asked again.
 
+    It moves pixels through a tanh, which is flat at 0 and 1: pixels that are exactly black or white hardly move in some
+    hundred steps, so on images with many of them it is a weak attack, and its distances are no bound of anything.
+
     Args:
         images: (n, c, h, w) in [0, 1]; labels: (n,).
         steps, step_size, c, confidence: as of the attack `cw`.
