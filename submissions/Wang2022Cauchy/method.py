@@ -7,6 +7,7 @@ stands in README.md.
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
@@ -14,7 +15,7 @@ from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBloc
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.resize import Resize
-from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
+from benchmark.layers.token_convolution import BoundedSliceConvolution, BoundedTokenConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
 from benchmark.specs.data import DataSpec
 
@@ -34,6 +35,7 @@ def build(
     resize: int = 0,
     certified: bool = False,
     norm: float = 0.25,
+    residual: bool = True,
     hidden: int = 0,
     radius: float = 4.0,
 ) -> nn.Sequential:
@@ -49,6 +51,7 @@ def build(
         certified: Lipschitz by construction: an embedding with orthonormal rows, mixers of bounded norm in a residual, SLL
             blocks for the MLP, no LayerNorm, a head with rows of norm 1.
         norm: of a certified mixer's branch: of the convolution, or of W_V W_O of attention, whose W_Q and W_K have 1.
+        residual: whether a certified convolution has the identity added; without, it starts near the identity.
         hidden: neurons of an SLL block; 0 for twice the width.
         radius: of the ball onto which tokens are projected before certified attention.
 
@@ -67,7 +70,7 @@ def build(
     if certified:
         layers += [Normalise(0.5, 1.0), Patchify(patch_size), OrthogonalLinear(size, width), Positions(tokens, width)]
         for _ in range(depth):
-            layers += _bounded_mixer(mixer, width, heads, convolved, norm, radius)
+            layers += _bounded_mixer(mixer, width, heads, convolved, norm, residual, radius)
             layers.append(SLLBlock(width, hidden or 2 * width))
         return nn.Sequential(*layers, MeanPool(), NormalisedHead(width, data.classes))
     layers += [Normalise(), Patchify(patch_size), nn.Linear(size, width)]
@@ -85,7 +88,7 @@ def blocks(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
     found: list[nn.Sequential] = []
     parts: list[nn.Module] = []
     for layer in model:
-        if isinstance(layer, Residual | ResidualAttention | LayerProject | SLLBlock):
+        if isinstance(layer, Residual | ResidualAttention | BoundedTokenConvolution | LayerProject | SLLBlock):
             parts.append(layer)
         if isinstance(layer, SLLBlock) or (isinstance(layer, Residual) and _is_mlp(layer.body)):
             found.append(nn.Sequential(*parts))
@@ -107,13 +110,24 @@ def _mixer(mixer: str, width: int, heads: int, kernels: tuple[int, ...]) -> list
 
 
 def _bounded_mixer(
-    mixer: str, width: int, heads: int, kernels: tuple[int, ...], norm: float, radius: float
+    mixer: str, width: int, heads: int, kernels: tuple[int, ...], norm: float, residual: bool, radius: float
 ) -> list[nn.Module]:
     if mixer == "none":
         return []
     if mixer == "attention":
         return [LayerProject(radius), ResidualAttention(width, heads, qk_norm=1.0, vo_norm=norm**0.5)]
-    return [Residual(BoundedTokenConvolution(width, kernels, norm=norm))]
+    convolution = BoundedTokenConvolution(width, kernels, norm=norm)
+    return [Residual(convolution)] if residual else [_near_identity(convolution)]
+
+
+def _near_identity(convolution: BoundedTokenConvolution) -> BoundedTokenConvolution:
+    for part in convolution.slices:
+        assert isinstance(part, BoundedSliceConvolution)
+        width, kernel = part.raw.shape[0], part.raw.shape[2]
+        nn.init.normal_(part.raw, std=0.02)
+        with torch.no_grad():
+            part.raw[:, :, kernel // 2] += torch.eye(width)
+    return convolution
 
 
 def _drawn(layer: nn.Module) -> nn.Module:

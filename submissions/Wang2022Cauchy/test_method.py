@@ -103,6 +103,14 @@ def test_the_certified_network_is_certified_and_keeps_its_radii_under_attack() -
     assert (model(moved).argmax(1) == labels)[found].all()
 
 
+def test_without_a_residual_the_bounded_convolution_starts_near_the_identity() -> None:
+    model = build(mixer="convolution", certified=True, norm=1.0, residual=False, patch_size=4)
+    x = torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(0))
+    ratio = (model[4](x) - x).norm() / x.norm()
+    assert 0 < ratio < 0.5
+    assert len(methods.method(NAME).blocks(model)) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

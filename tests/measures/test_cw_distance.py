@@ -47,7 +47,9 @@ def test_black_white_and_saturated_images_give_numbers(judged) -> None:
     labels = model(images).argmax(1)
     found = measure(model, images, labels, seed=0, **OPTIONS)
     assert found["l2"][[0, 3]].isfinite().all()
-    moved = cw.attack(model, images, labels, ThreatModel(norm="L2", eps=6.0), seed=0, steps=400, step_size=0.005, c=10.0)
+    moved = cw.attack(
+        model, images, labels, ThreatModel(norm="L2", eps=6.0), seed=0, steps=400, step_size=0.005, c=10.0
+    )
     assert moved.isfinite().all()
     assert ((moved >= 0) & (moved <= 1)).all()
 
