@@ -48,6 +48,7 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
         return [
             (f"{line.cell}. {spread.format('line')}", _together(table, place, fits))
             for place, line in enumerate(table.lines)
+            if any(line.entries[i].values for i, column in chosen if column.label in fits)
         ]
     return [(f"{label}. {spread.format('line')}", _curves(table, label)) for label in labels]
 
@@ -72,7 +73,7 @@ def _bars(table: Table, index: int, column: Column) -> Markup:
     ]  # fmt: skip
     for place, line in enumerate(table.lines):
         entry, y = line.entries[index], TOP + BAR * (place + 0.5)
-        start, end = sorted((x(0), x(entry.mean)))
+        start, end = sorted((x(0), x(entry.mean if entry.values else 0)))
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="end">{}</text><rect class="bar" x="{}" y="{}" width="{}" height="{}"/>')
             .format(left - 8, y + 4, _short(line.cell), start, y - 8, max(end - start, 0.5), 16)
@@ -96,7 +97,8 @@ def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
     for cell, line in zip(cells, table.lines, strict=True):
         others = [f"{last_word(k)} {v}" if k != "cell" else v for k, v in cell.levels.items() if k != axis]
         place = (levels.index(cell.levels[axis]) + 0.5) / len(levels)
-        groups.setdefault(", ".join(others), []).append((place, line.entries[index]))
+        if line.entries[index].values:
+            groups.setdefault(", ".join(others), []).append((place, line.entries[index]))
     series = [Series(label, tuple(points)) for label, points in groups.items()]
     places = [((i + 0.5) / len(levels), level) for i, level in enumerate(levels)]
     return _plot(table, index, column, series, places, last_word(axis))
@@ -108,6 +110,7 @@ def _curves(table: Table, label: str) -> Markup:
     series = [
         Series(line.cell, tuple((place, line.entries[i]) for place, (i, _) in zip(at, chosen, strict=True)))
         for line in table.lines
+        if line.entries[chosen[0][0]].values
     ]
     return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
 
@@ -117,6 +120,8 @@ def _together(table: Table, cell: int, labels: Sequence[str]) -> Markup:
     entries, series = table.lines[cell].entries, []
     for label in labels:
         chosen, at, places = _places(table, label)
+        if not entries[chosen[0][0]].values:
+            continue
         series.append(Series(label, tuple((p, entries[i]) for p, (i, _) in zip(at, chosen, strict=True))))
     return _plot(table, chosen[0][0], chosen[0][1], series, places, "")
 

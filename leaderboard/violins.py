@@ -57,14 +57,21 @@ def violins(table: Table) -> list[tuple[str, Markup]]:
         groups.setdefault(label.rpartition(": ")[0] or label, []).append(label)
     charts = []
     for group, labels in groups.items():
-        found = [[_violin(table, line, label) for label in labels] for line in table.lines]
+        found = [[_violin(table, line, label) for label in labels if _has(table, line, label)] for line in table.lines]
         every = [violin for row in found for violin in row]
         low, high = min(v.quantiles[0] for v in every), max(v.quantiles[-1] for v in every)
         for line, row in zip(table.lines, found, strict=True):
+            if not row:
+                continue
             title = f"{line.cell}: {group}" if len(table.lines) > 1 else group
             caption = f"{title}. Widths are shares of images; the line is the median, the box holds half of the images."
             charts.append((caption, _chart(title, row, low, high)))
     return charts
+
+
+def _has(table: Table, line: Line, label: str) -> bool:
+    """Whether the cell has the curve: a network of fewer blocks lacks those of the others."""
+    return any(line.entries[i].values for i, column in enumerate(table.columns) if column.label == label)
 
 
 def _violin(table: Table, line: Line, label: str) -> Violin:

@@ -131,6 +131,7 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `bounds/attention_quick.py` | the same, cheaply | derived there |
 | `bounds/rounding.py` | what float32 does to each layer | Higham 2002 |
 | `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
+| `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |
 | `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
 | `local.py` | certified radii and verdicts, by a cascade | |
 | `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |

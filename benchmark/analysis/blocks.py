@@ -42,16 +42,15 @@ class BlockInput:
 def default_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The encoder blocks of a plain sequence, in order, numbered from 1.
 
-    Of nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("2 attention", "3 SLL",
-    "4 residual"), and of timm's vision transformers each of `blocks` ("block 1").
+    Of nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("attention 2", "SLL 3",
+    "residual 4"), and of timm's vision transformers each of `blocks` ("block 1").
 
     Raises:
         BenchmarkError: none is found.
     """
     found: list[tuple[str, nn.Module]] = []
     for word, module in _walk(model):
-        number = len(found) + 1
-        found.append((f"block {number}" if word == "block" else f"{number} {word}", module))
+        found.append((f"{word} {len(found) + 1}", module))
     if not found:
         raise BenchmarkError(f"{type(model).__name__} has no encoder block that is known here; {DEFINE}")
     return found

@@ -60,9 +60,9 @@ def _checked(found: object, path: Path) -> list[tuple[str, nn.Module]]:
     wanted = f"{path}: blocks(model) must return a list of (name, module)"
     if not isinstance(found, list) or not found:
         raise BenchmarkError(f"{wanted}, not {'an empty one' if found == [] else type(found).__name__}")
-    for entry in found:
-        if not isinstance(entry, tuple) or list(map(type, entry[:1])) != [str] or len(entry) != 2:
-            raise BenchmarkError(f"{wanted}; {entry!r:.80} is none")
+    for place, entry in enumerate(found, 1):
+        if not isinstance(entry, tuple) or len(entry) != 2 or not isinstance(entry[0], str):
+            raise BenchmarkError(f"{wanted}; entry {place} is none")
         if not isinstance(entry[1], nn.Module):
             raise BenchmarkError(f"{wanted}; {entry[0]!r} is {type(entry[1]).__name__}, not a torch module")
     names = [name for name, _ in found]

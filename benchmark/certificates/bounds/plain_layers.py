@@ -200,15 +200,14 @@ class _Convolution(nn.Module):
 
 
 class _Resize(nn.Module):
-    """Each axis by a matrix of zeros and ones."""
+    """Copies of each pixel side by side, along an axis of their own."""
 
     def __init__(self, layer: Resize) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        height = x.shape[2]
-        factor = self.layer.factor(height, x.shape[3])
-        copies = torch.eye(height, dtype=x.dtype, device=x.device).repeat_interleave(factor, dim=1)
-        rows = torch.matmul(x, copies).permute(0, 1, 3, 2)
-        return torch.matmul(rows, copies).permute(0, 1, 3, 2)
+        n, channels, height, width = x.shape
+        factor = self.layer.factor(height, width)
+        rows = torch.cat([x.reshape(n, channels, height, 1, width, 1)] * factor, dim=3)
+        return torch.cat([rows] * factor, dim=5).reshape(n, channels, factor * height, factor * width)
