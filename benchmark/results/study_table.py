@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scipy.special import stdtrit
@@ -110,6 +110,12 @@ class Table:
         return tuple(i for i, column in enumerate(self.columns) if column.x is None)
 
     @property
+    def told(self) -> tuple[int, ...]:
+        """The columns of which differences are told: all but quantiles, which are drawn."""
+        quantiles = quantile_curves(self.study)
+        return tuple(i for i, column in enumerate(self.columns) if column.label not in quantiles)
+
+    @property
     def compared(self) -> bool:
         return any(line.entries[0].difference is not None for line in self.lines)
 
@@ -133,10 +139,8 @@ def table(study: PublishedStudy) -> Table:
         fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
         lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
     effects = _effects(study, found, by_cell)
-    quantiles = quantile_curves(study)  # which are drawn; that one level differs says little
-    return Table(
-        study, found, tuple(lines), effects, _sentences([c for c in found if c.label not in quantiles], found, lines)
-    )
+    made = Table(study, found, tuple(lines), effects, ())
+    return replace(made, words=_sentences(made.told, found, lines))
 
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
@@ -233,13 +237,13 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
     return tuple(effects)
 
 
-def _sentences(told: Sequence[Column], found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
+def _sentences(told: Sequence[int], found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
     """One of each number, one of each curve, of those `told`; a single one where there is nothing to compare."""
     if len(lines) == 1:
         return ("One setting, nothing to compare.",)
     by_label: dict[str, list[tuple[int, Column]]] = {}
-    for column in told:
-        by_label.setdefault(column.label, []).append((found.index(column), column))
+    for index in told:
+        by_label.setdefault(found[index].label, []).append((index, found[index]))
     said = []
     for label, parts in by_label.items():
         index, column = parts[0]
