@@ -19,6 +19,7 @@ from leaderboard.rank import TITLES, Row, columns, rank
 
 README = Path("README.md")
 PUBLISHED = Path("leaderboard/results")
+ROWS = Path("pipelines")
 TRACK = "digits"
 BEGIN = "<!-- board: written by `python -m leaderboard.readme` -->"
 END = "<!-- end of board -->"
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> None:
     images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
     studies = study_table.read(folder / "studies", "*-seeds.json")
     track = read_track(TRACK)
-    after = put(before, table(rank(records, track, images, studies), track))
+    after = put(before, table(rank(records, track, images, studies), track, default_rows(TRACK)))
     if before == after:
         print(f"{README} fits the published Records")
     elif arguments:
@@ -51,6 +52,11 @@ def main(arguments: list[str]) -> None:
     else:
         files.write(README, after)
         print(f"updated the table in {README}")
+
+
+def default_rows(track: str) -> set[str]:
+    """The rows that `rvb repro` builds."""
+    return {*files.read_json(ROWS / track / "rows.json")}
 
 
 def read_track(name: str) -> Track:
@@ -70,8 +76,11 @@ def read_published(folder: Path) -> list[Record]:
     return found
 
 
-def table(rows: list[Row], track: Track) -> str:
-    """The rows as a Markdown table, accuracies in percent, and a line on how far the intervals reach."""
+def table(rows: list[Row], track: Track, shown: set[str]) -> str:
+    """Those of the rows that are `shown` as a Markdown table: percent, ranks among all rows; and a line on
+    how far the intervals reach.
+    """
+    every, rows = len(rows), [row for row in rows if row.record.row in shown]
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
     lines = ["| # | model | " + " | ".join(_title(name) for name in names) + " |", "|--:|---|" + "--:|" * len(names)]
     for row in rows:
@@ -80,10 +89,14 @@ def table(rows: list[Row], track: Track) -> str:
         title = row.record.title.replace("|", "\\|")
         model = f"[{title}](submissions/{row.record.submission})"
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
-    shown = [p for row in rows for name, p in headline(row.record).items() if name in names]
-    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
-    counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
-    lines += ["", f"Percent of {counted} test images, 95% intervals up to ±{reach:.1f} points. #: ranks not ruled out."]
+    found = [p for row in rows for name, p in headline(row.record).items() if name in names]
+    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in found)
+    counted = " or ".join(str(n) for n in sorted({p.n for p in found}))
+    among = f" among {every} rows" if every > len(rows) else ""
+    lines += [
+        "",
+        f"Percent of {counted} test images, 95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{among}.",
+    ]
     return "\n".join(lines)
 
 

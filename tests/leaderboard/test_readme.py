@@ -70,6 +70,9 @@ def published(tmp_path, monkeypatch) -> Path:
         (folder / "images" / f"{made.row}.json").write_text(to_json(images))
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
     monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    monkeypatch.setattr(readme, "ROWS", tmp_path)
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/rows.json").write_text('["Strong-v", "Weak-v"]')
     (tmp_path / "README.md").write_text(HEAD + TAIL)
     return folder
 
@@ -87,6 +90,15 @@ def test_the_table_ranks_the_published_records(published) -> None:
     assert "AutoAttack Linf 0.15 | AutoAttack L2 0.5 | AutoAttack L2 1 | certified L2 0.1" in head
     assert head.count("|") == weak.replace(r"\|", "").count("|")
     assert "Percent of 100 test images, 95% intervals up to ±7.0 points. #: ranks not ruled out." in lines
+
+
+def test_rows_that_a_newcomer_does_not_build_count_among_the_ranks_alone(published) -> None:
+    (readme.ROWS / "digits/rows.json").write_text('["Weak-v"]')
+    readme.main([])
+    text = readme.README.read_text()
+    assert "Strong" not in text
+    assert r"| 2 | [Weak \| a model]" in text
+    assert "#: ranks not ruled out among 2 rows." in text
 
 
 def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
