@@ -10,10 +10,9 @@ from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.certificates import local
-from benchmark.loading import methods, submissions, tracks
+from benchmark.loading import methods, tracks
 from benchmark.specs.data import DataSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.studies import grids
 
 NAME = "Wang2022Cauchy"
 SIZES = {
@@ -126,10 +125,3 @@ def test_without_a_residual_the_bounded_convolution_starts_near_the_identity() -
 def test_options_that_do_not_fit_are_refused(options, words) -> None:
     with pytest.raises(ValueError, match=words):
         build(**options)
-
-
-def test_all_studies_load() -> None:
-    names = [path.stem for path in (submissions.FOLDER / NAME / "studies").glob("*.yaml")]
-    assert sorted(names) == ["mixers", "table1", "table1_cifar10", "table2"]
-    for name in names:
-        assert grids.load(NAME, name).cells
