@@ -19,7 +19,6 @@ from leaderboard.rank import TITLES, Row, columns, rank
 
 README = Path("README.md")
 PUBLISHED = Path("leaderboard/results")
-ROWS = Path("pipelines")
 TRACK = "digits"
 BEGIN = "<!-- board: written by `python -m leaderboard.readme` -->"
 END = "<!-- end of board -->"
@@ -42,7 +41,7 @@ def main(arguments: list[str]) -> None:
     images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
     studies = study_table.read(folder / "studies", "*-seeds.json")
     track = read_track(TRACK)
-    after = put(before, table(rank(records, track, images, studies), track, default_rows(TRACK)))
+    after = put(before, table(rank(records, track, images, studies), track))
     if before == after:
         print(f"{README} fits the published Records")
     elif arguments:
@@ -52,11 +51,6 @@ def main(arguments: list[str]) -> None:
     else:
         files.write(README, after)
         print(f"updated the table in {README}")
-
-
-def default_rows(track: str) -> set[str]:
-    """The rows that `rvb repro` builds."""
-    return {*files.read_json(ROWS / track / "rows.json")}
 
 
 def read_track(name: str) -> Track:
@@ -76,11 +70,12 @@ def read_published(folder: Path) -> list[Record]:
     return found
 
 
-def table(rows: list[Row], track: Track, shown: set[str]) -> str:
-    """Those of the rows that are `shown` as a Markdown table: percent, ranks among all rows; and a line on
-    how far the intervals reach.
+def table(rows: list[Row], track: Track) -> str:
+    """Each submission's first row as a Markdown table: accuracies in percent, ranks among all rows; and a line on how far the
+    intervals reach.
     """
-    every, rows = len(rows), [row for row in rows if row.record.row in shown]
+    every = len(rows)
+    rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
     lines = ["| # | model | " + " | ".join(_title(name) for name in names) + " |", "|--:|---|" + "--:|" * len(names)]
     for row in rows:
@@ -92,11 +87,9 @@ def table(rows: list[Row], track: Track, shown: set[str]) -> str:
     found = [p for row in rows for name, p in headline(row.record).items() if name in names]
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in found)
     counted = " or ".join(str(n) for n in sorted({p.n for p in found}))
-    among = f" among {every} rows" if every > len(rows) else ""
-    lines += [
-        "",
-        f"Percent of {counted} test images, 95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{among}.",
-    ]
+    left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
+    said = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
+    lines += ["", f"Percent of {counted} test images, {said}"]
     return "\n".join(lines)
 
 

@@ -58,7 +58,8 @@ def board(
     if paths is built and (old := _not_todays(track, paths)):
         console.print(f"Not of today's code and settings: {', '.join(old)}; `rvb list` says why")
     if missing := [name for name in files if name not in paths]:
-        console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}")
+        others = " (`rvb board --published` shows the published ones)" if paths is built else ""
+        console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}{others}")
 
 
 def _not_todays(track: str, names: Iterable[str]) -> list[str]:

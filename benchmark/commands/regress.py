@@ -54,7 +54,7 @@ def regress(
             f"{len(failed)} of {len(found)} rows are not what was published: {', '.join(failed)}; "
             "find out why, or publish them anew with --reason"
         )
-    console.print(f"{len(found)} rows are what was published")
+    console.print(f"{len(found)} row{'s are' if len(found) > 1 else ' is'} what was published")
 
 
 def _check(track: str, rows: list[str]) -> None:

@@ -140,7 +140,8 @@ def _independence(model: nn.Module, sample: Sample) -> Check:
     how, gap = max(((how, _gap(whole, other)) for how, other in others.items()), key=lambda pair: pair[1])
     if gap > SAME * (1 + float(whole.abs().max())):
         advice = "no statistic may be taken over the batch"
-        return _check("each image by itself", False, f"an image's logits are {gap:.3g} apart {how}; {advice}")
+        words = f"{how}, an image's logits differ by {gap:.3g} from those in the whole batch; {advice}"
+        return _check("each image by itself", False, words)
     return _check(
         "each image by itself", True, f"alone, in other batches and orders logits differ by {gap:.1g} at most"
     )

@@ -74,10 +74,14 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
     if given and given["name"] != OURS:
         yield Note(name="license", found=f"{given['name']}, not this repository's {OURS}: may it be kept here?")
     paper = submission.paper
-    cited = bool(paper.title.strip() and paper.authors.strip() and str(paper.year) in submission.name)
-    yield _required(
-        "citation", cited, "title, authors and the year of the folder's name under `paper` in submission.yaml"
-    )
+    if str(paper.year) in submission.name:
+        cited = bool(paper.title.strip() and paper.authors.strip())
+        yield _required("citation", cited, "title and authors under `paper` in submission.yaml")
+    else:
+        words = (
+            f"`paper.year` in submission.yaml is {paper.year}, not the year of the folder's name; change one of them"
+        )
+        yield Check(name="citation", ok=False, found=words)
     if not paper.url:
         yield Note(name="citation", found="`paper` has no url: is it published?")
     tests = [path for path in folder.glob("test_*.py") if "\ndef test_" in path.read_text(errors="replace")]

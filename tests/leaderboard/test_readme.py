@@ -70,9 +70,6 @@ def published(tmp_path, monkeypatch) -> Path:
         (folder / "images" / f"{made.row}.json").write_text(to_json(images))
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
     monkeypatch.setattr(readme, "README", tmp_path / "README.md")
-    monkeypatch.setattr(readme, "ROWS", tmp_path)
-    (tmp_path / "digits").mkdir()
-    (tmp_path / "digits/rows.json").write_text('["Strong-v", "Weak-v"]')
     (tmp_path / "README.md").write_text(HEAD + TAIL)
     return folder
 
@@ -92,13 +89,16 @@ def test_the_table_ranks_the_published_records(published) -> None:
     assert "Percent of 100 test images, 95% intervals up to ±7.0 points. #: ranks not ruled out." in lines
 
 
-def test_rows_that_a_newcomer_does_not_build_count_among_the_ranks_alone(published) -> None:
-    (readme.ROWS / "digits/rows.json").write_text('["Weak-v"]')
+def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(published) -> None:
+    other = record("Strong", 20).model_copy(update={"row": "Strong-w", "variant": "w", "title": "another of it"})
+    (published / "Strong-w.json").write_text(to_json(other))
+    images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
+    (published / "images/Strong-w.json").write_text(to_json(images))
     readme.main([])
     text = readme.README.read_text()
-    assert "Strong" not in text
-    assert r"| 2 | [Weak \| a model]" in text
-    assert "#: ranks not ruled out among 2 rows." in text
+    assert "another of it" not in text
+    assert r"| 3 | [Weak \| a model]" in text
+    assert "#: ranks not ruled out of 3; each submission's first row is shown." in text
 
 
 def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:

@@ -59,7 +59,7 @@ def test_a_linear_model_passes(folder) -> None:
     ("name", "forward", "init", "words"),
     [
         ("each image by itself", "x = x.flatten(1)\nreturn self.head(x - x.mean(0))", "pass", "over the batch"),
-        ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "apart alone"),
+        ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "alone, an image's logits differ by"),
         ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
         ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
         ("the same answer twice", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
@@ -102,7 +102,7 @@ def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     [
         ("small vision", "small\n bad: [", "schema", "not valid YAML"),
         ("epochs: 20", "epoch: 20", "schema", "did you mean 'epochs'?"),
-        ("year: 2026", "year: 2025", "citation", "the year of the folder's name"),
+        ("year: 2026", "year: 2025", "citation", "is 2025, not the year of the folder's name"),
         ("objective: standard", "objective: standard\n          parameters: {smooth: 1}", "training", "unknown parameter 'smooth'"),
         ("objective: standard", "objective: adversarial\n          attack: {attack: pgd, norm: Linf, eps: 0.1}", "training", "steps"),
         ("        training:", "        certificate: {name: local}\n        training:", "certificate", "local"),
