@@ -12,7 +12,7 @@ import pytest
 import tiny_linear_row
 from tiny_project import ROOT, Project
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROW = "Tiny2026Linear-small"
 
 

@@ -54,6 +54,7 @@ def test_the_example_has_every_step() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_example_works_as_it_is_written(tmp_path) -> None:
     project, said = newcomers_checkout(tmp_path), ""
     for language, text in blocks():

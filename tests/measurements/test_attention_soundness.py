@@ -14,6 +14,7 @@ TRIALS = 200_000
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_trials_break_no_attention_bound() -> None:
     trials = 0
     for layer, (found, bounds) in enumerate(cases(first=10**6)):

@@ -22,6 +22,7 @@ RUN = "from benchmark.stages.__main__ import main\nfor stage in {stages}: main(s
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not EMULATOR, reason="needs qemu-x86_64 (Debian: qemu-user)"),
     pytest.mark.skipif(arithmetic.possible("portable") == "native", reason="portable arithmetic needs AVX2"),
 ]
