@@ -26,7 +26,10 @@ ARITHMETICS = ("native", "portable")
 def main() -> None:
     rounds, jobs, rows = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     cores = sorted(os.sched_getaffinity(0))
-    print(f"{platform.machine()}, on cores {cores} of {os.cpu_count()}, {rounds} rounds, {jobs} stages at a time", flush=True)
+    print(
+        f"{platform.machine()}, on cores {cores} of {os.cpu_count()}, {rounds} rounds, {jobs} stages at a time",
+        flush=True,
+    )
     print(f"rows: {', '.join(rows) or 'all that rvb repro builds'}\n", flush=True)
     print("| round | arithmetic | wall, s | core-seconds |\n|---|---|---|---|", flush=True)
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ARITHMETICS}
