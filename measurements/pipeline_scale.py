@@ -20,6 +20,8 @@ from pathlib import Path
 
 import yaml
 
+from benchmark.pipeline.state import outputs
+
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = 5
 
@@ -54,7 +56,7 @@ def make(root: Path, size: int) -> None:
         shutil.copy(ROOT / name, root / name)
     (root / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc" / "config", root / ".dvc" / "config")
-    source = ROOT / "submissions" / "Havens2024LoFAST"
+    source = ROOT / "submissions" / "Dosovitskiy2021ViT"
     for index in range(size):
         name = f"Synthetic{index:04}Net"
         folder = root / "submissions" / name
@@ -62,14 +64,14 @@ def make(root: Path, size: int) -> None:
         shutil.copy(source / "method.py", folder)
         text = (source / "submission.yaml").read_text()
         (folder / "submission.yaml").write_text(
-            text.replace("name: Havens2024LoFAST", f"name: {name}").replace("mean_pool:", "small:")
+            text.replace("name: Dosovitskiy2021ViT", f"name: {name}").replace("  standard:\n", "  small:\n", 1)
         )
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     run(root, "benchmark.commands.main", "pipeline")
     run(root, "benchmark.pipeline.inputs", "digits")
-    for path in [*root.glob("pipelines/digits/*/dvc.yaml"), root / "dvc.yaml"]:
+    for path in [*root.glob("pipelines/digits/**/dvc.yaml"), root / "dvc.yaml"]:
         for name, stage in yaml.safe_load(path.read_text())["stages"].items():
-            for out in stage["outs"] if name != "inputs" else ():
+            for out in outputs(stage) if name != "inputs" else ():
                 place(root / out)
     run(root, "dvc", "commit", "-f", "-q")
 
