@@ -36,11 +36,13 @@ def three_findings(result: StudyResult, verdicts: pa.Table) -> list[Finding]:
 
 
 def _ends(result: StudyResult, verdicts: pa.Table, quantity: str, words: str) -> list[Finding]:
-    """Of each model with three blocks or more: the smaller of the first and the last block less the largest between them."""
+    """The smaller of the first and the last block less the largest between them, of each model with three blocks or more,
+    of which two images or more have all values known.
+    """
     found = []
     for cell in dict.fromkeys(run.cell for run in result.runs):
         values = _by_block(verdicts, cell, quantity)
-        if values.shape[0] < 3:
+        if values.shape[0] < 3 or values.shape[1] < 2:
             continue
         ends, between = np.minimum(values[0], values[-1]), values[1:-1].max(axis=0)
         found.append(
@@ -62,8 +64,8 @@ def _by_block(verdicts: pa.Table, cell: str, quantity: str) -> np.ndarray:
     parts = []
     for seed in seeds:
         part = rows.filter(np.array(rows["seed"].to_pylist()) == seed)
-        columns = [part[name].to_numpy(zero_copy_only=False).astype(float) for name in names]
-        parts.append(np.stack([column for column in columns if not np.isnan(column).all()]))
+        own = [part[name] for name in names if part[name].null_count < len(part)]  # others are of deeper cells
+        parts.append(np.stack([column.to_numpy().astype(float) for column in own]))
     mean = np.mean(parts, axis=0)
     return mean[:, ~np.isnan(mean).any(axis=0)]
 

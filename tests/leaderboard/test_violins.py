@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from one_training import TRAINING
 
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
@@ -37,10 +38,6 @@ def test_values_at_the_upper_end_are_drawn() -> None:
 @pytest.fixture
 def table() -> study_table.Table:
     """Two cells of one seed with a number, two distributions and a curve that is none."""
-    training = {
-        "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
-        "precision": "32-true",
-    }  # fmt: skip
     cells = [{"name": name} for name in ("<deep>", "flat")]
     measures = [{"measure": "jacobian", "name": "J"}]
     x = {"J: sigma: block 1": LEVELS, "J: sigma: block 2": LEVELS, "J: other": (0.1, 0.2)}
@@ -48,7 +45,7 @@ def table() -> study_table.Table:
         name: [shift + level for level in LEVELS] for shift, name in enumerate(x) if name != "J: other"
     }
     runs = [
-        {"cell": cell["name"], "seed": 0, "training": training, "parameters": 7, "weights": "w", "values": values}
+        {"cell": cell["name"], "seed": 0, "training": TRAINING, "parameters": 7, "weights": "w", "values": values}
         for cell in cells
     ]
     study = {

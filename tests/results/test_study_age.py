@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from one_training import TRAINING
 
 from benchmark.results.study import StudyResult
 from benchmark.results.study_age import StudyToday, changed_settings, reasons
@@ -12,10 +13,6 @@ from benchmark.specs.study import MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
 
 RECIPE = {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}
-TRAINING = {
-    "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
-    "precision": "32-true",
-}  # fmt: skip
 MEASURES = ({"measure": "clean"}, {"measure": "own", "parameters": {"k": 1}})
 CELLS = ("a", "b", "c", "d", "e")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from one_training import TRAINING
 
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
@@ -17,15 +18,11 @@ CLAIMED = [2.0, 6.0, 20.0]
 @pytest.fixture
 def table() -> study_table.Table:
     """Two networks of one setting, with three curves by radius, of which two are drawn and one is claimed elsewhere."""
-    training = {
-        "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
-        "precision": "32-true",
-    }  # fmt: skip
     cell = {"name": "8 heads", "set": {"model.heads": 8}}
     measures = [{"measure": "own", "name": "m"}]
     runs = [
         {
-            "cell": "8 heads", "seed": seed, "training": training, "parameters": 7, "weights": "w",
+            "cell": "8 heads", "seed": seed, "training": TRAINING, "parameters": 7, "weights": "w",
             "values": {name: [value + 0.1 * seed for value in curve] for name, curve in CURVES.items()},
         }
         for seed in (0, 1)

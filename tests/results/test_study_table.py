@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from one_training import TRAINING
 from scipy.stats import ttest_ind
 from tiny_record import record
 
@@ -27,13 +28,9 @@ def published(values: dict[str, list[float]], figure: dict | None = None, **stud
     """A study of named cells with one number a seed; `curve` is three times that number."""
     seeds = list(range(len(next(iter(values.values())))))
     cells = [{"name": name, "set": {"training.epochs": 3}} for name in values]
-    training = {
-        "epochs": 1, "selected_epoch": 1, "selected_by": "score", "validation_score": 0.5, "seed": 0, "device": "cpu",
-        "precision": "32-true",
-    }  # fmt: skip
     runs = [
         {
-            "cell": name, "seed": seed, "training": training, "parameters": 7, "weights": "w",
+            "cell": name, "seed": seed, "training": TRAINING, "parameters": 7, "weights": "w",
             "values": {"clean": numbers[seed], "m: curve": [numbers[seed], 2.0, 3.0]},
         }
         for name, numbers in values.items()

@@ -1,0 +1,75 @@
+"""The three findings on made-up studies whose answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmark.loading import methods
+from benchmark.results.finding import Finding
+from benchmark.results.study import Run, StudyResult
+
+CELLS = ("ViT depth 2, 1 head", "CoViT depth 2, K3", "ViT depth 4, 1 head", "CoViT depth 4, K3")
+QUANTITIES = ("sigma_max", "log_norm", "residual_gain")
+IMAGES = 30
+
+
+def study(middle: float, attention: float) -> tuple[StudyResult, pa.Table]:
+    """Blocks between the ends amplify by `middle` and the ends by 2; ViTs have `attention` more accuracy under FGSM, and as
+    much less under the others; the smaller a cell's mean of every quantity, the more robust it is.
+    """
+    runs, parts, random = [], [], np.random.default_rng(0)
+    for place, cell in enumerate(CELLS):
+        for seed in range(3):
+            shift = attention / 2 if cell.startswith("ViT") else -attention / 2
+            values = {
+                "FGSM": 0.5 + shift + 0.01 * seed, "PGD-20 L2": 0.5 - shift + 0.01 * seed,
+                "CW: accuracy within": (0.9, 0.5 - shift + 0.01 * seed), "AutoAttack L2": 0.1 * place,
+            } | {f"Jacobian: {quantity}: mean": 5.0 - place for quantity in QUANTITIES}  # fmt: skip
+            runs.append(Run.model_construct(cell=cell, seed=seed, values=values))
+            columns = {"cell": [cell] * IMAGES, "seed": [seed] * IMAGES}
+            for block in range(1, 1 + int(cell.split("depth ")[1][0])):
+                size = 2.0 if block in (1, 4) else middle
+                for quantity in QUANTITIES:
+                    columns[f"Jacobian: {quantity} of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
+            parts.append(pa.table(columns))
+    return StudyResult.model_construct(runs=tuple(runs), n=100), pa.concat_tables(parts, promote_options="default")
+
+
+def findings(middle: float, attention: float) -> list[Finding]:
+    module = methods.module("Wang2022Cauchy", "findings")
+    module.DRAWS = 100  # seconds saved
+    return module.three_findings(*study(middle, attention))
+
+
+def verdicts(middle: float, attention: float, word: str) -> set[str]:
+    return {finding.verdict for finding in findings(middle, attention) if word in finding.statement}
+
+
+@pytest.mark.parametrize(("middle", "verdict"), [(1.0, "holds"), (3.0, "opposite")])
+def test_ends_are_held_against_what_is_between(middle, verdict) -> None:
+    assert verdicts(middle, 0.2, "first and the last") == {verdict}
+
+
+@pytest.mark.parametrize(("attention", "verdict"), [(0.2, "holds"), (-0.2, "opposite"), (0.0, "not shown")])
+def test_attention_helps_under_one_step_and_hurts_under_many(attention, verdict) -> None:
+    assert verdicts(1.0, attention, "attention") == {verdict}
+
+
+def test_of_two_models_no_order_is_shown_and_of_all_the_sign_is_right() -> None:
+    ranks = {finding.statement: finding for finding in findings(1.0, 0.2) if "goes with a higher" in finding.statement}
+    assert len(ranks) == 9
+    assert all(finding.estimate == 1 for finding in ranks.values())
+    assert {finding.verdict for text, finding in ranks.items() if "all models" not in text} == {"not shown"}
+
+
+def test_a_last_block_that_is_not_known_is_not_replaced_by_the_one_before() -> None:
+    _, table = study(1.0, 0.2)
+    name = "Jacobian: sigma_max of block 4"
+    column = [None if value is None else float("nan") for value in table[name].to_pylist()]
+    table = table.set_column(table.column_names.index(name), name, pa.array(column, pa.float64()))
+    by_block = methods.module("Wang2022Cauchy", "findings")._by_block
+    assert by_block(table, CELLS[2], "sigma_max").shape == (4, 0)
+    assert by_block(table, CELLS[2], "log_norm").shape == (4, IMAGES)
+    assert by_block(table, CELLS[0], "log_norm").shape == (2, IMAGES)
