@@ -30,7 +30,8 @@ from benchmark.loading import methods
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.certificates.local import by_both, certified_at, correct, disproved, quickly, tight_bounds
 from benchmark.data.images import load_split

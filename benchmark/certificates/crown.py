@@ -28,7 +28,8 @@ import torch
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.runtime.errors import BenchmarkError

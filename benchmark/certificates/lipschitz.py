@@ -20,10 +20,10 @@ from functools import partial, singledispatch
 import torch
 from torch import nn
 
+from benchmark.certificates.bounds.checked_copy import refuse_hooks
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
-from benchmark.certificates.bounds.network_bound import refuse_hooks
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, checked_gap

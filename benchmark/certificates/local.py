@@ -1,8 +1,8 @@
 """Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
 bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
-(bounds/dispatch.py), ending in a `NormalisedHead` with rows w_j. Every class but the label is a rival, and a tie is not
-certified. The certificate speaks of the float32 network that runs.
+(bounds/dispatch.py), ending in a linear head with rows w_j (a `NormalisedHead` or `nn.Linear`). Every class but the label is a
+rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
 
 A cascade: cheap bounds decide most images, and costly ones only those that are left.
   1. A wrong or tied clean prediction: nothing.
@@ -28,7 +28,8 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     linear,
     token_convolution,
 )
-from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network, checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.runtime.errors import BenchmarkError
 
@@ -57,7 +58,7 @@ def certify(
     ball that holds contains the smaller ones.
 
     Args:
-        model: a plain `nn.Sequential` of layers with a `LayerBound`, ending in a `NormalisedHead`.
+        model: a plain `nn.Sequential` of layers with a `LayerBound`, ending in a `NormalisedHead` or `nn.Linear`.
         images: (n, c, h, w) in [0, 1].
         labels: (n,) int64.
         largest: radii above this are not looked for, in pixels.

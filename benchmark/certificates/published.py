@@ -20,15 +20,15 @@ import torch
 from torch import nn
 
 from benchmark.certificates.bounds.attention import AttentionBound, where_finite
+from benchmark.certificates.bounds.checked_copy import HEADS, checked_copy
 from benchmark.certificates.bounds.layer_bound import UP
-from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network, checked_copy
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.local import _largest, _parts, correct
 from benchmark.certificates.local import float32_gap as float32_gap
-from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
 
 AT_ONCE = 64
@@ -72,7 +72,7 @@ class Published:
 
     def __init__(self, network: nn.Sequential, bounded: NetworkBound) -> None:
         head = network[-1]
-        assert isinstance(head, NormalisedHead)
+        assert isinstance(head, HEADS)
         self.bounded, self.head = bounded, spectral_norm_upper(head.weight)
         self.attention: dict[int, AttentionSensitivity] = {}
         for index, layer_bound in enumerate(bounded.layer_bounds):

@@ -9,7 +9,8 @@ import torch
 
 from benchmark.certificates import local, published
 from benchmark.certificates.bounds.attention_ascent import attention
-from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock

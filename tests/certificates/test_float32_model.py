@@ -11,8 +11,8 @@ from tiny_networks import random_network
 from torch import nn
 
 from benchmark.certificates import local
+from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.network_bound import checked_copy
 from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import NormalisedHead

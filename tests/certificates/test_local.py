@@ -10,13 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_certified import network, random_perturbations
+from tiny_networks import Draw, random_network
 from torch import nn
 
+from benchmark.audit.ascent import float64_copy, lower_margins
 from benchmark.certificates import published
+from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.projection import projection_bound
-from benchmark.certificates.local import by_both, certified_at, certify
+from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
@@ -171,20 +174,53 @@ def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
     assert both.mean() < 0.9 * composed.mean()
 
 
-def test_certificate_of_a_linear_network_is_margin_over_row_distance() -> None:
+def heads() -> list[nn.Module]:
+    torch.manual_seed(3)
+    large, small, plain = nn.Linear(9, 4), nn.Linear(9, 4, bias=False), nn.Linear(9, 4)
+    large.weight.data += 1e3 * torch.rand(9)  # rows so alike that only the logits' own rounding counts
+    small.weight.data *= 1e-3
+    return [NormalisedHead(9, 4), plain, large, small]
+
+
+@pytest.mark.parametrize("head", heads(), ids=["normalised", "linear", "large rows", "small rows, no bias"])
+def test_certificate_of_a_linear_network_is_margin_over_row_distance(head) -> None:
     """Patchify and pooling of one token are isometries, so the certificate is exact up to the float32 allowance."""
     torch.manual_seed(0)
-    model = nn.Sequential(Patchify(3), MeanPool(), NormalisedHead(9, 4)).requires_grad_(False)
+    model = nn.Sequential(Patchify(3), MeanPool(), head).requires_grad_(False)
     images = torch.rand(20, 1, 3, 3)
-    logits, weight = model(images).double(), model[-1].weight.double()
+    logits, weight = model(images).double(), head.weight.double()
     labels = logits.argmax(1)
     margin = logits.gather(1, labels[:, None]) - logits
-    exact = (
-        (margin / (weight[labels][:, None] - weight[None]).norm(dim=-1)).scatter(1, labels[:, None], math.inf).amin(1)
-    )
+    apart = (weight[labels][:, None] - weight[None]).norm(dim=-1)
+    exact = (margin / apart).scatter(1, labels[:, None], math.inf).amin(1)
+    found, allowed = float32_gap(model, images, labels)  # which raises where rounding is above what it allows
+    assert 0 < found <= allowed
     radii = certify(model, images, labels)
     assert (radii <= exact).all()
-    assert (radii >= exact - 2e-4 / (weight[:, None] - weight[None]).norm(dim=-1).fill_diagonal_(9).min()).all()
+    rounding = 2e-4 * weight.norm(dim=1).max()
+    assert (radii >= exact * (1 - 2e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
+    """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
+    model, images, _ = random_network(seed)
+    draw = Draw(seed)
+    width, classes = model[-1].weight.shape[1], len(model[-1].bias)
+    model[-1] = nn.Linear(width, classes, bias=seed % 3 > 0).requires_grad_(False)
+    model[-1].weight.data = draw.normal(classes, width) * 10 ** (2 * draw.normal(classes, 1))
+    labels = model(images).argmax(1)
+    found, allowed = float32_gap(model, images, labels)
+    assert found <= allowed
+    radii, logits = certify(model, images, labels), float64_copy(model)(images.double())
+    assert (radii > 0).any()
+    for shift in range(1, classes):
+        rivals = (labels + shift) % classes
+        drop, _ = lower_margins(
+            float64_copy(model), images.double(), labels, rivals, radii, steps=40, seed=seed, box=False
+        )
+        margins = logits.gather(1, labels[:, None]) - logits.gather(1, rivals[:, None])
+        assert (drop < margins[:, 0])[radii > 0].all()
 
 
 def test_a_layer_without_a_bound_is_refused_by_name() -> None:

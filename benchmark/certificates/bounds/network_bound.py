@@ -22,18 +22,17 @@ would gain under 1% and cost as much as all the rest.)
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import nn
 
+from benchmark.certificates.bounds.checked_copy import HEADS
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
-from benchmark.layers.derived import cache_weights
-from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -247,38 +246,6 @@ def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:
     return values[torch.arange(len(values), device=values.device)[:, None], rivals]
 
 
-def checked_copy(model: nn.Module) -> nn.Sequential:
-    """The float64 copy of a model that the local certificate can speak for.
-
-    Raises:
-        BenchmarkError: it is no plain sequence ending in a NormalisedHead, or a hook could change what a layer returns.
-    """
-    if type(model) is not nn.Sequential or type(model[-1]) is not NormalisedHead:
-        raise BenchmarkError("the local certificate needs a plain nn.Sequential that ends in a NormalisedHead")
-    refuse_hooks(model)
-    if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
-        raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
-    network = copy.deepcopy(model).double().eval().requires_grad_(False)
-    cache_weights(network)
-    return network
-
-
-def refuse_hooks(model: nn.Module) -> None:
-    """
-    Raises:
-        BenchmarkError: a hook, or a forward put on one instance, can change what a layer returns behind its bound.
-    """
-    for module in model.modules():
-        if "forward" in vars(module):
-            raise BenchmarkError(
-                f"a layer {type(module).__name__} has a forward of its own; the certificate is refused"
-            )
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise BenchmarkError(
-                f"the layer {type(module).__name__} carries a forward hook; the certificate is refused"
-            )
-
-
 @torch.no_grad()
 def bound_network(
     network: nn.Sequential,
@@ -298,7 +265,7 @@ def bound_network(
         BenchmarkError: a layer without a declared bound (named).
     """
     head, layers = network[-1], network[:-1]
-    assert isinstance(head, NormalisedHead)
+    assert isinstance(head, HEADS)
     activations, layer_bounds = [images.double()], []
     for layer in layers:
         layer_bounds.append(exact_layer_bound(layer, activations[-1]))
@@ -307,9 +274,11 @@ def bound_network(
     if last.ndim != 2:
         raise BenchmarkError(f"the head needs one vector an image; the layer before it gives {tuple(last.shape)}")
     logits, weight = head(last), head.weight
-    error = gamma(weight.shape[1] + 3)  # of one logit: error (||x|| + delta + |b|), rows having norm 1
-    lengths = torch.linalg.vector_norm(last, dim=1)[:, None]
-    biases = head.bias.abs()[labels][:, None] + head.bias.abs()[None] + 2 * lengths
+    error = gamma(weight.shape[1] + 3)  # of one logit: error (||w|| (||x|| + delta) + |b|)
+    sizes = _row_sizes(head)
+    both = sizes[labels][:, None] + sizes[None]
+    offsets = torch.zeros_like(sizes) if head.bias is None else head.bias.abs()
+    biases = offsets[labels][:, None] + offsets[None] + both * torch.linalg.vector_norm(last, dim=1)[:, None]
     bounded = NetworkBound(
         layers=layers,
         activations=activations,
@@ -317,9 +286,17 @@ def bound_network(
         labels=labels,
         difference=weight[labels][:, None] - weight[None],
         margins=logits.gather(1, labels[:, None]) - logits,
-        head=torch.stack([error * biases + TINY, torch.full_like(biases, 2 * error)]) * UP,
+        head=torch.stack([error * biases + TINY, error * both]) * UP,
         float32=float32,
     )
     if prefix is not None:
         bounded.prefix = prefix
     return bounded
+
+
+def _row_sizes(head: nn.Module) -> torch.Tensor:
+    """Upper bounds of the norms of a head's rows: (classes,)."""
+    if isinstance(head, NormalisedHead):
+        return torch.ones_like(head.bias)
+    assert isinstance(head, nn.Linear)
+    return torch.linalg.vector_norm(head.weight, dim=1) * UP

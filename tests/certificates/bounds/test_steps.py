@@ -9,9 +9,10 @@ from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 
 from benchmark.certificates.bounds import activations
+from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.layer_bound import LayerBound
-from benchmark.certificates.bounds.network_bound import bound_network, checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import certify
