@@ -1,8 +1,8 @@
 """Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
 bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
-(bounds/dispatch.py), ending in a linear head with rows w_j (a `NormalisedHead` or `nn.Linear`). Every class but the label is a
-rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
+(bounds/dispatch.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
+is a rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
 
 A cascade: cheap bounds decide most images, and costly ones only those that are left.
   1. A wrong or tied clean prediction: nothing.

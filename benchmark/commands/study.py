@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
 
 from benchmark.commands.terminal import TrackOption, console
@@ -13,6 +15,9 @@ from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
     from benchmark.results.study import PublishedStudy
+    from benchmark.results.study_table import Column, Entry
+
+UNKNOWN = "–"  # as columns write what is not known
 
 
 def study(
@@ -84,18 +89,12 @@ def print_study(published: PublishedStudy) -> None:
     found, study = table(published), published.study
     title = f"{study.title} ({study.source})"
     if found.flat:
-        shown = Table("setting", *(found.columns[i].title for i in found.flat), title=title)
-        for line in found.lines:
-            numbers = [(found.columns[i], line.entries[i]) for i in found.flat]
-            shown.add_row(line.cell, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in numbers))
-        console.print(shown)
+        lines = [(line.cell, *(_said(found.columns[i], line.entries[i]) for i in found.flat)) for line in found.lines]
+        _print_table(title, ("setting", *(found.columns[i].title for i in found.flat)), lines)
     for sheet in sheets(found):
-        shown = Table(sheet.title, *sheet.heads, title=title)
-        for row in sheet.rows:
-            shown.add_row(
-                row.name, *(f"{c.text(e.mean)} ({c.text(e.low)} to {c.text(e.high)})" for c, e in row.entries)
-            )
-        console.print(shown)
+        lines = [(row.name, *(_said(column, entry) for column, entry in row.entries)) for row in sheet.rows]
+        known = [line for line in lines if set(line[1:]) != {UNKNOWN}]  # others are of blocks that a setting has not
+        _print_table(title, (sheet.title, *sheet.heads), known)
     for label, why in published.result.left_out.items():
         console.print(f"left out: {label}; {why}")
     console.print("\n".join(found.words))
@@ -104,3 +103,23 @@ def print_study(published: PublishedStudy) -> None:
         console.print(
             f"{finding.verdict}: {finding.statement} ({finding.statistic} {finding.estimate:+.3g}, {interval})"
         )
+
+
+def _said(column: Column, entry: Entry) -> str:
+    mean = column.text(entry.mean)
+    return UNKNOWN if mean == UNKNOWN else f"{mean} ({column.text(entry.low)} to {column.text(entry.high)})"
+
+
+def _print_table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """In as many tables as the console is too narrow for; each begins with the first column."""
+    widths = [max(cell_len(row[i]) for row in (heads, *rows)) + 3 for i in range(len(heads))]
+    parts: list[list[int]] = [[]]
+    for i in range(1, len(heads)):
+        if parts[-1] and 1 + widths[0] + sum(widths[j] for j in parts[-1]) + widths[i] > console.width:
+            parts.append([])
+        parts[-1].append(i)
+    for part in parts:
+        shown = Table(*(heads[i] for i in (0, *part)), title=title if part is parts[0] else None)
+        for row in rows:
+            shown.add_row(*(row[i] for i in (0, *part)))
+        console.print(shown)

@@ -1,0 +1,31 @@
+"""A published study of given numbers."""
+
+from __future__ import annotations
+
+from one_training import TRAINING
+
+from benchmark.results.study import PublishedStudy
+
+
+def published(values: dict[str, list[float]], figure: dict | None = None, **study) -> PublishedStudy:
+    """A study of named cells with one number a seed; `curve` is three times that number."""
+    seeds = list(range(len(next(iter(values.values())))))
+    cells = [{"name": name, "set": {"training.epochs": 3}} for name in values]
+    runs = [
+        {
+            "cell": name, "seed": seed, "training": TRAINING, "parameters": 7, "weights": "w",
+            "values": {"clean": numbers[seed], "m: curve": [numbers[seed], 2.0, 3.0]},
+        }
+        for name, numbers in values.items()
+        for seed in seeds
+    ]  # fmt: skip
+    asked = {
+        "title": "A <study>", "source": "Table 9", "track": "digits", "variant": "v", "seeds": seeds, "cells": cells,
+        "measures": [{"measure": "clean"}, {"measure": "own", "name": "m"}], "figure": figure,
+    }  # fmt: skip
+    result = {
+        "submission": "Sub", "name": "grid", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
+        "cells": [{**cell, "levels": {"cell": cell["name"]}, "settings": {}} for cell in cells],
+        "measures": asked["measures"], "runs": runs, "x": {"m: curve": [0.1, 0.2, 0.4]}, "sha256": {"code": "c0de"}, "environment": {},
+    }  # fmt: skip
+    return PublishedStudy.model_validate({"study": {**asked, **study}, "result": result})
