@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import stdtrit
 from scipy.stats import kendalltau
 
 from benchmark.results.finding import Finding
@@ -18,6 +19,7 @@ from benchmark.results.study_table import contrast
 
 QUANTITIES = {"sigma_max": "sigma_max", "log_norm": "the logarithmic norm", "residual_gain": "the residual gain"}
 DRAWS = 2000  # of the bootstrap
+FEWEST = 10  # images of which a mean is told
 ROBUST = "AutoAttack L2"
 WEAK, STRONG = "FGSM", ("PGD-20 L2", "CW: accuracy within")
 Interval = tuple[float, float, float]
@@ -36,38 +38,39 @@ def three_findings(result: StudyResult, verdicts: pa.Table) -> list[Finding]:
 
 
 def _ends(result: StudyResult, verdicts: pa.Table, quantity: str, words: str) -> list[Finding]:
-    """The smaller of the first and the last block less the largest between them, of each model with three blocks or more,
-    of which two images or more have all values known.
+    """The smaller of the first and the last block less the largest between them, image by image, of each model with three
+    blocks or more. The interval is the union of those of its trainings, so that a verdict holds in each of them.
     """
     found = []
     for cell in dict.fromkeys(run.cell for run in result.runs):
-        values = _by_block(verdicts, cell, quantity)
-        if values.shape[0] < 3 or values.shape[1] < 2:
+        trainings = [values for values in _by_block(verdicts, cell, quantity) if values.shape[0] > 2]
+        intervals = [_mean(np.minimum(x[0], x[-1]) - x[1:-1].max(axis=0)) for x in trainings if x.shape[1] >= FEWEST]
+        if not intervals or len(intervals) < len(trainings):
             continue
-        ends, between = np.minimum(values[0], values[-1]), values[1:-1].max(axis=0)
+        estimates, lows, highs = zip(*intervals, strict=True)
+        images = min(values.shape[1] for values in trainings)
         found.append(
             Finding.of(
                 f"In {cell}, {words} is largest in the first and the last encoder block",
                 f"smaller of first and last less the largest between, mean of {words}",
-                f"{values.shape[1]} images, paired; one network of each seed",
-                _mean(ends - between),
+                f"{images} images or more, paired, in each of {len(trainings)} networks by itself; the widest",
+                (float(np.mean(estimates)), min(lows), max(highs)),
             )
         )
     return found
 
 
-def _by_block(verdicts: pa.Table, cell: str, quantity: str) -> np.ndarray:
-    """(blocks, images): each image's value, the mean over seeds; images that any block or seed lacks are left out."""
+def _by_block(verdicts: pa.Table, cell: str, quantity: str) -> list[np.ndarray]:
+    """Of each training (blocks, images): each image's value; images that any block lacks are left out."""
     names = [name for name in verdicts.column_names if name.startswith(f"Jacobian: {quantity} of block")]
     rows = verdicts.filter(np.array(verdicts["cell"].to_pylist()) == cell)
-    seeds = sorted(set(rows["seed"].to_pylist()))
-    parts = []
-    for seed in seeds:
+    found = []
+    for seed in sorted(set(rows["seed"].to_pylist())):
         part = rows.filter(np.array(rows["seed"].to_pylist()) == seed)
         own = [part[name] for name in names if part[name].null_count < len(part)]  # others are of deeper cells
-        parts.append(np.stack([column.to_numpy().astype(float) for column in own]))
-    mean = np.mean(parts, axis=0)
-    return mean[:, ~np.isnan(mean).any(axis=0)]
+        values = np.stack([column.to_numpy().astype(float) for column in own])
+        found.append(values[:, ~np.isnan(values).any(axis=0)])
+    return found
 
 
 def _ranks(result: StudyResult, quantity: str, words: str) -> list[Finding]:
@@ -88,8 +91,8 @@ def _ranks(result: StudyResult, quantity: str, words: str) -> list[Finding]:
             Finding.of(
                 f"Among {kind}, a lower mean of {words} goes with a higher robust accuracy",
                 f"Kendall's tau of robust accuracy ({ROBUST}) and the negative mean",
-                f"{len(pairs)} models, bootstrap",
-                _bootstrap(pairs, _tau),
+                f"{len(pairs)} models: bootstrap, and up to 0 unless permutations show an order",
+                _order(pairs),
             )
         )
     return found
@@ -141,19 +144,44 @@ def _robust(result: StudyResult, cell: str) -> float:
     return _cell_mean(result, cell, ROBUST)
 
 
+def _order(pairs: np.ndarray) -> Interval:
+    """Kendall's tau of (models, 2): the bootstrap's percentile interval, in which a resample without an order counts as 0.
+
+    Few models in perfect order stay so in every resample; so the interval goes on to 0 where a random order is as far from
+    0 in 5% of permutations or more, as it always is of four models.
+    """
+    estimate = _tau(pairs)
+    if np.isnan(estimate):
+        return 0.0, -1.0, 1.0
+    draws = np.random.default_rng(0).integers(0, len(pairs), (DRAWS, len(pairs)))
+    low, high = np.quantile(np.nan_to_num([_tau(pairs[draw]) for draw in draws]), [0.025, 0.975])
+    if _by_chance(pairs) > 0.05:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return estimate, float(low), float(high)
+
+
 def _tau(pairs: np.ndarray) -> float:
     return float(kendalltau(-pairs[:, 0], pairs[:, 1]).statistic)
 
 
+def _by_chance(pairs: np.ndarray) -> float:
+    """The share of orders of the models whose tau is as far from 0 as theirs: of all orders up to eight models, of 20,000
+    drawn ones of more.
+    """
+    n = len(pairs)
+    if n <= 8:
+        orders = np.array(list(itertools.permutations(range(n))))
+    else:
+        orders = np.random.default_rng(0).permuted(np.tile(np.arange(n), (20_000, 1)), axis=1)
+    x, y = (np.sign(column[:, None] - column[None]) for column in pairs.T)
+    concordant = np.einsum("ij,pij->p", x, y[orders[:, :, None], orders[:, None, :]])
+    own = abs(float((x * y).sum()))
+    return float((np.abs(concordant) >= own - 1e-9).mean())
+
+
 def _mean(differences: np.ndarray) -> Interval:
-    """Of the mean over images, by the normal approximation."""
-    estimate, error = float(differences.mean()), float(differences.std(ddof=1) / len(differences) ** 0.5)
-    return estimate, estimate - 1.96 * error, estimate + 1.96 * error
-
-
-def _bootstrap(pairs: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Interval:
-    """Percentile interval over resampled models; resamples in which the statistic is not defined count as 0."""
-    draws = np.random.default_rng(0).integers(0, len(pairs), (DRAWS, len(pairs)))
-    values = np.nan_to_num([statistic(pairs[draw]) for draw in draws])
-    low, high = np.quantile(values, [0.025, 0.975])
-    return statistic(pairs), float(low), float(high)
+    """Of the mean over images, by Student's t."""
+    n = len(differences)
+    estimate, error = float(differences.mean()), float(differences.std(ddof=1) / n**0.5)
+    reach = float(stdtrit(n - 1, 0.975)) * error
+    return estimate, estimate - reach, estimate + reach

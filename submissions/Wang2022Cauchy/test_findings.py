@@ -65,11 +65,59 @@ def test_of_two_models_no_order_is_shown_and_of_all_the_sign_is_right() -> None:
 
 
 def test_a_last_block_that_is_not_known_is_not_replaced_by_the_one_before() -> None:
-    _, table = study(1.0, 0.2)
+    result, table = study(1.0, 0.2)
     name = "Jacobian: sigma_max of block 4"
     column = [None if value is None else float("nan") for value in table[name].to_pylist()]
     table = table.set_column(table.column_names.index(name), name, pa.array(column, pa.float64()))
-    by_block = methods.module("Wang2022Cauchy", "findings")._by_block
-    assert by_block(table, CELLS[2], "sigma_max").shape == (4, 0)
-    assert by_block(table, CELLS[2], "log_norm").shape == (4, IMAGES)
-    assert by_block(table, CELLS[0], "log_norm").shape == (2, IMAGES)
+    module = methods.module("Wang2022Cauchy", "findings")
+
+    def shapes(cell: str, quantity: str) -> list[tuple[int, ...]]:
+        return [values.shape for values in module._by_block(table, cell, quantity)]
+
+    assert shapes(CELLS[2], "sigma_max") == [(4, 0)] * 3
+    assert shapes(CELLS[2], "log_norm") == [(4, IMAGES)] * 3
+    assert shapes(CELLS[0], "log_norm") == [(2, IMAGES)] * 3
+    assert module._ends(result, table, "sigma_max", "sigma_max") == []
+    assert len(module._ends(result, table, "log_norm", "the logarithmic norm")) == 2
+
+
+@pytest.mark.parametrize(
+    "blocks", [[(3, 4, 1, 3), (3, 1, 4, 3)], [(50, 2, 2, 50), (1, 2, 2, 1), (1, 2, 2, 1)]], ids=["turned", "one large"]
+)
+def test_what_trainings_contradict_is_not_shown(blocks) -> None:
+    """Means over the seeds would have the ends largest in both."""
+    result, _ = study(1.0, 0.2)
+    random, parts = np.random.default_rng(0), []
+    for seed, sizes in enumerate(blocks):
+        columns = {"cell": [CELLS[2]] * IMAGES, "seed": [seed] * IMAGES}
+        for block, size in enumerate(sizes, start=1):
+            columns[f"Jacobian: sigma_max of block {block}"] = size + 0.01 * random.standard_normal(IMAGES)
+        parts.append(pa.table(columns))
+    (told,) = methods.module("Wang2022Cauchy", "findings")._ends(result, pa.concat_tables(parts), "sigma_max", "it")
+    assert told.verdict in ("not shown", "opposite")
+
+
+def test_a_perfect_order_of_four_models_is_no_finding_and_of_eight_it_is() -> None:
+    order = methods.module("Wang2022Cauchy", "findings")._order
+    models = np.arange(8.0)
+    four, eight = (np.stack([-models[:n], models[:n]], axis=1) for n in (4, 8))
+    assert order(four) == pytest.approx((1.0, 0.0, 1.0))
+    assert order(eight) == pytest.approx((1.0, 1.0, 1.0))
+    nine = np.stack([-np.arange(9.0), np.arange(9.0)], axis=1)
+    assert order(nine)[1] > 0
+
+
+def test_orders_by_chance_are_rarely_findings() -> None:
+    module, random = methods.module("Wang2022Cauchy", "findings"), np.random.default_rng(0)
+    module.DRAWS = 100
+    wrong = 0
+    for _ in range(200):
+        _, low, high = module._order(random.standard_normal((5, 2)))
+        wrong += low > 0 or high < 0
+    assert wrong <= 16  # 5% of 200 are 10, two deviations 6
+
+
+def test_models_that_are_all_as_robust_show_no_order() -> None:
+    """AutoAttack leaves none of them an image: tau is not defined."""
+    order = methods.module("Wang2022Cauchy", "findings")._order
+    assert order(np.array([[4.0, 0.0], [3.0, 0.0], [2.0, 0.0], [1.0, 0.0]])) == (0.0, -1.0, 1.0)
