@@ -181,6 +181,36 @@ def test_a_jacobian_that_is_not_finite_is_not_known(monkeypatch, dense) -> None:
     assert all(values.isnan().all() for values in block.values.values())
 
 
+class Share(nn.Module):
+    """Each entry by the sum of all: 0 by 0 for an image of zeros."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.sum((1, 2), keepdim=True)
+
+
+def test_an_image_without_a_finite_output_leaves_the_encoder_of_the_others() -> None:
+    model = nn.Sequential(Share(), nn.Identity())
+    images = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0))
+    images[1] = 0
+    found = amplification(model, [("1", model[0]), ("2", model[1])], images, encoder=True).encoder
+    assert found is not None
+    assert found.norm.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-6, 1e-7, 1e-9])
+@pytest.mark.parametrize("identity", [0.0, 0.5, 1.0])
+def test_nearly_a_multiple_of_the_identity_is_known(scale, identity) -> None:
+    """LAPACK's quickest driver does not converge where the eigenvalues lie together in float32."""
+    random = torch.randn(20, 80, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for noise in random:
+        whole = identity * torch.eye(80, dtype=torch.float64) + scale * noise
+        values = {quantity: jacobian._dense(whole.float().numpy(), quantity) for quantity in QUANTITIES[:3]}
+        branch = whole.float().double() - torch.eye(80)
+        assert values["sigma_max"] == pytest.approx(singular(branch), rel=1e-5)
+        assert values["residual_gain"] == pytest.approx(singular(whole), rel=1e-5)
+        assert values["log_norm"] == pytest.approx(float(torch.linalg.eigvalsh((branch + branch.mT) / 2)[-1]), rel=1e-5)
+
+
 def test_the_encoder_is_not_given_where_blocks_are_not_one_chain_or_too_large(monkeypatch) -> None:
     bodies = [linear(torch.eye(4)) for _ in range(3)]
     model = sequence(2, 4, *bodies)
