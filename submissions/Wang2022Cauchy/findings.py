@@ -53,7 +53,7 @@ def _ends(result: StudyResult, verdicts: pa.Table, quantity: str, words: str) ->
             Finding.of(
                 f"In {cell}, {words} is largest in the first and the last encoder block",
                 f"smaller of first and last less the largest between, mean of {words}",
-                f"{images} images or more, paired, in each of {len(trainings)} networks by itself; the widest",
+                f"{images} images or more, paired, in each of {len(trainings)} networks by itself; their intervals together",
                 (float(np.mean(estimates)), min(lows), max(highs)),
             )
         )
