@@ -93,8 +93,7 @@ def print_study(published: PublishedStudy) -> None:
         _print_table(title, ("setting", *(found.columns[i].title for i in found.flat)), lines)
     for sheet in sheets(found):
         lines = [(row.name, *(_said(column, entry) for column, entry in row.entries)) for row in sheet.rows]
-        known = [line for line in lines if set(line[1:]) != {UNKNOWN}]  # others are of blocks that a setting has not
-        _print_table(title, (sheet.title, *sheet.heads), known)
+        _print_table(title, (sheet.title, *sheet.heads), lines)
     for label, why in published.result.left_out.items():
         console.print(f"left out: {label}; {why}")
     console.print("\n".join(found.words))

@@ -19,6 +19,12 @@ def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
     return tuple(label for label in chosen if are_levels(study.result.x[label]))
 
 
+def curves_like_quantiles(study: PublishedStudy) -> tuple[str, ...]:
+    """Those, and what else the same measures give over the same levels, drawn or not."""
+    alike = {(_name(label), study.result.x[label]) for label in quantile_curves(study)}
+    return tuple(label for label, x in study.result.x.items() if (_name(label), x) in alike)
+
+
 def are_levels(x: tuple[float, ...]) -> bool:
     rising = all(a < b for a, b in pairwise(x))
     return len(x) >= LEAST and rising and x[0] == 0 and x[-1] == 1
@@ -27,3 +33,8 @@ def are_levels(x: tuple[float, ...]) -> bool:
 def _measure(label: str, measures: tuple[str, ...]) -> bool:
     """Whether a figure that names `measures` means this curve: by its own label, or by what stands before a colon in it."""
     return any(label == one or label.startswith(f"{one}: ") for one in measures)
+
+
+def _name(label: str) -> str:
+    """Of the measure."""
+    return label.partition(": ")[0]

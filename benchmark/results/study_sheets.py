@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from benchmark.results.quantiles import SHOWN, quantile_curves
+from benchmark.results.quantiles import SHOWN, curves_like_quantiles
 from benchmark.results.study_table import Column, Entry, Table
 
 
@@ -27,7 +28,7 @@ class Sheet:
 
 def sheets(table: Table) -> tuple[Sheet, ...]:
     """Each measure's curves, places side by side; of quantiles some levels alone."""
-    quantiles = quantile_curves(table.study)
+    quantiles = curves_like_quantiles(table.study)
     measures: dict[str, dict[str, list[int]]] = {}
     for i, column in enumerate(table.columns):
         if column.x is not None and (column.label not in quantiles or column.x in SHOWN):
@@ -42,6 +43,7 @@ def sheets(table: Table) -> tuple[Sheet, ...]:
             )
             for line in table.lines
             for label, places in curves.items()
+            if not all(math.isnan(line.entries[i].mean) for i in places)  # as of a block that a setting has not
         )
         found.append(Sheet(measure + first[0].unit, tuple(f"{column.x:g}" for column in first), rows))
     return tuple(found)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from scipy.special import stdtrit
 
-from benchmark.results.quantiles import quantile_curves
+from benchmark.results.quantiles import curves_like_quantiles
 from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy, Run
 from benchmark.specs.study import BUILTIN, Value, last_word
@@ -112,7 +112,7 @@ class Table:
     @property
     def told(self) -> tuple[int, ...]:
         """The columns of which differences are told: all but quantiles, which are drawn."""
-        quantiles = quantile_curves(self.study)
+        quantiles = curves_like_quantiles(self.study)
         return tuple(i for i, column in enumerate(self.columns) if column.label not in quantiles)
 
     @property

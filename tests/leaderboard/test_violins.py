@@ -16,6 +16,8 @@ from leaderboard.violins import BINS, Violin
 
 LEVELS = tuple(i / 20 for i in range(21))
 
+CURVES = ("J: sigma: block 1", "J: sigma: block 2")
+
 
 def violin(values: list[float]) -> Violin:
     return Violin("block 1", LEVELS, tuple(np.quantile(values, LEVELS).tolist()))
@@ -40,7 +42,7 @@ def table() -> study_table.Table:
     """Two cells of one seed with a number, two distributions and a curve that is none."""
     cells = [{"name": name} for name in ("<deep>", "flat")]
     measures = [{"measure": "jacobian", "name": "J"}]
-    x = {"J: sigma: block 1": LEVELS, "J: sigma: block 2": LEVELS, "J: other": (0.1, 0.2)}
+    x = {"J: sigma: block 1": LEVELS, "J: sigma: block 2": LEVELS, "J: bound: block 1": LEVELS, "J: other": (0.1, 0.2)}
     values = {"J: sigma: mean": 2.0, "J: other": [1.0, 2.0]} | {
         name: [shift + level for level in LEVELS] for shift, name in enumerate(x) if name != "J: other"
     }
@@ -80,6 +82,7 @@ def test_the_sheet_shows_some_levels_and_no_sentence_names_one(table) -> None:
     first, *_ = sheets(table)
     shown = {row.name: [column.x for column, _ in row.entries] for row in first.rows}
     assert shown["flat: sigma: block 1"] == [0.05, 0.25, 0.5, 0.75, 0.95]
+    assert shown["flat: bound: block 1"] == [0.05, 0.25, 0.5, 0.75, 0.95], "not drawn, of the same measure and levels"
     assert not [words for words in table.words if "block" in words]
     assert [words for words in table.words if words.startswith("J: sigma: mean")]
 
@@ -89,6 +92,11 @@ def test_a_cell_of_fewer_blocks_has_fewer_violins_and_one_without_any_no_chart(t
         content = table.study.model_dump()
         for label in lacking:
             del content["result"]["runs"][1]["values"][label]
-        charts = figures(study_table.table(PublishedStudy.model_validate(content)))
+        found = study_table.table(PublishedStudy.model_validate(content))
+        rows = {row.name for sheet in sheets(found) for row in sheet.rows}
+        assert {name for name in rows if name.startswith("flat: sigma")} == {
+            f"flat: {label.removeprefix('J: ')}" for label in CURVES if label not in lacking
+        }
+        charts = figures(found)
         assert [str(chart).count('<g class="violin">') for _, chart in charts] == counts
         assert not any("nan" in str(chart) for _, chart in charts)
