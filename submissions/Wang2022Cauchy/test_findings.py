@@ -39,7 +39,7 @@ def study(middle: float, attention: float) -> tuple[StudyResult, pa.Table]:
 
 def findings(middle: float, attention: float) -> list[Finding]:
     module = methods.module("Wang2022Cauchy", "findings")
-    module.DRAWS = 100  # seconds saved
+    module.DRAWS = 40  # seconds saved
     return module.three_findings(*study(middle, attention))
 
 
@@ -109,12 +109,12 @@ def test_a_perfect_order_of_four_models_is_no_finding_and_of_eight_it_is() -> No
 
 def test_orders_by_chance_are_rarely_findings() -> None:
     module, random = methods.module("Wang2022Cauchy", "findings"), np.random.default_rng(0)
-    module.DRAWS = 100
+    module.DRAWS = 40
     wrong = 0
-    for _ in range(200):
+    for _ in range(100):
         _, low, high = module._order(random.standard_normal((5, 2)))
         wrong += low > 0 or high < 0
-    assert wrong <= 16  # 5% of 200 are 10, two deviations 6
+    assert wrong <= 10  # 5% of 100 are 5, two deviations 4.4
 
 
 def test_models_that_are_all_as_robust_show_no_order() -> None:

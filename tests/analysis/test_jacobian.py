@@ -197,11 +197,11 @@ def test_an_image_without_a_finite_output_leaves_the_encoder_of_the_others() -> 
     assert found.norm.isnan().tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1e-6, 1e-7, 1e-9])
-@pytest.mark.parametrize("identity", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("scale", [1e-6, 1e-9])
+@pytest.mark.parametrize("identity", [0.0, 0.5])
 def test_nearly_a_multiple_of_the_identity_is_known(scale, identity) -> None:
     """LAPACK's quickest driver does not converge where the eigenvalues lie together in float32."""
-    random = torch.randn(20, 80, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    random = torch.randn(6, 80, 80, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for noise in random:
         whole = identity * torch.eye(80, dtype=torch.float64) + scale * noise
         values = {quantity: jacobian._dense(whole.float().numpy(), quantity) for quantity in QUANTITIES[:3]}

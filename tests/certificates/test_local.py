@@ -201,7 +201,7 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance(head) -> No
     assert (radii >= exact * (1 - 2e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
     """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
     model, images, _ = random_network(seed)
