@@ -174,17 +174,18 @@ def test_the_margin_gradient_certifies_more_at_small_radii() -> None:
     assert both.mean() < 0.9 * composed.mean()
 
 
-def heads() -> list[nn.Module]:
+def heads() -> dict[str, nn.Module]:
     torch.manual_seed(3)
     large, small, plain = nn.Linear(9, 4), nn.Linear(9, 4, bias=False), nn.Linear(9, 4)
     large.weight.data += 1e3 * torch.rand(9)  # rows so alike that only the logits' own rounding counts
     small.weight.data *= 1e-3
-    return [NormalisedHead(9, 4), plain, large, small]
+    return {"normalised": NormalisedHead(9, 4), "plain": plain, "large rows": large, "small rows, no bias": small}
 
 
-@pytest.mark.parametrize("head", heads(), ids=["normalised", "linear", "large rows", "small rows, no bias"])
-def test_certificate_of_a_linear_network_is_margin_over_row_distance(head) -> None:
+@pytest.mark.parametrize("name", ["normalised", "plain", "large rows", "small rows, no bias"])
+def test_certificate_of_a_linear_network_is_margin_over_row_distance(name) -> None:
     """Patchify and pooling of one token are isometries, so the certificate is exact up to the float32 allowance."""
+    head = heads()[name]
     torch.manual_seed(0)
     model = nn.Sequential(Patchify(3), MeanPool(), head).requires_grad_(False)
     images = torch.rand(20, 1, 3, 3)
@@ -198,7 +199,7 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance(head) -> No
     radii = certify(model, images, labels)
     assert (radii <= exact).all()
     rounding = 2e-4 * weight.norm(dim=1).max()
-    assert (radii >= exact * (1 - 2e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
+    assert (radii >= exact * (1 - 1e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
