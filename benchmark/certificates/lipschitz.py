@@ -27,7 +27,7 @@ from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, checked_gap
-from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.residual import Residual
@@ -227,6 +227,7 @@ def _(layer: nn.Module, x: torch.Tensor) -> float:
 
 
 @constant.register(ResidualAttention)
+@constant.register(SelfAttention)
 @constant.register(nn.MultiheadAttention)
 def _(layer: nn.Module, x: torch.Tensor) -> float:
     raise BenchmarkError(

@@ -1,11 +1,59 @@
-"""Standard dot-product self-attention with bounded weights."""
+"""Dot-product self-attention: as vision transformers have it, and with bounded weights in a residual."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import nn
 
 from benchmark.layers.lipschitz import BoundedLinear
+
+
+def rows_by_head(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """A linear layer's weight (heads * inner, width), whose outputs are the heads' one after another, by head and acting on
+    rows: (heads, width, inner).
+    """
+    return weight.mT.unflatten(1, (heads, -1)).transpose(0, 1)
+
+
+class SelfAttention(nn.Module):
+    """Heads of softmax(scale Q K^T) V side by side, then a projection: (n, tokens, width) to the same, without a residual.
+
+    Dosovitskiy et al. 2021, appendix A: Q = x W_Q + b_Q, K and V likewise, output concat(heads) W_O + b_O.
+
+    Args:
+        qkv_bias: whether Q, K and V have biases; the projection always has one.
+        scale: of the scores; 1 / sqrt(width / heads) for 0.
+
+    Raises:
+        ValueError: heads do not divide the width, or the scale is negative or not finite.
+    """
+
+    def __init__(self, width: int, heads: int, *, qkv_bias: bool = True, scale: float = 0.0) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"{heads} heads do not divide width {width}")
+        if not 0 <= scale < math.inf:
+            raise ValueError(f"scale {scale} should be positive, or 0 for 1 / sqrt(width / heads)")
+        self.heads = heads
+        self.scale = scale or (width // heads) ** -0.5
+        self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
+        self.output = nn.Linear(width, width)
+
+    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def split(y: torch.Tensor) -> torch.Tensor:
+            return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
+
+        mixed = nn.functional.scaled_dot_product_attention(
+            split(self.query(x)), split(self.key(x)), split(self.value(x)), scale=self.scale
+        )
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
 
 class ResidualAttention(nn.Module):
@@ -27,12 +75,8 @@ class ResidualAttention(nn.Module):
 
     def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-
-        def split(weight: torch.Tensor) -> torch.Tensor:
-            return weight.mT.unflatten(1, (self.heads, -1)).transpose(0, 1)
-
-        output = self.output.weight.mT.unflatten(0, (self.heads, -1))
-        return split(self.query.weight), split(self.key.weight), split(self.value.weight), output
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         def split(y: torch.Tensor) -> torch.Tensor:

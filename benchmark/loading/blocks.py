@@ -5,9 +5,7 @@ A file of its own, so that only what asks for blocks depends on it.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import nn
@@ -26,7 +24,7 @@ def blocks(submission: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
             defines none and no block is recognised.
     """
     path = submissions.FOLDER / submission / "method.py"
-    own = getattr(_imported(submission, path), "blocks", None)
+    own = getattr(methods.imported(submission), "blocks", None)
     if not callable(own):
         try:
             return default_blocks(model)
@@ -48,12 +46,6 @@ def check_blocks(submission: str, model: nn.Module, shape: tuple[int, int, int])
         shape: of an image, (c, h, w); a grey one is tried.
     """
     block_inputs(model, blocks(submission, model), torch.full((1, *shape), 0.5))
-
-
-def _imported(submission: str, path: Path) -> ModuleType:
-    """method.py as it was imported last, whose classes are the model's."""
-    module = sys.modules.get(f"submissions.{submission}.method")
-    return module if module and module.__file__ == str(path.absolute()) else methods.method(submission)
 
 
 def _checked(found: object, path: Path) -> list[tuple[str, nn.Module]]:

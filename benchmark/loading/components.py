@@ -10,14 +10,23 @@ PACKAGE = Path("benchmark")
 PROBE = "pgd"  # for catastrophic overfitting, wherever training is against an attack
 
 
+ATTENTION = PACKAGE / "loading" / "attention.py"  # finds the attention layers that penalties read
+
+
 def recipe_files(spec: TrainingSpec) -> list[Path]:
-    """The files of the objective and of the attacks that training by this recipe runs."""
+    """The files of the objective, the penalties and the attacks that training by this recipe runs."""
     attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
-    return [objective_file(spec.objective), *(attack_file(attack) for attack in sorted(attacks))]
+    penalties = sorted(penalty_file(penalty.name) for penalty in spec.penalties)
+    needed = [*penalties, ATTENTION] if penalties else []
+    return [objective_file(spec.objective), *needed, *(attack_file(attack) for attack in sorted(attacks))]
 
 
 def objective_file(name: str) -> Path:
     return PACKAGE / "training" / f"{name}.py"
+
+
+def penalty_file(name: str) -> Path:
+    return PACKAGE / "training" / "penalties" / f"{name}.py"
 
 
 def attack_file(name: str) -> Path:

@@ -6,6 +6,8 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
@@ -19,14 +21,18 @@ from benchmark.results.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import TrainingSpec
+from benchmark.specs.training import PenaltySpec, TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
+from benchmark.training.penalty import Penalty
 from benchmark.verdicts.gradients import attackable
+
+if TYPE_CHECKING:
+    from benchmark.layers.attention_weights import AttentionWeights
 
 
 def fit(
@@ -58,6 +64,7 @@ def fit(
         checkpoint=checkpoint,
         metric=metric,
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
+        penalties=training_penalties(spec, row.submission.name, model),
         monitor=monitor,
         on_epoch=on_epoch,
     )
@@ -82,9 +89,11 @@ def _check_gradients(model: nn.Module, validation: Split) -> None:
 
 
 def check_recipe(spec: TrainingSpec) -> None:
-    """A BenchmarkError for parameters of a recipe's attacks or objective that are unknown or missing."""
+    """A BenchmarkError for parameters of a recipe's attacks, objective or penalties that are unknown or missing."""
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
+    for penalty in spec.penalties:
+        _penalty_module(penalty)
 
 
 def _fabric(run: TrainRun) -> Fabric:
@@ -102,6 +111,34 @@ def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Obj
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
         raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
     return module.objective(attack, **spec.parameters)
+
+
+def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
+    """The recipe's penalties of a model that this submission built, by name.
+
+    Raises:
+        BenchmarkError: unknown or missing parameters, or what a penalty itself refuses.
+    """
+    if not spec.penalties:
+        return {}
+    finder = importlib.import_module("benchmark.loading.attention")  # only those who ask for penalties depend on it
+
+    def attention() -> list[AttentionWeights]:
+        return finder.attention(submission, model)
+
+    found = {}
+    for penalty in spec.penalties:
+        try:
+            found[penalty.name] = _penalty_module(penalty).penalty(model, attention, **penalty.parameters)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
+    return found
+
+
+def _penalty_module(penalty: PenaltySpec) -> ModuleType:
+    module = importlib.import_module(f"benchmark.training.penalties.{penalty.name}")
+    _check_parameters(module.penalty, penalty.parameters, f"training penalty {penalty.name}")
+    return module
 
 
 def _starts_at_random(spec: AttackSpec) -> bool:

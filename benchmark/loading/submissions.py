@@ -78,9 +78,13 @@ def _check_parts(submission: Submission) -> None:
 
 
 def check_settings(entry: VariantOnTrack, place: str) -> None:
-    """A BenchmarkError, which says at what `place`, for an objective, attack or certificate of which there is no file."""
+    """A BenchmarkError, which says at what `place`, for an objective, penalty, attack or certificate of which there is no
+    file.
+    """
     if entry.training:
         check_part("training", entry.training.objective, place)
+        for penalty in entry.training.penalties:
+            check_part("training/penalties", penalty.name, place)
         for spec in entry.training.attacks:
             check_part("attacks", spec.attack, place)
     if entry.certificate:
@@ -88,7 +92,7 @@ def check_settings(entry: VariantOnTrack, place: str) -> None:
 
 
 def check_part(kind: str, part: str, place: str) -> None:
-    """The same of one: `kind` is tracks, training, attacks or certificates."""
+    """The same of one: `kind` is tracks, training, training/penalties, attacks or certificates."""
     known = _parts(kind)
     if part not in known:
         raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
@@ -98,7 +102,10 @@ def _parts(kind: str) -> set[str]:
     """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
     if kind == "tracks":
         return set(track_names())
-    entry = {"training": "objective", "attacks": "attack", "certificates": "certify"}[kind]
+    entries = {
+        "training": "objective", "training/penalties": "penalty", "attacks": "attack", "certificates": "certify"
+    }  # fmt: skip
+    entry = entries[kind]
     return _defining(entry, Path("benchmark") / kind)
 
 

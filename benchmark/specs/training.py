@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import AttackSpec, ThreatModel
@@ -65,11 +65,19 @@ class InitSpec(Frozen):
     new: tuple[str, ...] = ()
 
 
+class PenaltySpec(Frozen):
+    """A term added to the loss of any objective: the file `benchmark/training/penalties/<name>.py`."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
+
+
 class TrainingSpec(Frozen):
     """How a variant is trained. `objective` is the file `benchmark/training/<objective>.py`."""
 
     objective: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     parameters: dict[str, float] = Field(default={})  # the objective's own
+    penalties: tuple[PenaltySpec, ...] = ()  # added to its loss; a study's axis: training.penalties.<name>.<key>
     init_from: InitSpec | None = None  # fine-tuning
     attack: AttackSpec | None = None  # the attack trained against
     warmup_epochs: int = Field(default=0, ge=0)  # the training attack's radius grows linearly over these, from 0
@@ -104,6 +112,14 @@ class TrainingSpec(Frozen):
         if self.rate_warmup_epochs >= self.epochs:
             raise ValueError(f"rate_warmup_epochs {self.rate_warmup_epochs} should be below epochs {self.epochs}")
         return self
+
+    @field_validator("penalties")
+    @classmethod
+    def _each_once(cls, penalties: tuple[PenaltySpec, ...]) -> tuple[PenaltySpec, ...]:
+        names = [penalty.name for penalty in penalties]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"the penalty {twice} is given twice; give it once, with all its parameters")
+        return penalties
 
     @property
     def attacks(self) -> tuple[AttackSpec, ...]:

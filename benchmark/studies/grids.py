@@ -26,6 +26,7 @@ from benchmark.specs.training import TrainingSpec, recipe_problem
 from benchmark.studies import checks
 
 STAGES = Path("benchmark/stages")
+PENALTIES = ["training", "penalties"]  # whose items a dotted key reaches by their names
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,9 @@ def _settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Track,
 def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place: str) -> None:
     """Sets a dotted key in a variant's settings; a BenchmarkError when nothing has that name."""
     *above, last = key.split(".")
+    if above[:2] == PENALTIES:
+        _put_penalty(content, key, value, place)
+        return
     if above == ["model"]:
         known = checks.options(owner.name)
         if known is not None and last not in known:
@@ -232,6 +236,18 @@ def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place
             raise BenchmarkError(f"{place}: {key!r} changes a part of {part!r}, which the variant does not have")
         here = here[part]
     here[last] = value
+
+
+def _put_penalty(content: dict[str, Any], key: str, value: Any, place: str) -> None:
+    """Sets `training.penalties.<name>.<parameter>` of the penalty of that name."""
+    _, _, *rest = key.split(".")
+    if len(rest) != 2:
+        raise BenchmarkError(f"{place}: {key!r} names no setting; write training.penalties.<name>.<parameter>")
+    wanted, parameter = rest
+    known = {one["name"]: one for one in (content["training"] or {}).get("penalties", ())}
+    if wanted not in known:
+        raise BenchmarkError(f"{place}: {key!r}: the variant has no penalty {wanted!r}{near_miss(wanted, known)}")
+    known[wanted]["parameters"][parameter] = value
 
 
 def _fields(model: type[BaseModel], above: list[str]) -> set[str] | None:

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation
 from benchmark.training.overfitting import OverfittingMonitor
+from benchmark.training.penalty import Penalty
 from benchmark.training.selection import SelectionMetric, exhausted
 from benchmark.verdicts.prediction import checked
 
@@ -51,6 +52,7 @@ def train(
     checkpoint: Path,
     metric: SelectionMetric | None = None,
     augment: Augmenting | None = None,
+    penalties: Mapping[str, Penalty] | None = None,
     monitor: OverfittingMonitor | None = None,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
@@ -60,16 +62,18 @@ def train(
         checkpoint: the file to resume from when it exists, rewritten after each epoch.
         metric: what epochs are selected by; the objective's own score if None.
         augment: of each batch; `spec.augmentation`, ready to run.
+        penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
         monitor: of catastrophic overfitting, called after each epoch.
         on_epoch: called after each epoch, before the checkpoint.
 
     Raises:
-        BenchmarkError: a loss or a weight is not finite; the last good checkpoint stays.
+        BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
     wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
     wrapped.register_forward_hook(_held_to_shape)
     ema = _averaged(model, spec.ema) if spec.ema else None
-    modules = {"model": model} | ({"ema": ema.module} if ema else {})
+    added = torch.nn.ModuleDict(penalties or {}).to(fabric.device)
+    modules = {"model": model, "penalties": added} | ({"ema": ema.module} if ema else {})
     precision = fabric.strategy.precision
     if spec.sam and precision.state_dict():
         raise BenchmarkError(
@@ -79,7 +83,7 @@ def train(
     if scaler:
         precision.load_state_dict(scaler)
     images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
-    steps = _Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment)
+    steps = _Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment, added)
     with Progress(disable=not fabric.is_global_zero, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
         while done.epoch < spec.epochs and not exhausted(
@@ -143,6 +147,7 @@ class _Steps:
     fabric: Fabric
     ema: ModelEmaV3 | None
     augment: Augmenting | None
+    penalties: torch.nn.ModuleDict
 
     def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int) -> float:
         """All images once, in random order; the mean loss."""
@@ -165,6 +170,8 @@ class _Steps:
         return total / len(labels)
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
+        for penalty in self.penalties.values():
+            penalty.advance()  # type: ignore[operator]
         if self.spec.sam:
             devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
             with torch.random.fork_rng(devices):  # both steps draw the same masks and starts
@@ -183,16 +190,26 @@ class _Steps:
         return loss
 
     def _gradient(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
-        """Of the mean loss, gathered over batches of the recipe's size; the loss."""
+        """Of the mean loss, gathered over batches of the recipe's size, and the penalties, once; their sum."""
         self.optimizer.zero_grad()
         total = 0.0
-        for x, y in zip(images.split(self.spec.batch_size), labels.split(self.spec.batch_size), strict=True):
+        batches = zip(images.split(self.spec.batch_size), labels.split(self.spec.batch_size), strict=True)
+        for number, (x, y) in enumerate(batches):
             loss = self.objective.loss(self.wrapped, x, y, eps_factor) * (len(x) / len(images))
+            if number == 0:
+                loss = loss + self._penalty() if self.penalties else loss
             if not torch.isfinite(loss):
                 raise _NotFinite(f"the training loss is {loss.item()}")
             self.fabric.backward(loss)
             total += loss.item()
         return total
+
+    def _penalty(self) -> torch.Tensor:
+        terms = {name: penalty() for name, penalty in self.penalties.items()}
+        for name, term in terms.items():
+            if not torch.isfinite(term):
+                raise _NotFinite(f"the penalty {name} is {term.item()}")
+        return torch.stack([term.to(self.fabric.device) for term in terms.values()]).sum()
 
 
 def _held_to_shape(_: torch.nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:

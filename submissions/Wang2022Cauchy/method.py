@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
@@ -18,8 +18,6 @@ from benchmark.layers.resize import Resize
 from benchmark.layers.token_convolution import BoundedSliceConvolution, BoundedTokenConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
 from benchmark.specs.data import DataSpec
-
-from .attention import SelfAttention
 
 
 def build(

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
@@ -82,7 +83,12 @@ CURVED = {
     "l2 attention": (L2Attention(4, 2), (3, 4)),
     "l2 attention, one head": (L2Attention(4, 1), (5, 4)),
     "l2 attention, one token": (L2Attention(4, 4), (1, 4)),
+    "self-attention": (SelfAttention(4, 2), (3, 4)),
+    "self-attention, no bias": (SelfAttention(4, 1, qkv_bias=False), (5, 4)),
+    "self-attention, own scale": (SelfAttention(6, 2, scale=2.0), (3, 6)),
+    "self-attention, one token": (SelfAttention(4, 4), (1, 4)),
     "residual": (Residual(mlp()), (3, 4)),
+    "residual self-attention": (Residual(nn.Sequential(nn.LayerNorm(4), SelfAttention(4, 2))), (3, 4)),
     "residual attention": (Residual(nn.Sequential(nn.LayerNorm(4), L2Attention(4, 2))), (3, 4)),
     "nested": (nn.Sequential(Residual(mlp()), nn.Sequential(nn.Tanh(), nn.Linear(4, 3))), (2, 4)),
 }

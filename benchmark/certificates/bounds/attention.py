@@ -1,7 +1,8 @@
-"""The `LayerBound` of residual dot-product attention; costly constants are computed on first use."""
+"""The `LayerBound` of dot-product attention, with or without the residual; costly constants are computed on first use."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -12,13 +13,18 @@ from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSe
 from benchmark.certificates.bounds.rounding import AttentionRounding
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import FORMED_SIDE
-from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.runtime.errors import BenchmarkError
 
 
 class AttentionBound(LayerBound):
-    def __init__(self, layer: ResidualAttention, x: torch.Tensor) -> None:
+    """Scores of another scale than 1 / sqrt(d_head) are those of queries scaled. Of the biases only that of the queries
+    moves anything but a constant (sensitivity.py); all of them count for rounding.
+    """
+
+    def __init__(self, layer: ResidualAttention | SelfAttention, x: torch.Tensor) -> None:
         self.layer, self.x = layer, x
+        self.residual = isinstance(layer, ResidualAttention)
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -28,18 +34,38 @@ class AttentionBound(LayerBound):
         return self.x.shape[1] * self.x.shape[2] <= FORMED_SIDE
 
     @cached_property
+    def _weights(self) -> tuple[torch.Tensor, ...]:
+        query, *others = self.layer.head_weights()
+        return query * self._factor, *others
+
+    @property
+    def _factor(self) -> float:
+        """The layer's scale over 1 / sqrt(d_head)."""
+        if isinstance(self.layer, ResidualAttention):
+            return 1.0
+        return self.layer.scale * math.sqrt(self.layer.head_weights()[0].shape[2])
+
+    @cached_property
+    def _query_bias(self) -> torch.Tensor | None:
+        bias = self.layer.query.bias
+        return None if bias is None else bias.unflatten(0, (self.layer.heads, -1)) * self._factor
+
+    @cached_property
     def sensitivity(self) -> AttentionSensitivity:
-        return attention_sensitivity(self.x, *self.layer.head_weights(), exact_zeta=False)
+        return attention_sensitivity(
+            self.x, *self._weights, residual=self.residual, query_bias=self._query_bias, exact_zeta=False
+        )
 
     @cached_property
     def _quick(self) -> QuickAttention:
-        return QuickAttention(self.x, *self.layer.head_weights())
+        return QuickAttention(self.x, *self._weights, residual=self.residual, query_bias=self._query_bias)
 
     @cached_property
     def _float32(self) -> AttentionRounding:
         layer = self.layer
-        inputs = [linear.weight.mT for linear in (layer.query, layer.key, layer.value)]
-        return AttentionRounding(self.x, inputs, layer.output.weight.mT, layer.heads)
+        scale = layer.scale if isinstance(layer, SelfAttention) else None
+        inputs = (layer.query, layer.key, layer.value)
+        return AttentionRounding(self.x, inputs, layer.output, layer.heads, scale=scale, residual=self.residual)
 
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]

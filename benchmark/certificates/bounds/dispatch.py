@@ -14,7 +14,7 @@ from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
@@ -116,6 +116,12 @@ def _(layer: ResidualAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
     if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("ResidualAttention has a bias, which its bound leaves out; the certificate is refused")
+    return AttentionBound(layer, x)
+
+
+@layer_bound.register
+def _(layer: SelfAttention, x: torch.Tensor) -> LayerBound:
+    _needs(layer, x, 3)
     return AttentionBound(layer, x)
 
 

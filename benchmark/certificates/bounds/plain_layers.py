@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import nn
 
-from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.residual import Residual
 from benchmark.layers.resize import Resize
@@ -87,7 +87,7 @@ def _(layer: Residual) -> nn.Module:
 
 
 @plain.register
-def _(layer: ResidualAttention) -> nn.Module:
+def _(layer: ResidualAttention | SelfAttention) -> nn.Module:
     return _Attention(layer)
 
 
@@ -160,14 +160,17 @@ class _Take(nn.Module):
 
 
 class _Attention(nn.Module):
-    """softmax(Q K^T / sqrt(d)) V by matrix products."""
+    """softmax(scale Q K^T) V by matrix products, and the residual where there is one."""
 
-    def __init__(self, layer: ResidualAttention) -> None:
+    def __init__(self, layer: ResidualAttention | SelfAttention) -> None:
         super().__init__()
         self.heads, width = layer.heads, layer.query.weight.shape[0]
-        scale = math.sqrt(width // layer.heads)
-        self.query, self.key = _linear(layer.query.weight / scale, None), _linear(layer.key.weight, None)
-        self.value, self.output = _linear(layer.value.weight, None), _linear(layer.output.weight, None)
+        self.residual = isinstance(layer, ResidualAttention)
+        divisor = 1 / layer.scale if isinstance(layer, SelfAttention) else math.sqrt(width // layer.heads)
+        bias = layer.query.bias
+        self.query = _linear(layer.query.weight / divisor, None if bias is None else bias / divisor)
+        self.key, self.value = (_linear(part.weight, part.bias) for part in (layer.key, layer.value))
+        self.output = _linear(layer.output.weight, layer.output.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, tokens, width = x.shape
@@ -177,7 +180,8 @@ class _Attention(nn.Module):
 
         scores = torch.matmul(split(self.query(x)), split(self.key(x)).permute(0, 1, 3, 2))
         mixed = torch.matmul(torch.softmax(scores, -1), split(self.value(x)))
-        return x + self.output(mixed.permute(0, 2, 1, 3).reshape(n, tokens, width))
+        branch = self.output(mixed.permute(0, 2, 1, 3).reshape(n, tokens, width))
+        return x + branch if self.residual else branch
 
 
 class _Convolution(nn.Module):

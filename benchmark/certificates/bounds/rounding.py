@@ -16,6 +16,8 @@ gamma(k) (|| |x| |W| ||_F + delta || |W| ||_2).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -93,37 +95,58 @@ class LinearRounding:
 
 
 class AttentionRounding:
-    """Of x + concat_h(softmax(Q_h K_h^T / s) V_h) W_O without biases, Q = x W_Q and so on: x (n, tokens, d), W (d, d).
+    """Of concat_h(softmax(scale Q_h K_h^T) V_h) W_O + b_O, Q = x W_Q + b_Q and so on: x (n, tokens, d), W (d, d); and of its
+    sum with x where it is a residual.
 
-    Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| || + delta || |W_Q| ||). Scores move by
-    dS = (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)) / s. Subtracting the maximum, a change of
-    base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| + 2 EXPONENTIAL. Softmax is
-    1/2-Lipschitz and rows of P have norm at most 1, so
+    Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
+    by dS = scale (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball.
+    Subtracting the maximum, a change of base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| +
+    2 EXPONENTIAL. Softmax is 1/2-Lipschitz and rows of P have norm at most 1, so
       dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
     Then, with ||P_h||_2 <= sqrt(tokens), the mixed values move by
       dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(8 (2 tokens + 6)) (sqrt(tokens) + dP)(||V|| + dV),
-    and the output by dM ||W_O|| + gamma(d + 3) (||M|| + dM) || |W_O| || + u (||x'|| + (||M|| + dM) || |W_O| ||).
+    and the output by dM ||W_O|| + gamma(d + 3) ((||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)), of a residual by
+    u (||x'|| + (||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)) more.
+
+    Args:
+        inputs: the layers with weight and bias (or None) that give Q, K and V; `output` likewise.
+        scale: of the scores; 1 / sqrt(d / heads) for None.
     """
 
-    def __init__(self, x: torch.Tensor, weights: list[torch.Tensor], output: torch.Tensor, heads: int) -> None:
-        self.linears = [LinearRounding(x, weight.mT) for weight in weights]
-        self.sizes = [size(x @ weight) for weight in weights]
-        self.norms = [spectral_norm_upper(weight) for weight in weights]
-        self.output, self.output_absolute = spectral_norm_upper(output), spectral_norm_upper(output.abs())
-        self.size, self.tokens, self.heads = size(x), x.shape[1], heads
-        self.inner, self.width = weights[0].shape[1] // heads, x.shape[2]
+    def __init__(
+        self,
+        x: torch.Tensor,
+        inputs: Sequence[nn.Module],
+        output: nn.Module,
+        heads: int,
+        *,
+        scale: float | None = None,
+        residual: bool = True,
+    ) -> None:
+        pairs = [(cast(torch.Tensor, layer.weight), cast("torch.Tensor | None", layer.bias)) for layer in inputs]
+        self.linears = [LinearRounding(x, weight, bias) for weight, bias in pairs]
+        self.sizes = [size(x @ weight.mT if bias is None else x @ weight.mT + bias) for weight, bias in pairs]
+        self.norms = [spectral_norm_upper(weight) for weight, _ in pairs]
+        weight, bias = cast(torch.Tensor, output.weight), cast("torch.Tensor | None", output.bias)
+        self.output, self.output_absolute = spectral_norm_upper(weight), spectral_norm_upper(weight.abs())
+        self.size, self.tokens, self.heads, self.residual = size(x), x.shape[1], heads, residual
+        self.inner, self.width = weight.shape[1] // heads, x.shape[2]
+        self.divisor = math.sqrt(self.inner) if scale is None else 1 / scale
+        self.shift = 0.0 if bias is None else float(torch.linalg.vector_norm(bias)) * math.sqrt(self.tokens)
 
     def __call__(self, delta: torch.Tensor) -> torch.Tensor:
         n, root = self.tokens, math.sqrt(self.tokens)
         dq, dk, dv = (linear(delta) for linear in self.linears)
         q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
-        scale = math.sqrt(self.inner)
-        largest = (q + dq) * (k + dk) / scale
-        ds = (dq * k + q * dk + dq * dk) / scale + gamma(KERNEL * (self.inner + 4)) * largest
+        largest = (q + dq) * (k + dk) / self.divisor
+        ds = (dq * k + q * dk + dq * dk) / self.divisor + gamma(KERNEL * (self.inner + 4)) * largest
         logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
         sums = gamma(KERNEL * (2 * n + 6))
         dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
         dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
         mixed = root * v + dm
         out = dm * self.output + gamma(self.width + 3) * mixed * self.output_absolute
-        return (out + UNIT32 * (self.size + delta + mixed * self.output_absolute)) * FLOAT64 + TINY
+        out = out + gamma(self.width + 3) * self.shift
+        if self.residual:
+            out = out + UNIT32 * (self.size + delta + mixed * self.output_absolute + self.shift)
+        return out * FLOAT64 + TINY

@@ -7,6 +7,7 @@ import torch
 from tiny_certified import random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.certificates.bounds import activations
 from benchmark.certificates.bounds.checked_copy import checked_copy
@@ -20,6 +21,13 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject, MeanPool
 from benchmark.runtime.errors import BenchmarkError
+
+
+@pytest.fixture(autouse=True)
+def plain_attention():
+    """The kernel that has a forward derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def against(left: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:

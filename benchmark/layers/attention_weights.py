@@ -1,0 +1,97 @@
+"""Which matrices of a model are the weights of its attention, by layer, role and head.
+
+Whatever looks at them (a penalty, a measure of singular values, a bound) reads these; nothing else slices a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from benchmark.layers.attention import ResidualAttention, SelfAttention, rows_by_head
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.runtime.errors import BenchmarkError
+
+ROLES = ("query", "key", "value", "output")
+DEFINE = "define attention(model) in method.py, returning a list of benchmark.layers.attention_weights.AttentionWeights"
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """One attention layer's matrices by head, acting on rows: head h has the queries x query[h].
+
+    They are functions of the model's parameters, so that gradients reach these. A role that the layer lacks is None: keys
+    of L2 attention share the queries' weight.
+    """
+
+    name: str
+    query: torch.Tensor  # (heads, width, inner)
+    key: torch.Tensor | None  # (heads, width, inner)
+    value: torch.Tensor  # (heads, width, inner)
+    output: torch.Tensor | None  # (heads, inner, width)
+    gamma: torch.Tensor | None = None  # (width,), the scale of the norm in front, whose product with W is what acts
+
+    def role(self, role: str) -> torch.Tensor | None:
+        """The matrices of one of ROLES."""
+        return getattr(self, role)
+
+
+def attention_weights(model: nn.Module) -> list[AttentionWeights]:
+    """The attention layers of a model, in order, "attention 1" and so on: those of benchmark/layers, and modules with a
+    fused `qkv` as timm has them (outputs are queries, keys and values; inside each, head after head).
+
+    Raises:
+        BenchmarkError: none is found.
+    """
+    found: list[AttentionWeights] = []
+    for module, norm in _walk(model, None):
+        parts = _parts(module)
+        if parts is not None:
+            found.append(AttentionWeights(f"attention {len(found) + 1}", *parts, gamma=_gamma(norm, parts[0])))
+    if not found:
+        raise BenchmarkError(f"{type(model).__name__} has no attention layer that is known here; {DEFINE}")
+    return found
+
+
+Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | None]
+
+
+def _parts(module: nn.Module) -> Parts | None:
+    """Query, key, value and output of an attention layer; None for any other module."""
+    if isinstance(module, SelfAttention | ResidualAttention):
+        return module.head_weights()
+    if isinstance(module, L2Attention):
+        query, value, output = module.head_weights()
+        return query, None, value, output
+    return _fused(module)
+
+
+def _fused(module: nn.Module) -> Parts | None:
+    qkv, heads = getattr(module, "qkv", None), getattr(module, "num_heads", None)
+    if not isinstance(qkv, nn.Linear) or not isinstance(heads, int) or qkv.out_features % (3 * heads):
+        return None
+    query, key, value = (rows_by_head(weight, heads) for weight in qkv.weight.chunk(3))
+    project = getattr(module, "proj", None)
+    output = project.weight.mT.unflatten(0, (heads, -1)) if isinstance(project, nn.Linear) else None
+    return query, key, value, output
+
+
+def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module, nn.Module | None]]:
+    """Modules in order, each with the norm directly before it: in a plain sequence, or as timm's `norm1` of a block."""
+    yield module, norm
+    before: nn.Module | None = None
+    for name, child in module.named_children():
+        pair = getattr(module, "norm1", None) if name == "attn" else before
+        yield from _walk(child, pair if isinstance(pair, nn.Module) else None)
+        before = child if type(module) is nn.Sequential else None
+
+
+def _gamma(norm: nn.Module | None, query: torch.Tensor) -> torch.Tensor | None:
+    """The norm's scale for each channel that the attention reads; None where it has none."""
+    weight = getattr(norm, "weight", None)
+    if not isinstance(norm, nn.LayerNorm) or not isinstance(weight, torch.Tensor):
+        return None
+    return weight if weight.shape == query.shape[1:2] else None

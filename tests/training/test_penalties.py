@@ -1,0 +1,201 @@
+"""Penalties: their place in the step, their state, the singular values that they see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import run, spec
+from torch import nn
+
+from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.attention_weights import attention_weights
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import MeanPool, Patchify
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.training import margin, standard, trades
+from benchmark.training.penalties import msvp
+from benchmark.training.penalty import Penalty
+
+
+def attentive(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2))
+    return nn.Sequential(Patchify(3), nn.Linear(9, 8), Residual(body), MeanPool(), nn.Linear(8, 4))
+
+
+def made(model: nn.Module, **parameters) -> Penalty:
+    return msvp.penalty(model, lambda: attention_weights(model), **parameters)
+
+
+def exact(model: nn.Module, **factors: float) -> float:
+    """The penalty by dense SVD."""
+    total = 0.0
+    for layer in attention_weights(model):
+        for role, factor in factors.items():
+            total += factor * float(torch.linalg.matrix_norm(layer.role(role), ord=2).square().sum())
+    return total
+
+
+def test_the_power_steps_reach_the_dense_norms_from_below_and_their_gradient() -> None:
+    model = attentive()
+    penalty = made(model, lambda_q=1.0, lambda_k=2.0, lambda_v=3.0, lambda_o=0.5)
+    wanted = exact(model, query=1.0, key=2.0, value=3.0, output=0.5)
+    before = float(penalty().detach())
+    for _ in range(300):
+        penalty.advance()
+    after = float(penalty().detach())
+    assert before < after <= wanted * (1 + 1e-6)
+    assert after == pytest.approx(wanted, rel=1e-4)
+    penalty().backward()
+    weight = model[2].body[1].query.weight
+    for head in range(2):  # 2 sigma u v^T of each head's own rows
+        rows = weight.detach()[4 * head : 4 * head + 4]
+        u, s, vh = torch.linalg.svd(rows)
+        assert torch.allclose(weight.grad[4 * head : 4 * head + 4], 2 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-2)
+
+
+def test_columns_cut_the_input_channels_as_the_released_code_does() -> None:
+    model = attentive()
+    penalty = made(model, lambda_v=1.0, heads="columns")
+    for _ in range(300):
+        penalty.advance()
+    weight = model[2].body[1].value.weight.detach()  # (out, in)
+    wanted = sum(float(torch.linalg.matrix_norm(weight[:, 4 * h : 4 * h + 4], ord=2)) ** 2 for h in range(2))
+    assert float(penalty()) == pytest.approx(wanted, rel=1e-4)
+    assert wanted != pytest.approx(exact(model, value=1.0), rel=1e-2)
+
+
+class Counting(Penalty):
+    """The largest weight's square, counting how often its state moves."""
+
+    def __init__(self, model: nn.Module, factor: float = 1.0) -> None:
+        super().__init__()
+        self._weight, self.factor, self.read = [model[-1].weight], factor, []
+        self.register_buffer("moved", torch.zeros(()))
+
+    def forward(self) -> torch.Tensor:
+        self.read.append(float(self.moved))
+        return self.factor * self._weight[0].square().sum()
+
+    def advance(self) -> None:
+        self.moved += 1
+
+
+@pytest.mark.parametrize("options", [{}, {"sam": 0.1}, {"accumulation": 3}, {"sam": 0.1, "accumulation": 2}])
+def test_its_state_moves_once_an_optimiser_step(tmp_path, options) -> None:
+    model = attentive()
+    penalty = Counting(model)
+    run(
+        model,
+        standard.objective(None),
+        spec(epochs=1, batch_size=24, **options),
+        tmp_path / "c",
+        penalties={"own": penalty},
+    )
+    steps = -(-120 // (24 * options.get("accumulation", 1)))
+    assert float(penalty.moved) == steps
+    each = 2 if "sam" in options else 1  # both gradients of SAM read the same state
+    assert penalty.read == [float(step) for step in range(1, steps + 1) for _ in range(each)]
+
+
+def test_it_is_added_once_whatever_the_batches_that_make_a_step(tmp_path) -> None:
+    weights = []
+    for sizes in ({"batch_size": 120}, {"batch_size": 40, "accumulation": 3}):
+        model = attentive()
+        penalties = {"own": Counting(model, 0.1)}
+        rules = spec(epochs=2, optimizer="sgd", **sizes)
+        _, done = run(model, standard.objective(None), rules, tmp_path / f"{len(weights)}", penalties=penalties)
+        weights.append((model[-1].weight.detach(), done.losses))
+    assert torch.allclose(weights[0][0], weights[1][0], atol=1e-5)
+    assert weights[0][1] == pytest.approx(weights[1][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("objective", [standard.objective(None), margin.objective(None, margin=0.1, temperature=2.0)])
+def test_it_lowers_the_norms_under_any_objective(tmp_path, objective) -> None:
+    found = []
+    for factor in (0.0, 0.3):
+        model = attentive()
+        penalty = made(model, lambda_q=factor, lambda_k=factor, lambda_v=factor)
+        run(model, objective, spec(epochs=8), tmp_path / f"{factor}", penalties={"msvp": penalty})
+        found.append(exact(model, query=1.0, key=1.0, value=1.0))
+    assert found[1] < 0.5 * found[0]
+
+
+def test_trades_takes_it_too(tmp_path) -> None:
+    model = attentive()
+    penalty = Counting(model)
+    objective = trades.objective(lambda network, x, y, eps_factor, loss=None, /: x, beta=1.0)
+    run(model, objective, spec(epochs=1), tmp_path / "c", penalties={"own": penalty})
+    assert penalty.read
+
+
+def test_factors_of_zero_change_no_byte(tmp_path) -> None:
+    weights = []
+    for name in ("without", "with"):
+        model = attentive()
+        given = {"msvp": made(model)} if name == "with" else {}
+        best, _ = run(model, standard.objective(None), spec(epochs=2), tmp_path / name, penalties=given)
+        weights.append(best)
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize("options", [{}, {"sam": 0.05, "ema": 0.9, "accumulation": 2}])
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, stop, options) -> None:
+    rules = spec(**options)
+
+    def start(place: str, **more):
+        model = attentive()
+        penalty = made(model, lambda_q=0.1, lambda_v=0.2)
+        found = run(model, standard.objective(None), rules, tmp_path / place, penalties={"msvp": penalty}, **more)
+        return found, penalty.state_dict()
+
+    (whole, history), state = start("whole")
+    calls = []
+
+    def stopping(_) -> None:
+        calls.append(1)
+        if len(calls) > stop:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start("stopped", on_epoch=stopping)
+    (resumed, again), same = start("stopped")
+    assert again == history
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert state.keys() == same.keys()
+    assert len(state) == 2
+    assert all(torch.equal(state[name], same[name]) for name in state)
+
+
+def test_a_penalty_that_is_not_finite_stops_like_a_loss(tmp_path) -> None:
+    model = attentive()
+    with pytest.raises(BenchmarkError, match=r"the penalty own is inf in epoch 1; .* no checkpoint"):
+        run(model, standard.objective(None), spec(), tmp_path / "c", penalties={"own": Counting(model, float("inf"))})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"lambda_q": -1e-3}, "lambda_q -0.001 should be a number of at least 0"),
+        ({"lambda_v": float("nan")}, "lambda_v nan should"),
+        ({"lambda_v": float("inf")}, "lambda_v inf should"),
+        ({"lambda_k": "much"}, "lambda_k much should"),
+        ({"lambda_o": True}, "lambda_o True should"),
+        ({"lambda_q": 1e-3, "heads": "row"}, "heads 'row' should be one of rows, columns"),
+    ],
+)
+def test_what_it_refuses(parameters, message) -> None:
+    with pytest.raises(BenchmarkError, match=message):
+        made(attentive(), **parameters)
+
+
+def test_a_factor_for_a_role_that_a_layer_lacks_is_refused() -> None:
+    model = nn.Sequential(Patchify(3), nn.Linear(9, 8), L2Attention(8, 2))
+    with pytest.raises(BenchmarkError, match=r"attention 1 has no key weight of its own; leave lambda_k out"):
+        made(model, lambda_k=1e-3)
+    assert float(made(model, lambda_q=1e-3)()) > 0
+    with pytest.raises(BenchmarkError, match="has no attention layer that is known here"):
+        made(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), lambda_q=1e-3)
