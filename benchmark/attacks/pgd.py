@@ -1,4 +1,6 @@
-"""Projected gradient descent (Madry et al. 2018) on the cross-entropy, Linf and l2, from a random start; by foolbox."""
+"""Projected gradient descent (Madry et al. 2018) on the cross-entropy or the margin, Linf and l2, from a random start; by
+foolbox.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ import foolbox
 import torch
 from torch import nn
 
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.margins import margins
 
 if TYPE_CHECKING:
     import eagerpy as ep
+
+CLIMBS = ("cross_entropy", "margin")
 
 
 def attack(
@@ -26,13 +32,25 @@ def attack(
     steps: int,
     step_size: float,
     random_start: bool = True,
+    climb: str = "cross_entropy",
     loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
-    With `seed` None it draws from torch's global generator, as training does. `loss`, a function of the logits summed over
-    the batch, is maximised in place of the cross-entropy with `labels`.
+    With `seed` None it draws from torch's global generator, as training does. `climb` is "cross_entropy" with `labels`, or
+    "margin", the largest other logit less the true one (equation 6 of Carlini and Wagner 2017 within a ball, which papers
+    call CW with a number of steps; their own attack is `cw`). `loss`, a function of the logits summed over the batch, is
+    maximised in place of either.
+
+    Raises:
+        BenchmarkError: no such `climb`, or both it and `loss`.
     """
+    if climb not in CLIMBS or (loss is not None and climb != CLIMBS[0]):
+        raise BenchmarkError(
+            f"pgd: climb {climb!r} should be one of {', '.join(CLIMBS)}, and stands alone without a loss"
+        )
+    if climb == "margin":
+        loss = functools.partial(_lost_margin, labels)
     kind = foolbox.attacks.LinfPGD if threat.norm == "Linf" else foolbox.attacks.L2PGD
     attacker = kind(abs_stepsize=step_size, steps=steps, random_start=random_start)
     if loss is not None:
@@ -41,6 +59,10 @@ def attack(
         torch.manual_seed(seed)
     target = foolbox.PyTorchModel(_Unmoved(model), bounds=(0, 1), device=images.device)
     return attacker.run(target, images, foolbox.criteria.Misclassification(labels), epsilon=threat.eps)
+
+
+def _lost_margin(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    return -margins(logits, labels).sum()
 
 
 class _Unmoved(nn.Module):

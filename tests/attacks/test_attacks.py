@@ -46,6 +46,33 @@ def test_attack_succeeds_just_outside_the_exact_radius_and_fails_just_inside(nor
         assert any(bool(broken(model, into_ball(f, x, threat, name), y)) for f in found) is expected
 
 
+@pytest.mark.parametrize("norm", ["L2", "Linf"])
+def test_pgd_on_the_margin_is_exact_for_many_classes(norm) -> None:
+    """Its gradient is that of one rival, where the cross-entropy mixes all: the exact radius is reached with four classes."""
+    model, images = Linear(classes=4).eval().requires_grad_(False), grey_images()
+    labels = model(images).argmax(1)
+    radius = model.radius(images, labels, norm)
+    shares = {}
+    for share in (0.99, 1.01):
+        hits = []
+        for image in range(len(images)):
+            threat = ThreatModel(norm=norm, eps=float(radius[image]) * share)
+            x, y = images[image : image + 1], labels[image : image + 1]
+            options = {"steps": 60, "step_size": threat.eps / 4, "climb": "margin"}
+            found = pgd.attack(model, x, y, threat, seed=0, **options)
+            hits.append(bool(broken(model, into_ball(found, x, threat, "pgd"), y)))
+        shares[share] = sum(hits) / len(hits)
+    assert shares[0.99] == 0
+    assert shares[1.01] >= 0.5  # the box may stand in the way, or the largest rival not be the nearest
+
+
+@pytest.mark.parametrize("options", [{"climb": "cw"}, {"climb": "margin", "loss": torch.sum}])
+def test_pgd_refuses_what_it_cannot_climb(linear, options) -> None:
+    model, images, labels = linear
+    with pytest.raises(BenchmarkError, match=r"climb '(cw|margin)' should be one of cross_entropy, margin"):
+        pgd.attack(model, images, labels, ThreatModel(norm="Linf", eps=0.1), seed=0, steps=1, step_size=0.1, **options)
+
+
 def test_apgd_restarts_find_more_and_the_first_is_that_of_one(linear) -> None:
     model, images, labels = linear
     threat = ThreatModel(norm="L2", eps=float(model.radius(images, labels, "L2").median()))

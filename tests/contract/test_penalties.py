@@ -1,0 +1,101 @@
+"""Every penalty of benchmark/training/penalties gives the loop what benchmark/training/penalty.py asks for."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import components
+import pytest
+import torch
+from torch import nn
+
+from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention_weights import attention_weights
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import MeanPool, Patchify
+from benchmark.loading.fitting import check_recipe
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import TrainingSpec
+from benchmark.training.penalty import Penalty
+
+PARAMETERS: dict[str, dict[str, Any]] = {"msvp": {"lambda_q": 0.1, "lambda_k": 0.1, "lambda_v": 0.1}}
+PENALTIES = components.names("training/penalties", "penalty")
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    attention = Residual(nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2)))
+    mlp = Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)))
+    return nn.Sequential(Patchify(3), nn.Linear(9, 8), attention, mlp, MeanPool(), nn.Linear(8, 4))
+
+
+def given(name: str) -> dict[str, Any]:
+    function = components.module("training.penalties", name).penalty
+    return components.parameters(
+        function, PARAMETERS.get(name, {}), (), "PARAMETERS of tests/contract/test_penalties.py"
+    )
+
+
+def penalty(name: str, network: nn.Module) -> Penalty:
+    made = components.module("training.penalties", name).penalty
+    return made(network, lambda: attention_weights(network), **given(name))
+
+
+def test_there_are_some() -> None:
+    assert "msvp" in PENALTIES
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_it_is_a_scalar_with_a_gradient_whose_state_is_its_own(name) -> None:
+    network = model()
+    found = penalty(name, network)
+    assert isinstance(found, Penalty)
+    assert not list(found.parameters()), "the model's weights are none of its own"
+    value = found()
+    assert value.shape == ()
+    assert value.dtype == torch.float32
+    assert 0 < value.item() < math.inf
+    before = copy.deepcopy(found.state_dict())
+    found().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+    assert all(torch.equal(before[key], tensor) for key, tensor in found.state_dict().items()), (
+        "forward moved its state"
+    )
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_it_draws_nothing_and_follows_its_state(name) -> None:
+    """Equal states give equal values, and the run's random numbers are not touched."""
+    network = model()
+    first, second = penalty(name, network), penalty(name, network)
+    torch.manual_seed(1)
+    wanted = torch.rand(3)
+    torch.manual_seed(1)
+    for _ in range(3):
+        first.advance()
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(), second())
+    assert torch.equal(torch.rand(3), wanted)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_it_follows_weights_that_move(name) -> None:
+    network = model()
+    found = penalty(name, network)
+    before = found().item()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2.0)
+    assert found().item() > before
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_recipes_name_it_and_misspelled_parameters_are_told(name) -> None:
+    rules = {"objective": "standard", "epochs": 1, "batch_size": 8, "learning_rate": 0.1}
+    check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": given(name)}]))
+    with pytest.raises(BenchmarkError, match=f"training penalty {name}: unknown parameter 'lamda'"):
+        check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": {"lamda": 1.0}}]))
+    with pytest.raises(ValueError, match=f"the penalty {name} is given twice"):
+        TrainingSpec(**rules, penalties=[{"name": name}, {"name": name}])
