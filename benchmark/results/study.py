@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from benchmark.results.finding import Finding
+from benchmark.results.points import Points
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
@@ -21,7 +22,7 @@ class CellResult(GridCell):
 class Run(Frozen):
     """One network: a cell trained with a seed. `values` by measure's label; a measure of several has `<label>: <key>`.
 
-    `verdicts` are what those that count images were counted from.
+    `verdicts` are what those that count images were counted from; `points` are of measures that give such.
     """
 
     cell: str
@@ -31,6 +32,7 @@ class Run(Frozen):
     values: dict[str, Value]
     weights: str  # sha256
     verdicts: dict[str, Verdicts] = Field(default={})
+    points: dict[str, Points] = Field(default={})
 
 
 class StudyResult(Frozen):

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from benchmark.evaluation.run_attack import run_attack
+from benchmark.results.points import Points
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import MeasureSpec, Value, Verdicts
 from benchmark.specs.threat import Engine
+from benchmark.studies.points import read_points
 from benchmark.verdicts.prediction import predict
 
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
@@ -25,14 +27,20 @@ Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 @dataclass
 class Measured:
-    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,), and the images' verdicts
-    that values were counted from.
+    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,), the images' verdicts
+    that values were counted from, and points by label.
     """
 
     values: dict[str, Value] = field(default_factory=dict)
     x: dict[str, tuple[float, ...]] = field(default_factory=dict)
     columns: dict[str, torch.Tensor] = field(default_factory=dict)
     verdicts: dict[str, Verdicts] = field(default_factory=dict)
+    points: dict[str, Points] = field(default_factory=dict)
+
+    def add(self, other: Measured) -> None:
+        """What another measure gave."""
+        for mine in fields(self):
+            getattr(self, mine.name).update(getattr(other, mine.name))
 
 
 def clean(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, label: str, batch_size: int) -> Measured:
@@ -81,27 +89,40 @@ def own(
     seed: int,
     blocks: list[tuple[str, nn.Module]] | None = None,
 ) -> Measured:
-    """What a function of the submission's measures.py or of benchmark/measures returns: numbers, curves over its `x`, and
-    tensors of one value an image, NaN for those beyond the first `measure.images`.
+    """What a function of the submission's measures.py or of benchmark/measures returns: numbers, curves over its `x`, dicts
+    from class to points, whose axes `axes` may name, and tensors of one value an image, NaN for those beyond the first
+    `measure.images`.
 
     Args:
         blocks: the model's, for a function that takes them.
 
     Raises:
-        BenchmarkError: it returns something else, a number that is not finite, or no number.
+        BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
     """
     torch.manual_seed(seed)
     given = measure.parameters | ({} if blocks is None else {"blocks": blocks})
     chosen, place = slice(measure.images), f"measure {measure.measure}"
     found = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
     if not isinstance(found, dict) or not found:
-        raise BenchmarkError(f"{place} returned {type(found).__name__}, not a dict of numbers or lists of numbers")
+        raise BenchmarkError(
+            f"{place} returned {type(found).__name__}, not a dict of numbers, lists of numbers or points"
+        )
+    measured = _told_apart(found, measure, (len(images[chosen]), len(images)), place)
+    if not measured.values and not measured.points:
+        raise BenchmarkError(f"{place} returned no number, no list of numbers and no points")
+    return measured
+
+
+def _told_apart(found: dict[str, Any], measure: MeasureSpec, images: tuple[int, int], place: str) -> Measured:
+    """What a function returned, by what it is; `images`: those that it got, and all."""
     x = tuple(_number(value, place) for value in found.pop("x", ()))
-    measured = Measured()
+    axes, measured = found.pop("axes", None), Measured()
     for key, value in found.items():
         label = measure.label if key == measure.measure or len(found) == 1 else f"{measure.label}: {key}"
         if isinstance(value, torch.Tensor):
-            measured.columns[f"{measure.label}: {key}"] = _per_image(value, len(images[chosen]), len(images), place)
+            measured.columns[f"{measure.label}: {key}"] = _per_image(value, *images, place)
+        elif isinstance(value, dict):
+            measured.points[label] = read_points(value, axes, f"{place}: {key!r}")
         elif isinstance(value, list | tuple):
             if len(value) != len(x) or not x:
                 raise BenchmarkError(f"{place}: the curve {key!r} has {len(value)} values for {len(x)} places in 'x'")
@@ -109,8 +130,8 @@ def own(
             measured.x[label] = x
         else:
             measured.values[label] = _number(value, place)
-    if not measured.values:
-        raise BenchmarkError(f"{place} returned no number and no list of numbers")
+    if axes is not None and not measured.points:
+        raise BenchmarkError(f"{place} returned 'axes', which name those of points, and no points")
     return measured
 
 

@@ -216,9 +216,7 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)
-        found = Measured(
-            found.values | part.values, found.x | part.x, found.columns | part.columns, found.verdicts | part.verdicts
-        )
+        found.add(part)
     columns: dict[str, Any] = {"cell": [cell] * len(labels), "seed": [seed] * len(labels)}
     columns |= {name: column.cpu().numpy() for name, column in found.columns.items()}
     pq.write_table(pa.table(columns), folder / "verdicts.parquet")
@@ -230,6 +228,7 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
         values=found.values,
         weights=files.sha256_file(folder / "model.safetensors"),
         verdicts=found.verdicts,
+        points=found.points,
     )
     files.write_json(folder / "run.json", {"run": run.model_dump(mode="json"), "x": found.x, "seconds": seconds})
 

@@ -140,7 +140,7 @@ def test_what_does_not_fit_stops_before_anything_is_trained(project, monkeypatch
     ("returned", "message"),
     [
         ({"a": 1.0, "b": torch.zeros(2)}, r"returned a tensor of shape \(2,\) for 3 images; \(3,\) is due"),
-        ({"b": torch.zeros(3)}, "returned no number and no list of numbers"),
+        ({"b": torch.zeros(3)}, "returned no number, no list of numbers and no points"),
     ],
 )
 def test_tensors_are_one_value_an_image_beside_a_number(returned, message) -> None:
