@@ -33,13 +33,11 @@ from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
-from benchmark.results.study_sheets import sheets
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
 from leaderboard.rank import Row, columns, heads, rank
-from leaderboard.seeds import belongs_on_page
-from leaderboard.study_charts import figures
+from leaderboard.study_pages import on_page
 
 HERE = Path(__file__).parent
 WORK = Path("work")
@@ -197,11 +195,7 @@ def render(
         pyarrow.csv.write_csv(evidence, target / "evidence.csv")
         details = {"evidence": evidence.to_pylist(), "pictures": pictures(source, evidence.to_pylist(), row.record)}
         details["charts"] = reliability_charts(row.record)
-        details["studies"] = [
-            (t, figures(t), sheets(t), ages.get(t.study.result.id))
-            for t in tables
-            if belongs_on_page(t.study, row.record)
-        ]
+        details["studies"] = on_page(row.record, tables, ages, target)
         text = pages.get_template("model.html").render(root="../../", row=row, **shown, **details)
         _write(target / "index.html", text)
 

@@ -1,4 +1,4 @@
-"""A study's figure as inline SVG: bars with the spread of seeds, lines over an axis, curves. Pure, no script."""
+"""A study's figure as inline SVG: bars with the spread of seeds, lines over an axis, curves and others. Pure, no script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from markupsafe import Markup
 from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts import ticks
+from leaderboard.scatter import scatters
 from leaderboard.violins import violins
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
@@ -32,6 +33,8 @@ def figures(table: Table) -> list[tuple[str, Markup]]:
         return []
     if figure.draw == "violins":
         return violins(table)
+    if figure.draw == "scatter":
+        return scatters(table)
     chosen = [
         (i, column) for i, column in enumerate(table.columns) if not figure.measures or column.label in figure.measures
     ]

@@ -83,6 +83,7 @@ def _list_stale() -> None:
 
 def print_study(published: PublishedStudy) -> None:
     """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
+    from benchmark.results.study_points import point_sheets
     from benchmark.results.study_sheets import sheets
     from benchmark.results.study_table import table
 
@@ -94,6 +95,8 @@ def print_study(published: PublishedStudy) -> None:
     for sheet in sheets(found):
         lines = [(row.name, *(_said(column, entry) for column, entry in row.entries)) for row in sheet.rows]
         _print_table(title, (sheet.title, *sheet.heads), lines)
+    for points in point_sheets(published):
+        _print_table(title, (points.title, *points.heads), points.rows)
     for label, why in published.result.left_out.items():
         console.print(f"left out: {label}; {why}")
     console.print("\n".join(found.words))

@@ -15,7 +15,7 @@ def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
     figure = study.study.figure
     if figure is None or figure.draw != "violins":
         return ()
-    chosen = [label for label in study.result.x if not figure.measures or _measure(label, figure.measures)]
+    chosen = [label for label in study.result.x if not figure.measures or is_named(label, figure.measures)]
     return tuple(label for label in chosen if are_levels(study.result.x[label]))
 
 
@@ -25,14 +25,14 @@ def curves_like_quantiles(study: PublishedStudy) -> tuple[str, ...]:
     return tuple(label for label, x in study.result.x.items() if (_name(label), x) in alike)
 
 
+def is_named(label: str, measures: tuple[str, ...]) -> bool:
+    """Whether a figure that names `measures` means what has this label: by all of it, or by what is before a colon in it."""
+    return any(label == one or label.startswith(f"{one}: ") for one in measures)
+
+
 def are_levels(x: tuple[float, ...]) -> bool:
     rising = all(a < b for a, b in pairwise(x))
     return len(x) >= LEAST and rising and x[0] == 0 and x[-1] == 1
-
-
-def _measure(label: str, measures: tuple[str, ...]) -> bool:
-    """Whether a figure that names `measures` means this curve: by its own label, or by what stands before a colon in it."""
-    return any(label == one or label.startswith(f"{one}: ") for one in measures)
 
 
 def _name(label: str) -> str:

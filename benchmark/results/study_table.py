@@ -117,7 +117,7 @@ class Table:
 
     @property
     def compared(self) -> bool:
-        return any(line.entries[0].difference is not None for line in self.lines)
+        return any(entry.difference is not None for line in self.lines for entry in line.entries[:1])
 
 
 def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
@@ -224,7 +224,7 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
     cells = study.result.cells
     levels = {axis: list(dict.fromkeys(cell.levels[axis] for cell in cells)) for axis in cells[0].levels}
     pairs = {axis: names for axis, names in levels.items() if len(names) == 2}
-    if len(levels) < 2 or any(len(runs) < 2 for runs in by_cell.values()):
+    if not found or len(levels) < 2 or any(len(runs) < 2 for runs in by_cell.values()):
         return ()
     effects = []
     for axis, (low, high) in pairs.items():

@@ -84,11 +84,11 @@ class MeasureSpec(Frozen):
 class FigureSpec(Frozen):
     """How a study is drawn: `bars` of each cell with the spread of its seeds; `lines` over the axis `x`, one for each
     combination of the other axes; `curves`, one for each cell, of a measure that is a curve; all curves of a cell
-    `together`; or `violins`, one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to
-    1. `measures` by label: all that fit unless given.
+    `together`; `violins`, one for each curve that holds the quantiles of a distribution, at 21 levels or more from 0 to 1;
+    or a `scatter` of each cell's points, of its first seed. `measures` by label: all that fit unless given.
     """
 
-    draw: Literal["bars", "lines", "curves", "together", "violins"]
+    draw: Literal["bars", "lines", "curves", "together", "violins", "scatter"]
     x: str = ""
     measures: tuple[str, ...] = ()
 

@@ -83,9 +83,17 @@ def check_claims(grid: Grid) -> None:
         for label in claimed:
             if label.partition(": ")[0] not in labels:
                 raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
-    for label in grid.study.figure.measures if grid.study.figure else ():
+    figure = grid.study.figure
+    for label in figure.measures if figure else ():
         if label.partition(": ")[0] not in labels:
             raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
+    numbers = [measure.label for measure in grid.study.measures if measure.measure in BUILTIN]
+    asked = (figure.measures or labels) if figure and figure.draw == "scatter" else ()
+    if asked and all(label in numbers for label in asked):
+        raise BenchmarkError(
+            f"{grid.file}: figure: scatter draws points; {', '.join(asked)} {'give' if len(asked) > 1 else 'gives'} numbers; "
+            "draw bars, or name a measure of your own that returns points"
+        )
 
 
 def check_measure(grid: Grid, measure: MeasureSpec) -> None:

@@ -7,8 +7,10 @@ from pydantic import ValidationError
 
 from benchmark.loading import methods
 from benchmark.results.finding import Finding
+from benchmark.results.quantiles import is_named
 from benchmark.results.study import PublishedStudy, StudyResult
 from benchmark.results.study_age import changed_settings
+from benchmark.results.study_points import point_labels
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import checks
@@ -32,12 +34,33 @@ def collect_study(grid: Grid) -> PublishedStudy:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
     if changed_settings(result, today(grid)):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
+    _check_figure(grid, PublishedStudy(study=grid.study, result=result))
     if not grid.study.findings:
         return PublishedStudy(study=grid.study, result=result)
     found = _findings(grid, result)
     return PublishedStudy(
         study=grid.study, result=result, findings=found, findings_code=checks.findings_code(grid.submission.name)
     )
+
+
+def _check_figure(grid: Grid, study: PublishedStudy) -> None:
+    """Points are drawn by a scatter, which draws nothing else; that a measure gives points is known once it has."""
+    figure, points, left_out = grid.study.figure, point_labels(study), study.result.left_out
+    if figure is None:
+        return
+    numbers = {label for run in study.result.runs for label in run.values}
+    found, are_points = f"{grid.file}: figure: {figure.draw} of", "which are points, no numbers; use `draw: scatter`"
+    having = f"those with points: {', '.join(points) or 'none'}"
+    for asked in figure.measures:
+        has_points, has_numbers = (any(is_named(label, (asked,)) for label in those) for those in (points, numbers))
+        if figure.draw == "scatter" and not has_points and asked.partition(": ")[0] not in left_out:
+            raise BenchmarkError(f"{found} {asked!r}, which has no points; {having}")
+        if figure.draw != "scatter" and has_points and not has_numbers:
+            raise BenchmarkError(f"{found} {asked!r}, {are_points}")
+    if figure.draw == "scatter" and not points and not left_out:
+        raise BenchmarkError(f"{found} what is measured, and no measure gave points")
+    if figure.draw != "scatter" and points and not numbers:
+        raise BenchmarkError(f"{found} {', '.join(points)}, {are_points}")
 
 
 def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:

@@ -1,0 +1,140 @@
+"""Points of named classes as inline SVG. Pure, no script, readable without colour: each class has a mark of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from benchmark.results.points import PointClass, Points
+from benchmark.results.study_points import Panel, drawn
+from benchmark.results.study_table import Table
+from leaderboard.charts import ticks
+from leaderboard.marks import class_of, mark, path
+
+WIDTH, TOP, BOTTOM = 460, 24, 354  # of the frame
+EDGE, INSIDE = 6, 12  # around the frame, and within it free of points
+LEFT, BELOW = 46, 38  # for the numbers of axes that mean something
+LETTER = 6.1  # about the width of one in the legend
+LONGEST = 60  # letters of a title or a name
+
+NO_MEANING = "The axes have no meaning of their own: look at which points lie together."
+
+
+@dataclass(frozen=True)
+class Frame:
+    """From values to pixels, at one scale for both axes."""
+
+    left: float
+    middle: tuple[float, float]
+    unit: float  # a pixel's, in values
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        centre_x, centre_y = (self.left + WIDTH - EDGE) / 2, (TOP + BOTTOM) / 2
+        return centre_x + (x - self.middle[0]) / self.unit, centre_y - (y - self.middle[1]) / self.unit
+
+    def ends(self, axis: int) -> tuple[float, float]:
+        """The values at both ends of an axis."""
+        half = self.unit * ((WIDTH - EDGE - self.left) if axis == 0 else (BOTTOM - TOP)) / 2
+        return self.middle[axis] - half, self.middle[axis] + half
+
+
+def scatters(table: Table) -> list[tuple[str, Markup]]:
+    """(caption, chart): one panel a cell and measure. Where axes mean something, a measure's panels share them."""
+    panels = drawn(table.study)
+    seeds = len({run.seed for run in table.study.result.runs})
+    charts = []
+    for panel in panels:
+        alike = [other.points for other in panels if other.label == panel.label and other.points.axes]
+        frame = _frame(alike if panel.points.axes else [panel.points])
+        title = f"{panel.cell}: {panel.label}" if len(table.lines) > 1 else panel.label
+        which = f"Seed {panel.seed}, the first of {seeds}." if seeds > 1 else f"Seed {panel.seed}."
+        axes = "One scale for both axes." if panel.points.axes else NO_MEANING
+        charts.append((f"{title}. {which} {axes}", _chart(title, which, panel, frame)))
+    return charts
+
+
+def _frame(clouds: Iterable[Points]) -> Frame:
+    """That holds all points; of a single place, one unit wide."""
+    clouds = list(clouds)
+    found = [pair for points in clouds for one in points.classes for pair in one.points]
+    low = [min(pair[axis] for pair in found) for axis in (0, 1)]
+    spans = [max(pair[axis] for pair in found) - low[axis] for axis in (0, 1)]
+    left = LEFT if clouds[0].axes else EDGE
+    room = (WIDTH - EDGE - left - 2 * INSIDE, BOTTOM - TOP - 2 * INSIDE)
+    unit = max(span / pixels for span, pixels in zip(spans, room, strict=True)) or 1 / room[0]
+    return Frame(left, (low[0] + spans[0] / 2, low[1] + spans[1] / 2), unit)
+
+
+def _chart(title: str, which: str, panel: Panel, frame: Frame) -> Markup:
+    points, numbers, foot = panel.points, panel.numbers, BOTTOM + (BELOW if panel.points.axes else EDGE)
+    size = min(4.0, max(1.9, 75 / math.sqrt(points.count)))
+    marks = Markup("").join(
+        Markup('<path class="{}" d="{}"><title>{}</title></path>').format(
+            class_of(place), path(place, [frame.at(*pair) for pair in one.points], size), said.words
+        )
+        for place, (one, said) in enumerate(zip(points.classes, numbers, strict=True))
+    )
+    legend, height = _legend(points.classes, foot)
+    axes = _axes(points.axes, frame) if points.axes else Markup("")
+    many = f"{points.count} point{'s' if points.count != 1 else ''} in {len(points.classes)} class"
+    words = f"{title}. {which} {many}{'es' if len(points.classes) != 1 else ''}. " + "; ".join(
+        said.words for said in numbers
+    )
+    return Markup(
+        '<svg class="chart study" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{words}">'
+        '<text x="{x}" y="14" text-anchor="middle">{title}</text>{axes}'
+        '<rect class="frame" x="{left}" y="{top}" width="{wide}" height="{high}"/><g class="points">{marks}{legend}</g></svg>'
+    ).format(
+        w=WIDTH, h=height, words=words, x=WIDTH / 2, title=_short(title), axes=axes, left=frame.left, top=TOP,
+        wide=WIDTH - EDGE - frame.left, high=BOTTOM - TOP, marks=marks, legend=legend,
+    )  # fmt: skip
+
+
+def _axes(names: tuple[str, str], frame: Frame) -> Markup:
+    """Grid, numbers and names of axes that mean something."""
+    line, text = (
+        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>',
+        '<text x="{}" y="{}" text-anchor="{}">{:g}</text>',
+    )
+    parts = []
+    for tick in _within(*frame.ends(0)):
+        x = round(frame.at(tick, 0)[0], 1)
+        parts.append(Markup(line + text).format(x, x, TOP, BOTTOM, x, BOTTOM + 15, "middle", tick))
+    for tick in _within(*frame.ends(1)):
+        y, left = round(frame.at(0, tick)[1], 1), frame.left
+        parts.append(Markup(line + text).format(left, WIDTH - EDGE, y, y, left - 5, round(y + 4, 1), "end", tick))
+    middle = (TOP + BOTTOM) / 2
+    parts.append(
+        Markup(
+            '<text x="{}" y="{}" text-anchor="middle">{}</text>'
+            '<text x="10" y="{y}" text-anchor="middle" transform="rotate(-90 10 {y})">{}</text>'
+        ).format((frame.left + WIDTH - EDGE) / 2, BOTTOM + 30, _short(names[0]), _short(names[1]), y=middle)
+    )
+    return Markup("").join(parts)
+
+
+def _within(low: float, high: float) -> list[float]:
+    """Round numbers from one end to the other; none where values are too close for numbers to tell them apart."""
+    return [tick for tick in ticks(low, high) if low <= tick <= high]
+
+
+def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
+    """Every class's mark and name, in as many columns as fit; and where it ends."""
+    names = [_short(one.name) for one in classes]
+    step = LETTER * max(map(len, names)) + 26
+    columns = max(1, int((WIDTH - 2 * EDGE) // step))
+    parts = []
+    for place, name in enumerate(names):
+        x, y = EDGE + step * (place % columns) + 6, top + 14 + 16 * (place // columns)
+        parts.append(
+            Markup('<path class="{}" d="{}"/><text x="{}" y="{}">{}</text>')
+            .format(class_of(place), mark(place, x, y, 4.5), round(x + 10, 1), y + 4, name)
+        )  # fmt: skip
+    return Markup("").join(parts), int(top + 16 * math.ceil(len(names) / columns) + 12)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

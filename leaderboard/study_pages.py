@@ -1,0 +1,46 @@
+"""What a model's page shows of studies, and the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from benchmark.results.record import Record
+from benchmark.results.study_points import PointSheet, point_sheets, points_csv
+from benchmark.results.study_sheets import Sheet, sheets
+from benchmark.results.study_table import Table
+from leaderboard.seeds import belongs_on_page
+from leaderboard.study_charts import figures
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One study: `age` says why it is not today's (empty: it is; None: unknown); `download` is the file of its points."""
+
+    table: Table
+    charts: Sequence[tuple[str, Markup]]
+    sheets: Sequence[Sheet]
+    points: Sequence[PointSheet]
+    age: Sequence[str] | None
+    download: str
+
+
+def on_page(
+    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]], folder: Path
+) -> tuple[Shown, ...]:
+    """The studies on the page of a row; their points are written as CSV into `folder`, the page's."""
+    found = []
+    for table in tables:
+        if not belongs_on_page(table.study, record):
+            continue
+        text, result = points_csv(table.study), table.study.result
+        download = f"points-{result.name}.csv" if text else ""
+        if text:
+            (folder / download).write_text(text)
+        found.append(
+            Shown(table, figures(table), sheets(table), point_sheets(table.study), ages.get(result.id), download)
+        )
+    return tuple(found)

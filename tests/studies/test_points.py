@@ -1,0 +1,187 @@
+"""Measures that return points of named classes: checked, kept through a resumed study, published, drawn by a scatter alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+import tiny_study
+import torch
+from edited_file import edit
+from stages import run_stage
+
+from benchmark.loading import tracks
+from benchmark.results.points import CLASSES, MOST, Points
+from benchmark.results.study import PublishedStudy
+from benchmark.results.study_points import points_csv
+from benchmark.results.study_table import table
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import to_json
+from benchmark.specs.study import MeasureSpec
+from benchmark.studies import grids
+from benchmark.studies import running as stage
+from benchmark.studies.ages import ages, published_files, read_published
+from benchmark.studies.measures import Measured, own
+from benchmark.studies.published import collect_study
+
+MEASURES = """\
+def confidence(model, images, labels, *, seed, shrink):
+    near = [(float(k), seed + float(p)) for k, p in enumerate(model(images).amax(1))]
+    return {"logits": {"clean": near, "<shrunk>": [(x, y / shrink) for x, y in near]}}
+"""
+SMALL = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0, 1]\ncells:\n")
+STUDY = "submissions/Tiny2026Linear/studies/grid.yaml"
+
+
+def measured(returned: object, name: str = "m") -> Measured:
+    return own(
+        lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(1), torch.zeros(1), MeasureSpec(measure=name), 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ({"p": {}}, "measure m: 'p' has no class of points"),
+        ({"p": {"a": []}}, "the class 'a' has no point; a list of (x, y) is due"),
+        ({"p": {"a": 1.0}}, "the class 'a' has a float; a list of (x, y) is due"),
+        ({"p": {"a": torch.zeros(3, 2)}}, "the class 'a' has a Tensor"),
+        ({"p": {"a": [(1.0, 2.0, 3.0)]}}, "the point (1.0, 2.0, 3.0); two finite numbers (x, y)"),
+        ({"p": {"a": [1.0]}}, "the point 1.0; two finite numbers"),
+        ({"p": {"a": [(1.0, math.nan)]}}, "the point (1.0, nan); two finite numbers"),
+        ({"p": {"a": [(1.0, math.inf)]}}, "the point (1.0, inf); two finite numbers"),
+        ({"p": {"a": [(1e13, 0)]}}, "up to 1e+12, are due"),
+        ({"p": {"a": [(True, 0)]}}, "the point (True, 0); two finite numbers"),
+        ({"p": {3: [(0, 0)]}}, "the class 3 is no name"),
+        ({"p": {" ": [(0, 0)]}}, "the class ' ' is no name"),
+        ({"p": {"a": [(0, 0)] * (MOST + 1)}}, "measure m: 'p': 5001 points are more than 5,000 in all; take fewer images"),
+        ({"p": {str(k): [(0, 0)] for k in range(CLASSES + 1)}}, "21 classes are more than the 20 that marks can tell apart"),
+        ({"p": {"a": [(0, 0)]}, "axes": ["x"]}, "'axes' is ['x']; two names are due"),
+        ({"a": 1.0, "axes": ["x", "y"]}, "returned 'axes', which name those of points, and no points"),
+        ({"a": torch.zeros(1)}, "returned no number, no list of numbers and no points"),
+    ],
+)  # fmt: skip
+def test_what_are_no_points_is_refused(returned, message) -> None:
+    with pytest.raises(BenchmarkError) as raised:
+        measured(returned)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_points_stand_beside_numbers_under_labels_of_their_own() -> None:
+    found = measured({"share": 0.5, "p": {"b": [(1, 2)], "a": [[3, 4]]}, "axes": ("u", "v")})
+    assert found.values == {"m: share": 0.5}
+    assert [(one.name, one.points) for one in found.points["m: p"].classes] == [("b", ((1, 2),)), ("a", ((3, 4),))]
+    assert found.points["m: p"].axes == ("u", "v")
+    assert measured({"m": {"a": [(0, 0)]}}).points.keys() == {"m"}
+
+
+def test_coordinates_are_rounded_by_their_extent_and_kept_as_text() -> None:
+    given = {"a": [(0.123456789, 1000.0), (-1e-9, 0.0)]}
+    points = measured({"p": given}).points["m"]
+    assert points.classes[0].points == ((0.1, 1000.0), (0.0, 0.0))
+    again = Points.model_validate_json(to_json(points))
+    assert again == points
+    assert json.loads(to_json(points))["classes"][0]["points"] == "0.1,1000.0 0.0,0.0"
+    fine = measured({"p": {"a": [(3 + 1e-7, 0.0), (3 + 2.12345e-7, 0.0)]}}).points["m"].classes[0].points
+    assert fine[1][0] - fine[0][0] == pytest.approx(1.12345e-7, rel=1e-3)
+    assert measured({"p": {"a": [(7, 7)]}}).points["m"].classes[0].points == ((7, 7),)
+
+
+@pytest.mark.parametrize("text", ["", "1,2 3", "1,2,3", "nan,1", "a,b"])
+def test_damaged_text_is_no_points(text) -> None:
+    with pytest.raises(ValueError, match="points"):
+        Points.model_validate({"classes": [{"name": "a", "points": text}]})
+
+
+def test_what_was_published_before_there_were_points_has_none() -> None:
+    studies = [read_published(path) for track in tracks.names() for path in published_files(track)]
+    assert studies
+    for study in studies:
+        assert PublishedStudy.model_validate_json(to_json(study)) == study
+        assert not points_csv(study)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A study of two cells and two seeds whose measure gives points and no number, as working directory."""
+    made = tiny_linear_row.new(tmp_path / "project")
+    tiny_study.add(made, SMALL)
+    (made.root / "submissions/Tiny2026Linear/measures.py").write_text(MEASURES)
+    monkeypatch.chdir(made.root)
+    edit(STUDY, "{draw: bars}", "{draw: scatter, measures: [confidence]}")
+    return made
+
+
+def load() -> grids.Grid:
+    return grids.load("Tiny2026Linear", "grid", "tiny")
+
+
+def test_a_resumed_study_keeps_its_points_and_publishes_them(project, monkeypatch) -> None:
+    run_stage("data", "tiny")
+    fit, calls = stage.fit, []
+
+    def failing(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return fit(*arguments)
+
+    monkeypatch.setattr(stage, "fit", failing)
+    with pytest.raises(KeyboardInterrupt):
+        run_stage("study", *tiny_study.NAMES)
+    run_stage("study", *tiny_study.NAMES)
+    assert len(calls) == 5, "what was finished was trained again"
+    resumed = tiny_study.results(project)
+    run_stage("study", *tiny_study.NAMES)
+    assert tiny_study.results(project) == resumed
+
+    published = collect_study(load())
+    assert PublishedStudy.model_validate_json(to_json(published)) == published
+    for run in published.result.runs:
+        assert [one.name for one in run.points["confidence"].classes] == ["clean", "<shrunk>"], "in the measure's order"
+        assert [len(one.points) for one in run.points["confidence"].classes] == [10, 10]
+        assert "confidence" not in run.values
+    assert not [column for column in table(published).columns if column.label == "confidence"]
+    folder = project.root / "leaderboard/results/tiny/studies"
+    folder.mkdir(parents=True)
+    (folder / "Tiny2026Linear-grid.json").write_text(to_json(published))
+    assert ages("tiny") == {"Tiny2026Linear-grid": []}
+
+    for figure, message in (
+        ("draw: scatter, measures: [clean, confidence]", "scatter of 'clean', which has no points; those with points: conf"),
+        ("draw: bars, measures: [confidence]", "bars of 'confidence', which are points, no numbers; use `draw: scatter`"),
+    ):  # fmt: skip
+        edit(STUDY, "draw: scatter, measures: [confidence]", figure)
+        with pytest.raises(BenchmarkError, match=re.escape(message)):
+            collect_study(load())
+        edit(STUDY, figure, "draw: scatter, measures: [confidence]")
+    edit(STUDY, "draw: scatter, measures: [confidence]", "draw: bars")
+    assert collect_study(load()).study.figure
+
+
+def test_a_scatter_of_numbers_alone_is_refused_before_anything_is_trained(project) -> None:
+    edit(STUDY, "measures: [confidence]", "measures: [clean, PGD]")
+    with pytest.raises(
+        BenchmarkError, match="figure: scatter draws points; clean, PGD give numbers; draw bars, or name"
+    ):
+        load()
+
+
+def test_a_scatter_of_a_measure_that_gave_numbers_is_refused_and_one_left_out_is_not(project) -> None:
+    run_stage("data", "tiny")
+    edit(STUDY, "{measure: confidence,", "{measure: confidence, needs: no_such_package,")
+    run_stage("study", *tiny_study.NAMES)
+    assert "confidence" in collect_study(load()).result.left_out
+    (project.root / "submissions/Tiny2026Linear/measures.py").write_text(tiny_study.MEASURES)
+    edit(STUDY, ", needs: no_such_package", "")
+    run_stage("study", *tiny_study.NAMES)
+    with pytest.raises(BenchmarkError, match="scatter of 'confidence', which has no points; those with points: none"):
+        collect_study(load())
+    edit(STUDY, ", measures: [confidence]", "")
+    with pytest.raises(BenchmarkError, match="scatter of what is measured, and no measure gave points"):
+        collect_study(load())
