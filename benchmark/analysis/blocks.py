@@ -12,12 +12,13 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import SLLBlock
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
 Blocks = Sequence[tuple[str, nn.Module]]
 KINDS: tuple[tuple[type[nn.Module], str], ...] = (
     (Residual, "residual"),
+    (WeightedResidual, "residual"),
     (ResidualAttention, "attention"),
     (SLLBlock, "SLL"),
 )

@@ -46,14 +46,20 @@ class SelfAttention(nn.Module):
         query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
         return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def split(y: torch.Tensor) -> torch.Tensor:
-            return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """V by head: (n, heads, tokens, width / heads)."""
+        return self._split(self.value(x))
 
-        mixed = nn.functional.scaled_dot_product_attention(
-            split(self.query(x)), split(self.key(x)), split(self.value(x)), scale=self.scale
-        )
-        return self.output(mixed.transpose(1, 2).flatten(2))
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads)."""
+        query, key = self._split(self.query(x)), self._split(self.key(x))
+        return nn.functional.scaled_dot_product_attention(query, key, self.values(x), scale=self.scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
+
+    def _split(self, y: torch.Tensor) -> torch.Tensor:
+        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 class ResidualAttention(nn.Module):

@@ -1,6 +1,8 @@
-"""The residual connection."""
+"""Residual connections: plain, and with a learned weight for each entry."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import nn
@@ -22,3 +24,34 @@ class Residual(nn.Module):
         if branch.shape != x.shape:
             raise ValueError(f"the residual branch turns {tuple(x.shape)} into {tuple(branch.shape)}")
         return x + branch
+
+
+class WeightedResidual(nn.Module):
+    """x + alpha * body(x), alpha a learned vector over the last axis: (..., width) to the same.
+
+    (1 + max |alpha| L)-Lipschitz when `body` is L-Lipschitz (Qi et al. 2023, weighted residual shortcut).
+
+    Args:
+        initial: where all entries of alpha start; the paper's is 0.1 to 0.2.
+
+    Raises:
+        ValueError: the width is below 1 or `initial` is not finite; or the body changes the shape, or the last axis is no
+            `width` long, where broadcasting would add something else.
+    """
+
+    def __init__(self, body: nn.Module, width: int, *, initial: float = 0.2) -> None:
+        super().__init__()
+        if width < 1:
+            raise ValueError(f"width {width} should be 1 or more")
+        if not math.isfinite(initial):
+            raise ValueError(f"the residual's initial weight {initial} should be finite")
+        self.body = body
+        self.alpha = nn.Parameter(torch.full((width,), float(initial)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        branch = self.body(x)
+        if branch.shape != x.shape or x.shape[-1] != len(self.alpha):
+            raise ValueError(
+                f"the residual branch turns {tuple(x.shape)} into {tuple(branch.shape)}; its weights are {len(self.alpha)}"
+            )
+        return x + self.alpha * branch

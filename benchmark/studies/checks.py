@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/measures")
-BLOCKS = Path("benchmark/loading/blocks.py")
+PARTS = {
+    name: Path(f"benchmark/loading/{name}.py") for name in ("blocks", "attention")
+}  # of a model, as measures take them
 
 
 def options(submission: str) -> set[str] | None:
@@ -44,11 +46,11 @@ def own_measure(submission: str, measure: str) -> bool:
 
 
 def measure_files(submission: str, measure: str) -> set[Path]:
-    """The file of a measure that is a function, and that which finds a model's blocks where it takes `blocks`."""
+    """The file of a measure that is a function, and those that find a model's blocks or attention where it takes them."""
     own = own_measure(submission, measure)
     file = _own_measures(submission) if own else MEASURES / f"{measure}.py"
     function = _functions(file)[measure if own else "measure"]
-    return {file, BLOCKS} if any(a.arg == "blocks" for a in function.args.kwonlyargs) else {file}
+    return {file} | {PARTS[a.arg] for a in function.args.kwonlyargs if a.arg in PARTS}
 
 
 def _own_measures(submission: str) -> Path:

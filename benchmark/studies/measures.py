@@ -21,6 +21,7 @@ from benchmark.specs.threat import Engine
 from benchmark.studies.points import read_points
 from benchmark.verdicts.prediction import predict
 
+PARTS = ("blocks", "attention")  # of a model, each found by the file of its name in benchmark/loading
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -87,20 +88,20 @@ def own(
     labels: torch.Tensor,
     measure: MeasureSpec,
     seed: int,
-    blocks: list[tuple[str, nn.Module]] | None = None,
+    parts: dict[str, Any] | None = None,
 ) -> Measured:
     """What a function of the submission's measures.py or of benchmark/measures returns: numbers, curves over its `x`, dicts
     from class to points, whose axes `axes` may name, and tensors of one value an image, NaN for those beyond the first
     `measure.images`.
 
     Args:
-        blocks: the model's, for a function that takes them.
+        parts: the model's blocks or attention weights, for a function that takes them (`parts_taken`).
 
     Raises:
         BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
     """
     torch.manual_seed(seed)
-    given = measure.parameters | ({} if blocks is None else {"blocks": blocks})
+    given = measure.parameters | (parts or {})
     chosen, place = slice(measure.images), f"measure {measure.measure}"
     found = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
     if not isinstance(found, dict) or not found:
@@ -155,16 +156,16 @@ def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str,
     return found, left_out
 
 
-def takes_blocks(function: Measure) -> bool:
-    """Whether a measure's function has a keyword-only parameter `blocks`, which the harness fills."""
-    found = inspect.signature(function).parameters.get("blocks")
-    return found is not None and found.kind is found.KEYWORD_ONLY
+def parts_taken(function: Measure) -> list[str]:
+    """Of PARTS, those that a measure's function has as keyword-only parameters, which the harness fills."""
+    known = inspect.signature(function).parameters
+    return [part for part in PARTS if part in known and known[part].kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def check_parameters(function: Measure, given: dict[str, Any], place: str) -> None:
     """A BenchmarkError for a parameter that a measure's function does not know or that is missing."""
     parameters = inspect.signature(function).parameters
-    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in ("seed", "blocks")}
+    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in ("seed", *PARTS)}
     for name in given:
         if name not in known:
             raise BenchmarkError(f"{place}: unknown parameter {name!r}{near_miss(name, known)}")

@@ -99,8 +99,11 @@ def _check(measuring: _Measuring) -> None:
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
-            if any(map(measures.takes_blocks, measuring.functions.values())):
-                _blocks().check_blocks(grid.submission.name, model, grid.track.data.shape)
+            taken = {part for function in measuring.functions.values() for part in measures.parts_taken(function)}
+            if "blocks" in taken:
+                _finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
+            if "attention" in taken:
+                _finding("attention").attention(grid.submission.name, model)
         except BenchmarkError as error:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure in grid.study.measures:
@@ -108,9 +111,9 @@ def _check(measuring: _Measuring) -> None:
             measures.check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}")
 
 
-def _blocks() -> ModuleType:
-    """What finds a model's blocks; by name, since studies without such a measure do not depend on it."""
-    return importlib.import_module("benchmark.loading.blocks")
+def _finding(part: str) -> ModuleType:
+    """What finds a model's blocks or attention; by name, since studies without such a measure do not depend on it."""
+    return importlib.import_module(f"benchmark.loading.{part}")
 
 
 def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
@@ -193,8 +196,9 @@ class _Measuring:
             radii = partial(certified_radii, spec=spec, batch_size=batch_size)
             return measures.certified(model, images, labels, measure, batch_size, radii)
         function = self.functions[measure.measure]
-        found = _blocks().blocks(self.grid.submission.name, model) if measures.takes_blocks(function) else None
-        return measures.own(function, model, images, labels, measure, seed, found)
+        name = self.grid.submission.name
+        parts = {part: getattr(_finding(part), part)(name, model) for part in measures.parts_taken(function)}
+        return measures.own(function, model, images, labels, measure, seed, parts)
 
 
 def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str]) -> None:

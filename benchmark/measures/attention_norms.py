@@ -1,0 +1,60 @@
+"""Measure `attention_norms`: the largest singular values of attention's weights, head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from benchmark.layers.attention_weights import ROLES, AttentionWeights
+from benchmark.runtime.errors import BenchmarkError
+
+PENALISED = ("query", "key", "value")  # whose mean is `mean`
+
+Found = dict[str, float | list[float] | torch.Tensor]
+
+
+def measure(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    seed: int,
+    attention: Sequence[AttentionWeights],
+) -> Found:
+    """Norms by dense SVD in float64; nothing of the images counts.
+
+    Returns:
+        `mean`, of queries', keys' and values' weights over roles, heads and layers, and `scaled mean` of the same with the
+        norm in front, sigma(diag(gamma) W), where every layer has one: a smaller W undone by a larger gamma shows there.
+        `<role>: mean` over heads and layers; and of two layers or more the curves `<role>` over the layer's number, the
+        mean over its heads, for roles that every layer has.
+    """
+    roles = [role for role in ROLES if all(layer.role(role) is not None for layer in attention)]
+    norms = {role: [_norms(layer, role, False) for layer in attention] for role in roles}
+    chosen = [role for role in PENALISED if role in norms]
+    if not chosen:
+        raise BenchmarkError("measure attention_norms: no layer has a query, key or value weight")
+    found: Found = {"mean": _mean([one for role in chosen for one in norms[role]])}
+    if all(layer.gamma is not None for layer in attention):
+        found["scaled mean"] = _mean([_norms(layer, role, True) for role in chosen for layer in attention])
+    found |= {f"{role}: mean": _mean(of_layers) for role, of_layers in norms.items()}
+    if len(attention) > 1:
+        found["x"] = [float(number) for number in range(1, len(attention) + 1)]
+        found |= {role: [float(one.mean()) for one in of_layers] for role, of_layers in norms.items()}
+    return found
+
+
+def _norms(layer: AttentionWeights, role: str, scaled: bool) -> torch.Tensor:
+    """(heads,)"""
+    weight = layer.role(role)
+    assert weight is not None
+    weight = weight.detach().double()
+    if scaled and layer.gamma is not None:
+        weight = layer.gamma.detach().double()[:, None] * weight
+    return torch.linalg.matrix_norm(weight, ord=2)
+
+
+def _mean(parts: list[torch.Tensor]) -> float:
+    return float(torch.cat(parts).mean())
