@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
         if not 0 <= scale < math.inf:
             raise ValueError(f"scale {scale} should be positive, or 0 for 1 / sqrt(width / heads)")
         self.heads = heads
-        self.scale = scale or (width // heads) ** -0.5
+        self.factor = scale * math.sqrt(width // heads) if scale else 1.0  # of the scores over 1 / sqrt(width / heads)
         self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
         self.output = nn.Linear(width, width)
 
@@ -53,7 +53,9 @@ class SelfAttention(nn.Module):
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
         """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads)."""
         query, key = self._split(self.query(x)), self._split(self.key(x))
-        return nn.functional.scaled_dot_product_attention(query, key, self.values(x), scale=self.scale)
+        if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away
+            query = query * self.factor
+        return nn.functional.scaled_dot_product_attention(query, key, self.values(x))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.output(self.mixed(x).transpose(1, 2).flatten(2))

@@ -20,7 +20,10 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.penalty import Penalty
 
-PARAMETERS: dict[str, dict[str, Any]] = {"msvp": {"lambda_q": 0.1, "lambda_k": 0.1, "lambda_v": 0.1}}
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "msvp": {"lambda_q": 0.1, "lambda_k": 0.1, "lambda_v": 0.1},
+    "spectral_norm": {"factor": 0.1},
+}
 PENALTIES = components.names("training/penalties", "penalty")
 
 
@@ -44,7 +47,7 @@ def penalty(name: str, network: nn.Module) -> Penalty:
 
 
 def test_there_are_some() -> None:
-    assert "msvp" in PENALTIES
+    assert {"msvp", "spectral_norm"} <= {*PENALTIES}
 
 
 @pytest.mark.parametrize("name", PENALTIES)

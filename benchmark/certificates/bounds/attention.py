@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cached_property
 
@@ -25,6 +24,7 @@ class AttentionBound(LayerBound):
     def __init__(self, layer: ResidualAttention | SelfAttention, x: torch.Tensor) -> None:
         self.layer, self.x = layer, x
         self.residual = isinstance(layer, ResidualAttention)
+        self.factor = 1.0 if isinstance(layer, ResidualAttention) else layer.factor
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -36,19 +36,12 @@ class AttentionBound(LayerBound):
     @cached_property
     def _weights(self) -> tuple[torch.Tensor, ...]:
         query, *others = self.layer.head_weights()
-        return query * self._factor, *others
-
-    @property
-    def _factor(self) -> float:
-        """The layer's scale over 1 / sqrt(d_head)."""
-        if isinstance(self.layer, ResidualAttention):
-            return 1.0
-        return self.layer.scale * math.sqrt(self.layer.head_weights()[0].shape[2])
+        return query * self.factor, *others
 
     @cached_property
     def _query_bias(self) -> torch.Tensor | None:
         bias = self.layer.query.bias
-        return None if bias is None else bias.unflatten(0, (self.layer.heads, -1)) * self._factor
+        return None if bias is None else bias.unflatten(0, (self.layer.heads, -1)) * self.factor
 
     @cached_property
     def sensitivity(self) -> AttentionSensitivity:
@@ -63,9 +56,8 @@ class AttentionBound(LayerBound):
     @cached_property
     def _float32(self) -> AttentionRounding:
         layer = self.layer
-        scale = layer.scale if isinstance(layer, SelfAttention) else None
         inputs = (layer.query, layer.key, layer.value)
-        return AttentionRounding(self.x, inputs, layer.output, layer.heads, scale=scale, residual=self.residual)
+        return AttentionRounding(self.x, inputs, layer.output, layer.heads, factor=self.factor, residual=self.residual)
 
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]

@@ -166,7 +166,7 @@ class _Attention(nn.Module):
         super().__init__()
         self.heads, width = layer.heads, layer.query.weight.shape[0]
         self.residual = isinstance(layer, ResidualAttention)
-        divisor = 1 / layer.scale if isinstance(layer, SelfAttention) else math.sqrt(width // layer.heads)
+        divisor = math.sqrt(width // layer.heads) / (layer.factor if isinstance(layer, SelfAttention) else 1.0)
         bias = layer.query.bias
         self.query = _linear(layer.query.weight / divisor, None if bias is None else bias / divisor)
         self.key, self.value = (_linear(part.weight, part.bias) for part in (layer.key, layer.value))

@@ -95,11 +95,12 @@ class LinearRounding:
 
 
 class AttentionRounding:
-    """Of concat_h(softmax(scale Q_h K_h^T) V_h) W_O + b_O, Q = x W_Q + b_Q and so on: x (n, tokens, d), W (d, d); and of its
+    """Of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d), W (d, d); and of its
     sum with x where it is a residual.
 
     Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
-    by dS = scale (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball.
+    by dS = factor / s (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball,
+    with two roundings more where the factor is not 1, which multiplies Q.
     Subtracting the maximum, a change of base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| +
     2 EXPONENTIAL. Softmax is 1/2-Lipschitz and rows of P have norm at most 1, so
       dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
@@ -110,7 +111,7 @@ class AttentionRounding:
 
     Args:
         inputs: the layers with weight and bias (or None) that give Q, K and V; `output` likewise.
-        scale: of the scores; 1 / sqrt(d / heads) for None.
+        factor: of the scores beside 1 / sqrt(d / heads).
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class AttentionRounding:
         output: nn.Module,
         heads: int,
         *,
-        scale: float | None = None,
+        factor: float = 1.0,
         residual: bool = True,
     ) -> None:
         pairs = [(cast(torch.Tensor, layer.weight), cast("torch.Tensor | None", layer.bias)) for layer in inputs]
@@ -131,7 +132,8 @@ class AttentionRounding:
         self.output, self.output_absolute = spectral_norm_upper(weight), spectral_norm_upper(weight.abs())
         self.size, self.tokens, self.heads, self.residual = size(x), x.shape[1], heads, residual
         self.inner, self.width = weight.shape[1] // heads, x.shape[2]
-        self.divisor = math.sqrt(self.inner) if scale is None else 1 / scale
+        self.divisor = math.sqrt(self.inner) / factor
+        self.count = KERNEL * (self.inner + 4) + (0 if factor == 1 else 2)
         self.shift = 0.0 if bias is None else float(torch.linalg.vector_norm(bias)) * math.sqrt(self.tokens)
 
     def __call__(self, delta: torch.Tensor) -> torch.Tensor:
@@ -139,7 +141,7 @@ class AttentionRounding:
         dq, dk, dv = (linear(delta) for linear in self.linears)
         q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
         largest = (q + dq) * (k + dk) / self.divisor
-        ds = (dq * k + q * dk + dq * dk) / self.divisor + gamma(KERNEL * (self.inner + 4)) * largest
+        ds = (dq * k + q * dk + dq * dk) / self.divisor + gamma(self.count) * largest
         logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
         sums = gamma(KERNEL * (2 * n + 6))
         dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)

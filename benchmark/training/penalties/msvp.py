@@ -51,43 +51,58 @@ def penalty(
 
 
 class MSVP(Penalty):
+    """Matrices of one shape, of whatever layers, roles and heads, stand in one batch: a step costs a few products."""
+
     def __init__(self, attention: Attention, factors: dict[str, float], heads: str) -> None:
         super().__init__()
         self._attention, self.factors, self.heads = attention, factors, heads
         generator = torch.Generator().manual_seed(0)
-        for index, layer in enumerate(attention()):
-            for role in factors:
+        for name, (weights, of_each) in self._batches().items():
+            start = torch.randn(weights.shape[:2], generator=generator)
+            self.register_buffer(f"u_{name}", _unit(start))
+            self.register_buffer(f"factors_{name}", torch.tensor(of_each), persistent=False)
+
+    def _batches(self) -> dict[str, tuple[Tensor, list[float]]]:
+        """By shape: all matrices (many, rows, columns) float32, and their factors."""
+        found: dict[str, list[tuple[Tensor, float]]] = {}
+        for layer in self._attention():
+            for role, factor in self.factors.items():
                 weight = self._matrices(layer, role)
-                start = torch.randn(weight.shape[:2], generator=generator)
-                self.register_buffer(f"{role}_{index}", nn.functional.normalize(start, dim=1))
+                found.setdefault(f"{weight.shape[1]}x{weight.shape[2]}", []).append((weight, factor))
+        return {
+            name: (torch.cat([weight for weight, _ in parts]).float(), [f for weight, f in parts for _ in weight])
+            for name, parts in found.items()
+        }
 
     def _matrices(self, layer: AttentionWeights, role: str) -> Tensor:
-        """(heads, rows, columns) float32."""
+        """(heads, rows, columns)."""
         weight = layer.role(role)
         assert weight is not None  # looked at when the penalty was made
         if self.heads == "columns" and role != "output":
             together = weight.transpose(0, 1).flatten(1)  # (width, heads * inner), acting on rows
-            weight = together.unflatten(0, (len(weight), -1))
-        return weight.float()
+            return together.unflatten(0, (len(weight), -1))
+        return weight
 
     def forward(self) -> Tensor:
-        total: Tensor | None = None
-        for index, layer in enumerate(self._attention()):
-            for role, factor in self.factors.items():
-                weight, u = self._matrices(layer, role), self.get_buffer(f"{role}_{index}")
-                with torch.no_grad():
-                    v = _unit(torch.einsum("hrc,hr->hc", weight, u))
-                term = factor * torch.einsum("hr,hrc,hc->h", u, weight, v).square().sum()
-                total = term if total is None else total + term
-        return torch.zeros(()) if total is None else total
+        total = torch.zeros(())
+        for name, (weights, _) in self._batches().items():
+            u, factors = self.get_buffer(f"u_{name}"), self.get_buffer(f"factors_{name}")
+            left = _columns(weights, u)
+            sigma = (left * _unit(left.detach())).sum(1)
+            total = total.to(sigma.device) + factors @ sigma**2
+        return total
 
     @torch.no_grad()
     def advance(self) -> None:
-        for index, layer in enumerate(self._attention()):
-            for role in self.factors:
-                weight, u = self._matrices(layer, role), self.get_buffer(f"{role}_{index}")
-                v = _unit(torch.einsum("hrc,hr->hc", weight, u))
-                u.copy_(_unit(torch.einsum("hrc,hc->hr", weight, v)))
+        for name, (weights, _) in self._batches().items():
+            u = self.get_buffer(f"u_{name}")
+            v = _unit(_columns(weights, u))
+            u.copy_(_unit((weights @ v[..., None])[..., 0]))
+
+
+def _columns(weights: Tensor, u: Tensor) -> Tensor:
+    """W^T u of each: (many, columns)."""
+    return (u[:, None] @ weights)[:, 0]
 
 
 def _unit(vectors: Tensor) -> Tensor:

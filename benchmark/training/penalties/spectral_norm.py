@@ -1,0 +1,70 @@
+"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017, equation 6): factor / 2 times the sum of the squared
+largest singular values of the weights of `nn.Linear`, those of attention left out, which `msvp` sees by head.
+
+Each sigma is u^T W v with vectors that are kept and moved by one power step an optimiser step, as in msvp.py; a penalty,
+never a bound.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.training.penalty import Attention, Penalty, checked_lambda
+
+ATTENTION = (SelfAttention, ResidualAttention, L2Attention)
+
+
+def penalty(model: nn.Module, attention: Attention, *, factor: float, head: bool = True) -> Penalty:
+    """
+    Args:
+        factor: of half the sum of squares.
+        head: whether the last linear layer counts too.
+
+    Raises:
+        BenchmarkError: a factor that is negative or not finite, or no linear layer outside attention.
+    """
+    found = _outside(model)
+    if not head:
+        found = found[:-1]
+    if not found:
+        raise BenchmarkError(f"{type(model).__name__} has no nn.Linear outside attention that this could penalise")
+    return SpectralNorm(found, checked_lambda("factor", factor))
+
+
+def _outside(module: nn.Module) -> list[nn.Linear]:
+    """The linear layers outside attention, in order."""
+    if isinstance(module, ATTENTION):
+        return []
+    if isinstance(module, nn.Linear):
+        return [module]
+    return [layer for child in module.children() for layer in _outside(child)]
+
+
+class SpectralNorm(Penalty):
+    def __init__(self, layers: list[nn.Linear], factor: float) -> None:
+        super().__init__()
+        self._layers, self.factor = tuple(layers), factor  # a tuple, so that they are no submodules
+        generator = torch.Generator().manual_seed(0)
+        for index, layer in enumerate(layers):
+            self.register_buffer(f"u_{index}", _unit(torch.randn(layer.out_features, generator=generator)))
+
+    def forward(self) -> Tensor:
+        terms = []
+        for index, layer in enumerate(self._layers):
+            left = layer.weight.float().mT @ self.get_buffer(f"u_{index}")
+            terms.append((left @ _unit(left.detach())) ** 2)
+        return self.factor / 2 * torch.stack(terms).sum()
+
+    @torch.no_grad()
+    def advance(self) -> None:
+        for index, layer in enumerate(self._layers):
+            weight, u = layer.weight.float(), self.get_buffer(f"u_{index}")
+            u.copy_(_unit(weight @ _unit(weight.mT @ u)))
+
+
+def _unit(vector: Tensor) -> Tensor:
+    return nn.functional.normalize(vector, dim=0)
