@@ -25,12 +25,15 @@ from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
+from benchmark.certificates.bounds.scaled_cosine_norm import scaled_cosine_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, checked_gap
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
-from benchmark.layers.residual import Residual
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.residual import Residual, WeightedResidual
+from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.layers.tokens import LayerProject
 from benchmark.runtime.errors import BenchmarkError
 
@@ -166,8 +169,23 @@ def _move(layer: nn.Module, x: torch.Tensor) -> Move:
             return (whole + UNIT32 * (nominal + whole) * FLOAT64 + TINY) * UP
 
         return both
+    if type(layer) is WeightedResidual:
+        return _weighted_move(layer, x)
     most, layer_bound = lipschitz_constant(layer, x), exact_layer_bound(layer, x)
     return lambda delta: (most * delta + layer_bound.rounding_in_range(delta)) * UP
+
+
+def _weighted_move(layer: WeightedResidual, x: torch.Tensor) -> Move:
+    """As of a residual, the product with alpha rounded too."""
+    exact_layer_bound(layer, x)  # refuses weights that do not fit
+    body, most = _move(layer.body, x), layer.alpha.abs().max()
+    nominal = size(x) + 2 * most * size(layer.body(x))
+
+    def both(delta: torch.Tensor) -> torch.Tensor:
+        branch = most * body(delta)
+        return (delta + branch + gamma(2) * (nominal + delta + 2 * branch) * FLOAT64 + TINY) * UP
+
+    return both
 
 
 def lipschitz_constant(layer: nn.Module, x: torch.Tensor) -> float:
@@ -210,6 +228,25 @@ def _(layer: Residual, x: torch.Tensor) -> float:
     if (linear := convolution_residual(layer, x)) is not None:
         return float(linear.jacobian_norm)
     return (1 + lipschitz_constant(layer.body, x)) * UP
+
+
+@constant.register
+def _(layer: WeightedResidual, x: torch.Tensor) -> float:
+    exact_layer_bound(layer, x)  # refuses weights that do not fit
+    return (1 + float(layer.alpha.abs().max()) * lipschitz_constant(layer.body, x)) * UP
+
+
+@constant.register
+def _(layer: ScaledCosineAttention, x: torch.Tensor) -> float:
+    exact_layer_bound(layer, x)  # refuses biases and other shapes
+    return scaled_cosine_norm_upper(layer, x.shape[1])
+
+
+@constant.register(LipschitzNormAttention)
+def _(layer: nn.Module, x: torch.Tensor) -> float:
+    raise BenchmarkError(
+        "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
+    )
 
 
 @constant.register

@@ -26,6 +26,7 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     l2_attention,
     layernorm,
     linear,
+    scaled_cosine,
     token_convolution,
 )
 from benchmark.certificates.bounds.checked_copy import checked_copy

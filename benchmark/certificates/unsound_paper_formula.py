@@ -11,6 +11,9 @@ margin > sqrt(2) eps L. Wrong: LayerNorm counts as 1, though its constant is max
 the root. Its eps meets normalised images; radii here are in pixels, like all others.
 
 SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
+bounds/dot_product_norm.py has what is sound. Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
+`printed_attention`; (41), LNFormer's, lacks W_V, which multiplies the output; (42), LipsFormer's, is sound
+(bounds/scaled_cosine_norm.py).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from benchmark.certificates.bounds.l2_attention_norm import kim_constant, phi_in
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
@@ -152,4 +156,17 @@ def specformer_constant(
     return UnsoundConstant(
         tokens * (tokens + 1) * (size + delta) ** 2 * (value * query * key + value),
         "SpecFormer (Hu et al. 2024), theorem 4.3",
+    )
+
+
+def lipschitz_norm_constant(layer: LipschitzNormAttention) -> UnsoundConstant:
+    """11 ||W_O|| sqrt(sum_h ||W_Q,h||^2 ||W_K,h||^2), said to bound the Lipschitz constant of LNFormer's attention.
+
+    Wrong: as W_Q and W_K shrink, attention becomes the mean of the values, of norm up to ||W_V W_O||, and this goes to 0.
+    """
+    query, key, _, output = layer.head_weights()
+    products = spectral_norm_upper(query) * spectral_norm_upper(key)
+    return UnsoundConstant(
+        11 * spectral_norm_upper(output.flatten(0, 1)) * products.norm(),
+        "LNFormer (Dasoulas et al. 2021), equation (41) of Hu et al. 2024",
     )

@@ -11,8 +11,9 @@ from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
+from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, MeanPool, Patchify, Positions, TakeToken
 
@@ -44,6 +45,8 @@ LINEAR = [
     (Residual(TokenConvolution(4, (3, 5))), (4, 4)),
     (Residual(nn.Sequential(BoundedTokenConvolution(4, (3, 5)), nn.Linear(4, 4))), (4, 4)),
     (Resize(6), (2, 3, 3)),
+    (CenterNorm(4), (3, 4)),
+    (CenterNorm(2), (2,)),
 ]
 
 
@@ -87,8 +90,13 @@ CURVED = {
     "self-attention, no bias": (SelfAttention(4, 1, qkv_bias=False), (5, 4)),
     "self-attention, own scale": (SelfAttention(6, 2, scale=2.0), (3, 6)),
     "self-attention, one token": (SelfAttention(4, 4), (1, 4)),
+    "scaled cosine": (ScaledCosineAttention(4, 2, eps=0.1), (3, 4)),
+    "scaled cosine, one head": (ScaledCosineAttention(4, 1, eps=1.0), (5, 4)),
+    "scaled cosine, one token": (ScaledCosineAttention(4, 4, eps=0.01), (1, 4)),
     "residual": (Residual(mlp()), (3, 4)),
     "residual self-attention": (Residual(nn.Sequential(nn.LayerNorm(4), SelfAttention(4, 2))), (3, 4)),
+    "weighted residual": (WeightedResidual(mlp(), 4), (3, 4)),
+    "lipsformer": (WeightedResidual(nn.Sequential(CenterNorm(4), ScaledCosineAttention(4, 2, eps=0.3)), 4), (3, 4)),
     "residual attention": (Residual(nn.Sequential(nn.LayerNorm(4), L2Attention(4, 2))), (3, 4)),
     "nested": (nn.Sequential(Residual(mlp()), nn.Sequential(nn.Tanh(), nn.Linear(4, 3))), (2, 4)),
 }

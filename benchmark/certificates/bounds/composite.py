@@ -13,7 +13,7 @@ from benchmark.certificates.bounds.layer_bound import UP, LayerBound, Perturbati
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -146,6 +146,50 @@ class ResidualBound(LayerBound):
         return self.body.remainder_along(a, perturbation)
 
 
+class WeightedResidualBound(LayerBound):
+    """x + alpha * body(x), alpha over the last axis: J = I + diag(alpha) J_body, and what the body misses is multiplied by
+    alpha, so that it takes from a margin with gradient a what the body's takes from one with gradient a * alpha. In float32
+    the product and the sum are each rounded once more.
+    """
+
+    def __init__(self, body: LayerBound, alpha: torch.Tensor, x: torch.Tensor, branch: torch.Tensor) -> None:
+        self.body, self.alpha, self.most = body, alpha, alpha.abs().max()
+        self.size, self.branch = size(x), size(branch)
+
+    @property
+    def has_jvp(self) -> bool:  # type: ignore[override]
+        return self.body.has_jvp
+
+    @property
+    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
+        return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
+
+    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return (delta + self.most * self.body.quick_bound(delta)) * UP
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return (delta + self.most * self.body.bound(delta)) * UP
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        inside = self.body.rounding(delta)
+        branch = self.most * (self.branch + self.body.quick_bound(delta) + inside)
+        product = self.most * inside + UNIT32 * branch
+        return (product + UNIT32 * (self.size + delta + branch + product)) * FLOAT64 + TINY
+
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
+        return columns + self.alpha * self.body.jvp(columns)
+
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        return self.most * self.body.remainder(perturbation) * UP
+
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        return self.body.remainder_along(a * self.alpha, perturbation) * UP
+
+    def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
+        assert isinstance(earlier, WeightedResidualBound)
+        self.body.reuse(earlier.body, rows)
+
+
 @layer_bound.register
 def _(layer: nn.Sequential, x: torch.Tensor) -> LayerBound:
     if not len(layer):
@@ -161,3 +205,14 @@ def _(layer: Residual, x: torch.Tensor) -> LayerBound:
     if (linear := convolution_residual(layer, x)) is not None:
         return linear
     return ResidualBound(exact_layer_bound(layer.body, x), x, branch)
+
+
+@layer_bound.register
+def _(layer: WeightedResidual, x: torch.Tensor) -> LayerBound:
+    branch = layer.body(x)
+    if branch.shape != x.shape or x.shape[-1] != len(layer.alpha):
+        raise BenchmarkError(
+            f"the weights of a residual do not fit inputs {tuple(x.shape)} and its branch {tuple(branch.shape)}; the "
+            "certificate is refused"
+        )
+    return WeightedResidualBound(exact_layer_bound(layer.body, x), layer.alpha, x, branch)

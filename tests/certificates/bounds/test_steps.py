@@ -18,7 +18,9 @@ from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.certificates.local import certify
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.residual import Residual
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.residual import Residual, WeightedResidual
+from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.layers.tokens import LayerProject, MeanPool
 from benchmark.runtime.errors import BenchmarkError
 
@@ -108,7 +110,7 @@ def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
                 move = (move + radius * gradient / gradient.abs().max().clamp(min=1e-300)).detach()
 
 
-@pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2"))])
+@pytest.mark.parametrize("name", [n for n in CURVED if n.startswith(("gelu", "tanh", "sig", "layer", "l2", "scaled"))])
 def test_remainders_of_smooth_layers_shrink_with_the_square(name) -> None:
     layer, shape = CURVED[name]
     x = draw(2, *shape)
@@ -219,6 +221,10 @@ def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
         (nn.Softmax(-1), "layer Softmax"),
         (Residual(nn.Sequential(nn.Dropout())), "layer Dropout"),
         (Residual(MeanPool()), "residual"),
+        (WeightedResidual(MeanPool(), 4), "residual"),
+        (WeightedResidual(nn.Identity(), 1), "residual"),
+        (CenterNorm(3), "width 3"),
+        (LipschitzNormAttention(4, 2), "layer LipschitzNormAttention"),
     ],
 )
 def test_what_has_no_step_is_refused_with_its_reason(layer, reason) -> None:

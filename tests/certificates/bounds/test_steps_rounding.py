@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.local import float32_gap
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.tokens import LayerProject
 
 
@@ -35,7 +35,9 @@ def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
     for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
         rounding = layer_bound.rounding(budget)
         assert (rounding < torch.inf).all()
-        if not isinstance(layer, nn.Sequential | Residual):  # what a sequence rounds stands in its bound
+        if not isinstance(
+            layer, nn.Sequential | Residual | WeightedResidual
+        ):  # what a sequence rounds stands in its bound
             assert ((single(at).double() - exact(at.double())).flatten(1).norm(dim=1) <= rounding).all()
         strayed = (single(at).double() - exact(x.double())).flatten(1).norm(dim=1)
         assert (strayed <= layer_bound.bound(budget) + rounding).all()

@@ -1,0 +1,91 @@
+"""LipsFormer's stand-ins for attention and LayerNorm (Qi et al. 2023): scaled cosine similarity attention and CenterNorm."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+
+class ScaledCosineAttention(nn.Module):
+    """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O: (n, tokens, width) to the same, without a residual.
+
+    Q = X W_Q,h, K = X W_K,h, V = X W_V,h, and each of their rows y is divided by sqrt(|y|^2 + eps), giving Q^, K^ and V^,
+    whose rows are shorter than 1 (Qi et al. 2023; rows as in Hu et al. 2024, table 4). nu and tau are learned numbers,
+    one each for the layer, of either sign. No biases. The paper's released code is another layer: values unnormalised, no
+    eps, biases of queries, keys, values and scores, tau fixed at 10, nu at 1.
+
+    W_Q, W_K, W_V and W_O start as W / ||W|| (the paper's spectral initialisation), W as nn.Linear draws it.
+
+    Args:
+        eps: in the units of |y|^2, a number that the paper leaves open; rounded to float32, so that every precision runs
+            the same function.
+        nu, tau: where the learned numbers start.
+
+    Raises:
+        ValueError: heads do not divide the width, eps outside [1e-12, 1e6], nu or tau not finite.
+    """
+
+    def __init__(self, width: int, heads: int, *, eps: float, nu: float = 1.0, tau: float = 1.0) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"{heads} heads do not divide width {width}")
+        if not 1e-12 <= eps <= 1e6:
+            raise ValueError(f"eps {eps} should be between 1e-12 and 1e6")
+        if not (math.isfinite(nu) and math.isfinite(tau)):
+            raise ValueError(f"nu {nu} and tau {tau} should be finite")
+        self.heads = heads
+        self.eps = float(torch.tensor(eps, dtype=torch.float32))
+        self.nu = nn.Parameter(torch.tensor(float(nu)))
+        self.tau = nn.Parameter(torch.tensor(float(tau)))
+        self.query, self.key, self.value, self.output = (spectral_start(width) for _ in range(4))
+
+    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
+        query, key, value = (
+            linear.weight.mT.unflatten(1, (self.heads, -1)).transpose(0, 1)
+            for linear in (self.query, self.key, self.value)
+        )
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (self._rows(linear(x)) for linear in (self.query, self.key, self.value))
+        scores = self.tau * (query @ key.mT)
+        mixed = self.nu * (scores.softmax(-1) @ value)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def _rows(self, y: torch.Tensor) -> torch.Tensor:
+        """y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
+        y = y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return y / ((y**2).sum(-1, keepdim=True) + self.eps).sqrt()
+
+
+def spectral_start(width: int) -> nn.Linear:
+    """A linear layer of norm 1 without a bias (Qi et al. 2023, spectral initialisation)."""
+    linear = nn.Linear(width, width, bias=False)
+    with torch.no_grad():
+        linear.weight /= torch.linalg.matrix_norm(linear.weight.double(), ord=2)
+    return linear
+
+
+class CenterNorm(nn.Module):
+    """gamma * d / (d - 1) (x - mean of x) + beta, token by token: (..., d) to the same (Qi et al. 2023).
+
+    Linear but for beta, where LayerNorm divides by a deviation: of norm at most d / (d - 1) max |gamma|, since taking the
+    mean off is a projection.
+
+    Raises:
+        ValueError: a width below 2, of which nothing is left without its mean.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width < 2:
+            raise ValueError(f"CenterNorm needs a width of 2 or more, not {width}")
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        width = len(self.gamma)
+        return self.gamma * (width / (width - 1) * (x - x.mean(-1, keepdim=True))) + self.beta

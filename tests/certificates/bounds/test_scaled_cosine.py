@@ -1,0 +1,234 @@
+"""Scaled cosine attention: its global constant and its bounds over a ball against attempts to exceed them, one-sided."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from tiny_certified import random_perturbations
+from tiny_layers import built, draw
+from torch import nn
+from torch.func import functional_call, jacrev, vmap
+
+from benchmark.certificates.bounds import scaled_cosine
+from benchmark.certificates.bounds.attention_ascent import sphere_ascent
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import PerturbationSet
+from benchmark.certificates.bounds.scaled_cosine_norm import column_sum, scaled_cosine_norm_upper
+from benchmark.certificates.lipschitz import lipschitz_constant
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.residual import WeightedResidual
+from benchmark.layers.scaled_cosine import ScaledCosineAttention
+from benchmark.runtime.errors import BenchmarkError
+
+SIZES = [(1, 1, 1), (2, 1, 1), (2, 4, 2), (3, 4, 1), (3, 2, 2), (6, 4, 4), (6, 3, 1)]  # tokens, width, heads
+
+
+def random_layer(seed: int) -> tuple[ScaledCosineAttention, torch.Tensor]:
+    """A layer with weights from 1e-3 to 1e3, and 8 inputs: spread, equal, aligned, sparse, nearly zero and zero tokens."""
+    tokens, width, heads = SIZES[seed % len(SIZES)]
+    generator = torch.Generator().manual_seed(seed)
+    spread = torch.rand(8, dtype=torch.float64, generator=generator)
+    layer = ScaledCosineAttention(width, heads, eps=float(10 ** (4 * spread[0] - 3)))
+    layer = layer.double().requires_grad_(False)
+    for linear, scale in zip(
+        (layer.query, layer.key, layer.value, layer.output), 10 ** (6 * spread[1:5] - 3), strict=True
+    ):
+        linear.weight.copy_(torch.randn(width, width, dtype=torch.float64, generator=generator) * scale)
+    if seed % 5 < 2:
+        layer.key.weight.copy_((-1) ** seed * layer.query.weight)
+    layer.nu.copy_(4 * spread[5] - 2)
+    layer.tau.copy_((-1) ** seed * 10 ** (3 * spread[6] - 1.5))
+    x = torch.randn(8, tokens, width, dtype=torch.float64, generator=generator) * 10 ** (4 * spread[7] - 3)
+    x[1], x[2] = x[1, :1], x[2, :1] * torch.randn(tokens, 1, dtype=torch.float64, generator=generator)
+    x[3] *= torch.rand(tokens, width, generator=generator) < 0.4
+    x[4], x[5, 1:], x[6] = x[4] * 1e-3, 0, 0
+    return layer, x
+
+
+def exact(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """||J|| of each input by singular values: (n,)."""
+    jacobians = vmap(jacrev(lambda z: layer(z[None])[0]))(x)
+    return torch.linalg.matrix_norm(jacobians.reshape(len(x), x[0].numel(), -1), ord=2)
+
+
+def worst_of_global(seeds: range) -> tuple[float, float]:
+    """The largest exact norm over the tight constant, and over (42)'s; one Jacobian call for all layers of a size."""
+    worst = [0.0, 0.0]
+    for place in range(len(SIZES)):
+        cases = [random_layer(seed) for seed in seeds if seed % len(SIZES) == place]
+        layer, tokens = cases[0][0], SIZES[place][0]
+        states = [case.state_dict() for case, _ in cases]
+        # eps belongs to no state: x -> x sqrt(e / eps) turns the layer of e into that of eps
+        factors = torch.tensor([math.sqrt(case.eps / layer.eps) for case, _ in cases], dtype=torch.float64)
+        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
+        x = torch.stack([x for _, x in cases]) / factors[:, None, None, None]
+
+        def jacobian(state: dict[str, torch.Tensor], z: torch.Tensor, of: nn.Module = layer) -> torch.Tensor:
+            return jacrev(lambda y: functional_call(of, state, (y[None],))[0])(z)
+
+        found = vmap(vmap(jacobian, in_dims=(None, 0)))(stacked, x).reshape(len(cases), 8, x[0, 0].numel(), -1)
+        norms = torch.linalg.matrix_norm(found, ord=2).amax(1) / factors
+        for norm, (case, _) in zip(norms.tolist(), cases, strict=True):
+            tight, published = (scaled_cosine_norm_upper(case, tokens, way) for way in ("tight", "qi"))
+            assert tight <= published * (1 + 1e-9)
+            worst = [max(worst[0], norm / tight), max(worst[1], norm / published)]
+    return worst[0], worst[1]
+
+
+def test_no_random_layer_exceeds_its_global_constant() -> None:
+    """280 layers of 1 to 4 heads at 8 inputs each, 2,240 in all."""
+    tight, published = worst_of_global(range(280))
+    assert 0.5 < tight <= 1
+    assert published <= 1
+
+
+@pytest.mark.slow
+def test_no_one_of_many_layers_exceeds_its_global_constant() -> None:
+    assert max(worst_of_global(range(280, 5600))) <= 1
+
+
+def test_the_global_constant_is_nearly_attained() -> None:
+    """Two tokens at 0, where n has the slope 1/sqrt(eps): queries and keys do nothing, P is uniform."""
+    layer = ScaledCosineAttention(4, 1, eps=0.01, tau=1e-6).double().requires_grad_(False)
+    layer.output.weight.copy_(torch.eye(4))
+    found = exact(layer, torch.zeros(1, 2, 4, dtype=torch.float64))
+    assert found == pytest.approx(scaled_cosine_norm_upper(layer, 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+@pytest.mark.parametrize("tau", [0.0, 0.5, -3.0, 40.0])
+def test_columns_of_weights_sum_to_at_most_their_bound(tokens, tau) -> None:
+    scores = abs(tau) * (2 * torch.rand(500, tokens, tokens, generator=torch.Generator().manual_seed(0)).double() - 1)
+    scores[0], scores[0, :, 0] = -abs(tau), abs(tau)  # the worst of all
+    sums = scores.softmax(-1).sum(-2)
+    assert sums.max() <= column_sum(tokens, tau) <= tokens * (1 + 1e-9)
+    assert sums.max() == pytest.approx(column_sum(tokens, tau), rel=1e-9)
+
+
+def test_the_constant_is_of_that_layer_alone() -> None:
+    with pytest.raises(TypeError, match="LipschitzNormAttention"):
+        scaled_cosine_norm_upper(LipschitzNormAttention(4, 2), 3)
+    with pytest.raises(ValueError, match="tokens"):
+        scaled_cosine_norm_upper(ScaledCosineAttention(4, 2, eps=0.1), 0)
+
+
+def try_to_break(seed: int) -> None:
+    """Every claim of the bound around eight inputs, against 200 moves in a set, from tiny radii to large ones."""
+    layer, x = random_layer(seed)
+    bound = exact_layer_bound(layer, x)
+    found = exact(layer, x)
+    assert (found <= bound.jacobian_norm * (1 + 1e-9)).all()
+    assert (found >= 0.999 * bound.jacobian_norm - 1e-9).all()  # exact where formed
+    smallest = math.sqrt(layer.eps) / max(float(weight.norm()) for weight in bound.weights)
+    for times in (0.01, 0.3, 3.0, 100.0):
+        perturbation, moves = random_perturbations(x, times * smallest, times * smallest * (seed % 2), seed)
+        moved = layer((x + moves).flatten(0, 1)).unflatten(0, moves.shape[:2]) - layer(x)
+        left = (moved - bound.jvp(moves)).flatten(2).norm(dim=2)
+        slack = 1e-12 * (1 + float(bound.after))
+        assert (moved.flatten(2).norm(dim=2) <= bound.bound(perturbation.delta) * (1 + 1e-9) + slack).all()
+        assert (bound.bound(perturbation.delta) <= bound.quick_bound(perturbation.delta)).all()
+        assert (left <= bound.remainder(perturbation) * (1 + 1e-9) + slack * (1 + abs(bound.tau))).all()
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_no_random_layer_exceeds_its_bounds_over_a_ball(seed) -> None:
+    try_to_break(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(28, 1000, 100))
+def test_no_one_of_many_layers_exceeds_its_bounds_over_a_ball(start) -> None:
+    for seed in range(start, start + 100):
+        try_to_break(seed)
+
+
+def test_the_unformed_norm_of_a_jacobian_is_above_the_exact_one(monkeypatch) -> None:
+    """What layers of more than 1,024 entries use."""
+    monkeypatch.setattr(scaled_cosine, "FORMED", 0)
+    for seed in range(70):
+        layer, x = random_layer(seed)
+        assert (exact(layer, x) <= exact_layer_bound(layer, x).jacobian_norm * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("eps", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("tau", [1.0, -8.0])
+def test_ascent_exceeds_neither_bound_nor_remainder(eps, tau) -> None:
+    torch.manual_seed(1)
+    layer = ScaledCosineAttention(8, 2, eps=eps, tau=tau).double().requires_grad_(False)
+    x = draw(3, 5, 8)
+    bound, clean = exact_layer_bound(layer, x), layer(x)
+    for radius in (0.01, 0.05, 0.2, 1.0, 5.0):
+        delta = torch.full((3,), radius, dtype=torch.float64)
+        perturbation = PerturbationSet(torch.zeros(1, *x.shape), delta, 0 * delta, delta)
+        found = sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=25, starts=1)
+        assert (found <= bound.bound(delta)).all()
+        if radius == 0.01 and tau == 1.0:
+            assert (found >= 0.7 * bound.bound(delta)).all()  # tight where it is small
+        left = sphere_ascent(
+            lambda z: (layer(z) - clean - bound.jvp((z - x)[None])[0]).flatten(1).norm(dim=1),
+            x,
+            radius,
+            steps=25,
+            starts=1,
+        )
+        assert (left <= bound.remainder(perturbation) * (1 + 1e-9)).all()
+
+
+def test_around_an_input_the_bound_is_far_below_the_global_constant_and_never_above() -> None:
+    torch.manual_seed(0)
+    layer = ScaledCosineAttention(32, 4, eps=0.01).double().requires_grad_(False)
+    x = draw(3, 17, 32)
+    bound, most = exact_layer_bound(layer, x), lipschitz_constant(layer, x)
+    for radius, times in ((0.01, 50), (0.2, 5), (1e3, 1)):
+        delta = torch.full((3,), radius, dtype=torch.float64)
+        assert (bound.bound(delta) * times <= most * delta).all()
+    infinite = torch.full((3,), torch.inf, dtype=torch.float64)
+    assert torch.isfinite(bound.bound(infinite)).all()
+    assert torch.isfinite(bound.quick_bound(infinite)).all()
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-3, 0.1, 10.0])
+@pytest.mark.parametrize(("tau", "scale"), [(1.0, 1.0), (30.0, 1.0), (-3.0, 0.01), (1e4, 100.0)])
+def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:
+    torch.manual_seed(2)
+    single = ScaledCosineAttention(8, 2, eps=eps, tau=tau, nu=-1.5).requires_grad_(False)
+    layer = copy.deepcopy(single).double()
+    x = (scale * draw(200, 5, 8)).float()
+    x[:20] *= 1e-4
+    x[20:30, 2:] = 0
+    bound = exact_layer_bound(layer, x.double())
+    off = (single(x).double() - layer(x.double())).flatten(1).norm(dim=1)
+    assert (off <= bound.rounding(torch.zeros(200).double())).all()
+    moved = x + 0.05 * scale * draw(200, 5, 8, seed=1).float()
+    delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
+    assert ((single(moved).double() - layer(moved.double())).flatten(1).norm(dim=1) <= bound.rounding(delta)).all()
+
+
+def test_a_bias_or_no_eps_is_refused_with_its_reason() -> None:
+    x = draw(2, 3, 4)
+    for name in ("query", "key", "value", "output"):
+        layer = built(ScaledCosineAttention(4, 2, eps=0.1))
+        setattr(layer, name, nn.Linear(4, 4).double())
+        for refuse in (exact_layer_bound, lipschitz_constant):
+            with pytest.raises(BenchmarkError, match="bias"):
+                refuse(layer, x)
+    layer = built(ScaledCosineAttention(4, 2, eps=0.1))
+    layer.eps = 0.0
+    with pytest.raises(BenchmarkError, match="eps"):
+        exact_layer_bound(layer, x)
+    with pytest.raises(BenchmarkError, match="3 axes"):
+        exact_layer_bound(built(ScaledCosineAttention(4, 2, eps=0.1)), x[0])
+
+
+def test_global_constants_of_lipsformers_parts() -> None:
+    x, attention = draw(2, 3, 4), built(ScaledCosineAttention(4, 2, eps=0.1))
+    layer = WeightedResidual(attention, 4).double().requires_grad_(False)
+    layer.alpha.copy_(torch.tensor([0.1, -0.7, 0.2, 0.0]))
+    assert lipschitz_constant(layer, x) == pytest.approx(1 + 0.7 * scaled_cosine_norm_upper(attention, 3))
+    with pytest.raises(BenchmarkError, match="lacks W_V"):
+        lipschitz_constant(built(LipschitzNormAttention(4, 2)), x)
+    with pytest.raises(BenchmarkError, match="do not fit"):
+        lipschitz_constant(WeightedResidual(nn.Identity(), 1).double(), x)
