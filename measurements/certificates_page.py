@@ -132,13 +132,15 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `bounds/rounding.py` | what float32 does to each layer | Higham 2002 |
 | `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |
+| `bounds/dot_product_norm.py` | one dot-product head at a point and over a ball, in place of SpecFormer's theorem 4.3 | derived there |
+| `bounds/scaled_cosine.py`, `scaled_cosine_ball.py`, `scaled_cosine_norm.py` | LipsFormer's attention, around an input and globally | Qi et al. 2023, made tighter; derived there |
 | `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
 | `local.py` | certified radii and verdicts, by a cascade | |
 | `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |
 | `bounds/l2_attention_norm.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
 | `smoothing.py` | a model's smoothed version | Cohen et al. 2019 |
 | `crown.py` | linear bound propagation, where auto_LiRPA is installed | Zhang et al. 2018 |
-| `unsound_paper_formula.py` | published expressions that are no bounds; no Record takes them | CertViT, SpecFormer |
+| `unsound_paper_formula.py` | published expressions that are no bounds; no Record takes them | CertViT, SpecFormer, LNFormer |
 
 `benchmark/audit/` tries to break each row's certificate before it counts (`rvb audit <row>` tries harder).
 

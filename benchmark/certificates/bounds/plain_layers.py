@@ -11,8 +11,9 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
+from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.layers.token_convolution import BoundedTokenConvolution, SliceConvolution, TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, Patchify, TakeToken
 
@@ -89,6 +90,20 @@ def _(layer: Residual) -> nn.Module:
 @plain.register
 def _(layer: ResidualAttention | SelfAttention) -> nn.Module:
     return _Attention(layer)
+
+
+@plain.register
+def _(layer: WeightedResidual) -> nn.Module:
+    if type(layer) is not WeightedResidual:
+        return layer
+    made = WeightedResidual(plain(layer.body), len(layer.alpha))
+    made.alpha = layer.alpha
+    return made
+
+
+@plain.register
+def _(layer: ScaledCosineAttention) -> nn.Module:
+    return _ScaledCosine(layer)
 
 
 class _Patches(nn.Module):
@@ -182,6 +197,28 @@ class _Attention(nn.Module):
         mixed = torch.matmul(torch.softmax(scores, -1), split(self.value(x)))
         branch = self.output(mixed.permute(0, 2, 1, 3).reshape(n, tokens, width))
         return x + branch if self.residual else branch
+
+
+class _ScaledCosine(nn.Module):
+    """nu softmax(tau Q^ K^^T) V^ by matrix products, rows divided by a root."""
+
+    def __init__(self, layer: ScaledCosineAttention) -> None:
+        super().__init__()
+        self.heads, self.eps, self.tau = layer.heads, layer.eps, float(layer.tau.detach())
+        linears = (layer.query, layer.key, layer.value)
+        self.query, self.key, self.value = (_linear(linear.weight, None) for linear in linears)
+        self.output = _linear(layer.output.weight * layer.nu.detach(), None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, tokens, width = x.shape
+
+        def rows(y: torch.Tensor) -> torch.Tensor:
+            y = y.reshape(n, tokens, self.heads, width // self.heads).permute(0, 2, 1, 3)
+            return y / torch.sqrt((y * y).sum(-1, keepdim=True) + self.eps)
+
+        query, key, value = rows(self.query(x)), rows(self.key(x)), rows(self.value(x))
+        weights = torch.softmax(self.tau * torch.matmul(query, key.permute(0, 1, 3, 2)), -1)
+        return self.output(torch.matmul(weights, value).permute(0, 2, 1, 3).reshape(n, tokens, width))
 
 
 class _Convolution(nn.Module):

@@ -1,0 +1,83 @@
+"""A small LipsFormer of certified layers: radii that no attack breaks, beside those of its global constant."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.analysis.blocks import default_blocks
+from benchmark.attacks import pgd
+from benchmark.certificates import lipschitz
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
+from benchmark.certificates.bounds.plain_layers import plain
+from benchmark.certificates.local import certify, float32_gap
+from benchmark.layers.lipschitz import NormalisedHead
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import WeightedResidual
+from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
+from benchmark.layers.tokens import MeanPool, Patchify, Positions
+from benchmark.specs.threat import ThreatModel
+
+
+def lipsformer(seed: int, depth: int = 2, width: int = 8, eps: float = 0.1) -> nn.Sequential:
+    """For 4x4 images, in 4 patches: CenterNorm and weighted residuals around attention and a GELU MLP."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [Normalise(), Patchify(2), nn.Linear(4, width), Positions(4, width)]
+    for _ in range(depth):
+        mlp = nn.Sequential(CenterNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        attention = nn.Sequential(CenterNorm(width), ScaledCosineAttention(width, 2, eps=eps, tau=2.0))
+        layers += [WeightedResidual(attention, width), WeightedResidual(mlp, width, initial=0.1)]
+    model = nn.Sequential(*layers, CenterNorm(width), MeanPool(), NormalisedHead(width, 4)).eval().requires_grad_(False)
+    model[-1].bias -= model(torch.full((1, 1, 4, 4), 0.5))[0]  # several classes near grey
+    return model
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_no_attack_breaks_a_lipsformer_inside_its_certified_radius(seed) -> None:
+    model = lipsformer(seed)
+    images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    labels = model(images).argmax(1)
+    assert len(labels.unique()) > 1
+    radii = certify(model, images, labels)
+    assert (radii > 0).all()
+    assert (radii > lipschitz.certify(model, images, labels)).all()
+    found, allowed = float32_gap(model, images, labels)
+    assert 0 < found <= allowed < 1e-3
+    for radius, image, label in zip(radii, images, labels, strict=True):
+        threat = ThreatModel(norm="L2", eps=float(radius) * (1 - 1e-6))
+        start, target = image.repeat(4, 1, 1, 1), label.repeat(4)
+        moved = pgd.attack(model, start, target, threat, seed=seed, steps=10, step_size=threat.eps / 4)
+        assert (model(moved).argmax(1) == label).all()
+
+
+def test_no_margin_of_a_lipsformer_falls_further_than_its_bound() -> None:
+    """In float64, moves along each rival's gradient among them."""
+    model = checked_copy(lipsformer(3))
+    images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    bounded = bound_network(model, images, labels, float32=False)
+    for radius in (1e-3, 0.03, 0.3):
+        radii = torch.full((3,), radius, dtype=torch.float64)
+        both, composed = bounded.margin_drop(radii), bounded.composed(radii)
+        assert (both <= composed * (1 + 1e-9)).all()
+        assert (composed <= bounded.composed(radii, quick=True) * (1 + 1e-9)).all()
+        moves = torch.randn(60, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        moves[:4] = -bounded.gradients[0].transpose(0, 1)
+        moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
+        logits = model((images + moves).flatten(0, 1)).unflatten(0, (60, 3))
+        margins = logits.gather(2, labels.expand(60, 3)[..., None]) - logits
+        assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+
+
+def test_a_lipsformer_in_plain_operations_is_itself() -> None:
+    model = checked_copy(lipsformer(0))
+    images = torch.rand(3, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    in_plain_operations = plain(model)
+    assert torch.allclose(in_plain_operations(images), model(images), rtol=1e-12, atol=1e-12)
+    assert not any(type(part) is ScaledCosineAttention for part in in_plain_operations.modules())
+
+
+def test_the_encoder_blocks_of_a_lipsformer_are_its_residuals() -> None:
+    assert [name for name, _ in default_blocks(lipsformer(0))] == [f"residual {index}" for index in range(1, 5)]
