@@ -7,6 +7,8 @@ import math
 import torch
 from torch import nn
 
+from benchmark.layers.attention import rows_by_head
+
 
 class L2Attention(nn.Module):
     """concat over heads of P_h X A_h W_V,h, times W_O: (n, tokens, width) to the same, without a residual.
@@ -26,18 +28,26 @@ class L2Attention(nn.Module):
 
     def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """W_Q and W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, value = (
-            linear.weight.mT.unflatten(1, (self.heads, -1)).transpose(0, 1) for linear in (self.query, self.value)
-        )
+        query, value = (rows_by_head(linear.weight, self.heads) for linear in (self.query, self.value))
         return query, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """X A_h W_V,h by head: (n, heads, tokens, width / heads)."""
+        return self._values(x, self._queries(x))
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """P_h X A_h W_V,h by head: (n, heads, tokens, width / heads)."""
+        y = self._queries(x)
         squares = (y**2).sum(-1)
         # softmax ignores ||y_i||^2, which is the same along a row
         scores = (2 * y @ y.mT - squares[..., None, :]) / math.sqrt(y.shape[-1])
-        mixed = scores.softmax(-1) @ self._values(x, y)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return scores.softmax(-1) @ self._values(x, y)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
+
+    def _queries(self, x: torch.Tensor) -> torch.Tensor:
+        return self.query(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
 
     def _values(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """X A_h W_V,h, from y = X W_Q,h: (n, heads, tokens, width / heads)."""

@@ -13,6 +13,8 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention, rows_by_head
 from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
 
 ROLES = ("query", "key", "value", "output")
@@ -61,7 +63,7 @@ Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | No
 
 def _parts(module: nn.Module) -> Parts | None:
     """Query, key, value and output of an attention layer; None for any other module."""
-    if isinstance(module, SelfAttention | ResidualAttention):
+    if isinstance(module, SelfAttention | ResidualAttention | ScaledCosineAttention | LipschitzNormAttention):
         return module.head_weights()
     if isinstance(module, L2Attention):
         query, value, output = module.head_weights()
@@ -80,18 +82,18 @@ def _fused(module: nn.Module) -> Parts | None:
 
 
 def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module, nn.Module | None]]:
-    """Modules in order, each with the norm directly before it: in a plain sequence, or as timm's `norm1` of a block."""
+    """Modules in order, each with the norm directly before it: in a plain sequence, as timm's `norm1` of a block, or before
+    what wraps it as its `content`.
+    """
     yield module, norm
     before: nn.Module | None = None
     for name, child in module.named_children():
-        pair = getattr(module, "norm1", None) if name == "attn" else before
+        pair = {"attn": getattr(module, "norm1", None), "content": norm}.get(name, before)
         yield from _walk(child, pair if isinstance(pair, nn.Module) else None)
         before = child if type(module) is nn.Sequential else None
 
 
 def _gamma(norm: nn.Module | None, query: torch.Tensor) -> torch.Tensor | None:
     """The norm's scale for each channel that the attention reads; None where it has none."""
-    weight = getattr(norm, "weight", None)
-    if not isinstance(norm, nn.LayerNorm) or not isinstance(weight, torch.Tensor):
-        return None
-    return weight if weight.shape == query.shape[1:2] else None
+    weight = norm.weight if isinstance(norm, nn.LayerNorm) else norm.gamma if isinstance(norm, CenterNorm) else None
+    return weight if weight is not None and weight.shape == query.shape[1:2] else None

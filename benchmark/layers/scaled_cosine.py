@@ -7,6 +7,8 @@ import math
 import torch
 from torch import nn
 
+from benchmark.layers.attention import rows_by_head
+
 
 class ScaledCosineAttention(nn.Module):
     """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O: (n, tokens, width) to the same, without a residual.
@@ -39,21 +41,27 @@ class ScaledCosineAttention(nn.Module):
         self.eps = float(torch.tensor(eps, dtype=torch.float32))
         self.nu = nn.Parameter(torch.tensor(float(nu)))
         self.tau = nn.Parameter(torch.tensor(float(tau)))
-        self.query, self.key, self.value, self.output = (spectral_start(width) for _ in range(4))
+        self.query, self.key, self.value, self.output = (
+            start_at_norm_one(nn.Linear(width, width, bias=False)) for _ in range(4)
+        )
 
     def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, key, value = (
-            linear.weight.mT.unflatten(1, (self.heads, -1)).transpose(0, 1)
-            for linear in (self.query, self.key, self.value)
-        )
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
         return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """nu V^ by head: (n, heads, tokens, width / heads)."""
+        return self.nu * self._rows(self.value(x))
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """nu softmax(tau Q^ K^^T) V^ by head: (n, heads, tokens, width / heads)."""
         query, key, value = (self._rows(linear(x)) for linear in (self.query, self.key, self.value))
         scores = self.tau * (query @ key.mT)
-        mixed = self.nu * (scores.softmax(-1) @ value)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return self.nu * (scores.softmax(-1) @ value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
 
     def _rows(self, y: torch.Tensor) -> torch.Tensor:
         """y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
@@ -61,9 +69,8 @@ class ScaledCosineAttention(nn.Module):
         return y / ((y**2).sum(-1, keepdim=True) + self.eps).sqrt()
 
 
-def spectral_start(width: int) -> nn.Linear:
-    """A linear layer of norm 1 without a bias (Qi et al. 2023, spectral initialisation)."""
-    linear = nn.Linear(width, width, bias=False)
+def start_at_norm_one(linear: nn.Linear) -> nn.Linear:
+    """Divides the weight by its norm, in place (Qi et al. 2023, spectral initialisation)."""
     with torch.no_grad():
         linear.weight /= torch.linalg.matrix_norm(linear.weight.double(), ord=2)
     return linear

@@ -1,5 +1,5 @@
-"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017, equation 6): factor / 2 times the sum of the squared
-largest singular values of the weights of `nn.Linear`, those of attention left out, which `msvp` sees by head.
+"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017, equation 6): factor / 2 times the sum of the
+squared largest singular values of the weights of `nn.Linear`, those of attention left out, which `msvp` sees by head.
 
 Each sigma is u^T W v with vectors that are kept and moved by one power step an optimiser step, as in msvp.py; a penalty,
 never a bound.
@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.penalty import Attention, Penalty, checked_lambda
 
-ATTENTION = (SelfAttention, ResidualAttention, L2Attention)
+ATTENTION = (SelfAttention, ResidualAttention, L2Attention, ScaledCosineAttention, LipschitzNormAttention)
 
 
 def penalty(model: nn.Module, attention: Attention, *, factor: float, head: bool = True) -> Penalty:
