@@ -1,0 +1,89 @@
+"""The measures of features, bounds and attention's use on networks whose answers are known."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmark.loading import methods, tracks
+from benchmark.runtime.errors import BenchmarkError
+
+NAME = "Hu2024SpecFormer"
+
+
+def measures():
+    return methods.module(NAME, "measures")
+
+
+def build(**model) -> nn.Sequential:
+    torch.manual_seed(0)
+    options = {"patch_size": 4, "width": 16, "depth": 2, "heads": 2, "pooling": "mean", **model}
+    return methods.method(NAME).build(tracks.load("digits").data, **options).eval().requires_grad_(False)
+
+
+def images(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(n) % 10
+
+
+class Told(nn.Module):
+    """Features that say whether an image was moved off a grid of eighths, or nothing at all."""
+
+    def __init__(self, tells: bool) -> None:
+        super().__init__()
+        self.tells = tells
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        off = (x * 8 - (x * 8).round()).abs().flatten(1).mean(1, keepdim=True)
+        return torch.cat([off * self.tells, x.flatten(1)[:, :3] * 0 + torch.arange(len(x))[:, None] % 7], dim=1)
+
+
+@pytest.mark.parametrize(("tells", "low", "high"), [(True, 1.9, 2.0), (False, -2.0, 0.1)])
+def test_the_a_distance_is_2_where_features_tell_and_about_0_where_they_do_not(tells, low, high) -> None:
+    x, y = images(60)
+    x = (x * 8).round() / 8
+    model = nn.Sequential(Told(tells), nn.Linear(4, 10))
+    found = measures().features(model, x, y, seed=0, eps=0.05, steps=2, classes=3)
+    assert low <= found["A-distance"] <= high
+    assert [*found["t-SNE"]] == [f"{label}, {kind}" for label in range(3) for kind in ("clean", "attacked")]
+    assert all(len(points) == 6 for points in found["t-SNE"].values())
+    assert found == measures().features(model, x, y, seed=0, eps=0.05, steps=2, classes=3)
+
+
+@pytest.mark.parametrize("backbone", ["vit", "deit"])
+def test_attention_s_bounds_stand_in_their_order(backbone) -> None:
+    """Ascent below our bound; the Jacobian below the point form, and that below the ball form; theorem 4.3 far above."""
+    x, y = images(4)
+    found = measures().attention_bounds(build(backbone=backbone), x, y, seed=0, radius=0.01)
+    assert found["x"] == [1.0, 2.0]
+    for layer in range(2):
+        at = {name: values[layer] for name, values in found.items()}
+        assert at["ascent"] <= at["bound of this benchmark"]
+        assert at["Jacobian"] <= at["point form"] * (1 + 1e-9)
+        assert at["point form"] <= at["ball form"] * (1 + 1e-9)
+        assert at["bound of this benchmark"] <= 1.5 * at["ascent"]
+        assert at["Theorem 4.3"] >= 100 * at["ascent"]
+        assert 1 <= at["largest bound over ascent"] <= 1.5
+
+
+def test_a_network_without_dot_products_has_no_such_bounds() -> None:
+    with pytest.raises(BenchmarkError, match="no dot-product attention"):
+        measures().attention_bounds(build(attention="l2"), *images(2), seed=0, radius=0.01)
+
+
+def test_the_use_of_attention_is_what_its_removal_changes() -> None:
+    x, y = images(30)
+    model = build(backbone="deit")
+    for layer in (model[4].body, model[6].body):  # attention that is uniform, and says nothing
+        nn.init.zeros_(layer[1].query.weight), nn.init.zeros_(layer[1].query.bias)
+    found = measures().attention_use(model, x, y, seed=0)
+    assert found["uniform: predictions changed"] == 0
+    model = build(backbone="deit")
+    for part in model.modules():
+        if isinstance(part, nn.Linear):
+            part.weight *= 6
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = measures().attention_use(model, x, y, seed=0)
+    assert found["uniform: predictions changed"] > 0
+    assert found["no branch: predictions changed"] > 0
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
