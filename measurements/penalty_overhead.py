@@ -4,7 +4,7 @@
     python measurements/penalty_overhead.py deit 3
 
 `digits`: the study's networks (width 32, depth 2, 17 tokens, batches of 32); `deit`: DeiT-Ti's size at 32x32 with patches of
-4 (65 tokens, batches of 16). Standard training, and adversarial against PGD of 10 steps, through the benchmark's own loop. All
+4 (65 tokens, batches of 16). Standard training, and adversarial against PGD of 10 steps, by the benchmark's own loop. All
 methods take turns; the process's own seconds, one thread; medians over the rounds, and of the ratios to the plain ViT in the
 same round.
 """

@@ -14,7 +14,7 @@ from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import margin, standard, trades
-from benchmark.training.penalties import msvp
+from benchmark.training.penalties import msvp, spectral_norm
 from benchmark.training.penalty import Penalty
 
 
@@ -199,3 +199,32 @@ def test_a_factor_for_a_role_that_a_layer_lacks_is_refused() -> None:
     assert float(made(model, lambda_q=1e-3)()) > 0
     with pytest.raises(BenchmarkError, match="has no attention layer that is known here"):
         made(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), lambda_q=1e-3)
+
+
+def test_spectral_norm_sees_every_linear_layer_outside_attention() -> None:
+    model = attentive()
+    outside = [model[1].weight, model[4].weight]
+    for head, counted in ((True, outside), (False, outside[:1])):
+        penalty = spectral_norm.penalty(model, lambda: attention_weights(model), factor=0.5, head=head)
+        for _ in range(300):
+            penalty.advance()
+        wanted = sum(0.25 * torch.linalg.matrix_norm(weight.detach(), ord=2).item() ** 2 for weight in counted)
+        value = penalty()
+        assert value.item() == pytest.approx(wanted, rel=1e-4)
+    model.zero_grad()
+    value.backward()
+    u, s, vh = torch.linalg.svd(outside[0].detach())
+    assert torch.allclose(outside[0].grad, 0.5 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-2)  # of factor / 2 sigma^2
+    assert all(part.weight.grad is None for part in (model[2].body[1].query, model[2].body[1].output))
+
+
+@pytest.mark.parametrize(
+    ("model", "factor", "message"),
+    [
+        (attentive(), -1.0, "factor -1.0 should be a number of at least 0"),
+        (nn.Sequential(Patchify(3), SelfAttention(9, 3), MeanPool()), 1.0, "has no nn.Linear outside attention"),
+    ],
+)
+def test_what_spectral_norm_refuses(model, factor, message) -> None:
+    with pytest.raises(BenchmarkError, match=message):
+        spectral_norm.penalty(model, lambda: attention_weights(model), factor=factor)
