@@ -30,6 +30,7 @@ from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, atte
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.local import _largest, _parts, correct
 from benchmark.certificates.local import float32_gap as float32_gap
+from benchmark.layers.attention import ResidualAttention
 from benchmark.runtime.errors import BenchmarkError
 
 AT_ONCE = 64
@@ -68,7 +69,7 @@ class Published:
     """The published bound around the images of a `NetworkBound`.
 
     Raises:
-        BenchmarkError: attention whose score map is too large to form.
+        BenchmarkError: attention of another form than the paper's, or whose score map is too large to form.
     """
 
     def __init__(self, network: nn.Sequential, bounded: NetworkBound) -> None:
@@ -82,6 +83,8 @@ class Published:
                     raise BenchmarkError(
                         "attention this wide (tokens * width > 8192) has no exact published bound here"
                     )
+                if not isinstance(layer_bound.layer, ResidualAttention):  # biases and scales are not in theorem 1
+                    raise BenchmarkError("the published bound is of ResidualAttention; use the certificate `local`")
                 self.attention[index] = attention_sensitivity(layer_bound.x, *layer_bound.layer.head_weights())
 
     def margin_drop(

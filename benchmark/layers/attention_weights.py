@@ -17,6 +17,9 @@ from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
 
+# timm's with a fused `qkv`, whose outputs are queries, keys and values; inside each, head after head
+FUSED = ("timm.models.vision_transformer.Attention", "timm.layers.attention.Attention", "timm.models.xcit.XCA")
+NORM_FIRST = ("timm.models.vision_transformer.Block", "timm.models.xcit.XCABlock")  # x + attn(norm1(x))
 ROLES = ("query", "key", "value", "output")
 DEFINE = "define attention(model) in method.py, returning a list of benchmark.layers.attention_weights.AttentionWeights"
 
@@ -42,17 +45,18 @@ class AttentionWeights:
 
 
 def attention_weights(model: nn.Module) -> list[AttentionWeights]:
-    """The attention layers of a model, in order, "attention 1" and so on: those of benchmark/layers, and modules with a
-    fused `qkv` as timm has them (outputs are queries, keys and values; inside each, head after head).
+    """The attention layers of a model, in order, "attention 1" and so on: those of benchmark/layers, and timm's of FUSED.
 
     Raises:
-        BenchmarkError: none is found.
+        BenchmarkError: none is found, or one that is not known (others of timm cut their weights otherwise).
     """
     found: list[AttentionWeights] = []
     for module, norm in _walk(model, None):
         parts = _parts(module)
         if parts is not None:
             found.append(AttentionWeights(f"attention {len(found) + 1}", *parts, gamma=_gamma(norm, parts[0])))
+        elif is_attention(module):
+            raise BenchmarkError(f"the attention layer {_kind(module)} is not known here; {DEFINE}")
     if not found:
         raise BenchmarkError(f"{type(model).__name__} has no attention layer that is known here; {DEFINE}")
     return found
@@ -68,17 +72,26 @@ def _parts(module: nn.Module) -> Parts | None:
     if isinstance(module, L2Attention):
         query, value, output = module.head_weights()
         return query, None, value, output
-    return _fused(module)
+    return _fused(module) if _kind(module) in FUSED else None
 
 
-def _fused(module: nn.Module) -> Parts | None:
-    qkv, heads = getattr(module, "qkv", None), getattr(module, "num_heads", None)
-    if not isinstance(qkv, nn.Linear) or not isinstance(heads, int) or qkv.out_features % (3 * heads):
-        return None
+def _fused(module: nn.Module) -> Parts:
+    heads, qkv, project = module.num_heads, module.qkv, module.proj
+    assert isinstance(heads, int)
+    assert isinstance(qkv, nn.Linear)
+    assert isinstance(project, nn.Linear)
     query, key, value = (rows_by_head(weight, heads) for weight in qkv.weight.chunk(3))
-    project = getattr(module, "proj", None)
-    output = project.weight.mT.unflatten(0, (heads, -1)) if isinstance(project, nn.Linear) else None
-    return query, key, value, output
+    return query, key, value, project.weight.mT.unflatten(0, (heads, -1))
+
+
+def _kind(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is an attention layer, by its type or, of those not known here, by the heads that it counts."""
+    counts = isinstance(getattr(module, "num_heads", None), int)
+    return isinstance(module, nn.MultiheadAttention) or counts or _parts(module) is not None
 
 
 def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module, nn.Module | None]]:
@@ -88,7 +101,8 @@ def _walk(module: nn.Module, norm: nn.Module | None) -> Iterator[tuple[nn.Module
     yield module, norm
     before: nn.Module | None = None
     for name, child in module.named_children():
-        pair = {"attn": getattr(module, "norm1", None), "content": norm}.get(name, before)
+        first = getattr(module, "norm1", None) if _kind(module) in NORM_FIRST else None
+        pair = {"attn": first, "content": norm}.get(name, before)
         yield from _walk(child, pair if isinstance(pair, nn.Module) else None)
         before = child if type(module) is nn.Sequential else None
 

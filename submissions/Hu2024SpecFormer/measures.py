@@ -22,9 +22,11 @@ from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, poin
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 from benchmark.layers.attention import SelfAttention
-from benchmark.layers.residual import Residual
+from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
+
+from .gated import GatedAttention
 
 FOLDS = 5
 Points = dict[str, list[tuple[float, float]]]
@@ -81,6 +83,8 @@ def attention_bounds(
     4.3, which is no bound where tokens and radius are short. Heads are joined by the root of the sum of their squares and the
     norm of W_O. And the bound over the ascent, largest over images.
     """
+    if any(isinstance(layer, GatedAttention) for layer in model.modules()):
+        raise BenchmarkError("measure attention_bounds: gated attention has no bound here")
     network = nn.Sequential(*model).double().eval()
     found = [_one_layer(layer, x, radius, starts) for layer, x in _inputs(network, images.double())]
     network.float()
@@ -95,6 +99,8 @@ def attention_use(model: nn.Sequential, images: torch.Tensor, labels: torch.Tens
     """What dot-product attention is for: the share of predictions that change, and the accuracy left, where every layer
     averages the values of all tokens alike (scores 0); where its branch is dropped; and where every branch is, the MLPs' too.
     """
+    if not all(isinstance(branch[-1], SelfAttention | nn.Linear) for branch in _branches(model)):
+        raise BenchmarkError("measure attention_use: only networks of plain dot-product attention are known here")
     clean = model(images).argmax(1)
     found: dict[str, float] = {}
     for name, kinds in (("uniform", None), ("no attention", (SelfAttention,)), ("no branch", (SelfAttention, nn.GELU))):
@@ -117,7 +123,7 @@ def attention_use(model: nn.Sequential, images: torch.Tensor, labels: torch.Tens
 
 
 def _branches(network: nn.Sequential) -> list[nn.Sequential]:
-    return [layer.body for layer in network if isinstance(layer, Residual)]
+    return [layer.body for layer in network if isinstance(layer, Residual | WeightedResidual)]
 
 
 def _inputs(network: nn.Sequential, images: torch.Tensor) -> list[tuple[SelfAttention, torch.Tensor]]:
@@ -134,6 +140,10 @@ def _inputs(network: nn.Sequential, images: torch.Tensor) -> list[tuple[SelfAtte
 
 def _one_layer(layer: SelfAttention, x: torch.Tensor, radius: float, starts: int) -> dict[str, torch.Tensor]:
     """(n,) each."""
+    if layer.query.bias is not None:
+        raise BenchmarkError(
+            "measure attention_bounds: point and ball form are of queries without biases; use backbone vit"
+        )
     bound = exact_layer_bound(layer, x)
     delta = torch.full((len(x),), radius, dtype=torch.float64)
     clean = layer(x)

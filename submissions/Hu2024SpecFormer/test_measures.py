@@ -50,11 +50,10 @@ def test_the_a_distance_is_2_where_features_tell_and_about_0_where_they_do_not(t
     assert found == measures().features(model, x, y, seed=0, eps=0.05, steps=2, classes=3)
 
 
-@pytest.mark.parametrize("backbone", ["vit", "deit"])
-def test_attention_s_bounds_stand_in_their_order(backbone) -> None:
+def test_attention_s_bounds_stand_in_their_order() -> None:
     """Ascent below our bound; the Jacobian below the point form, and that below the ball form; theorem 4.3 far above."""
     x, y = images(4)
-    found = measures().attention_bounds(build(backbone=backbone), x, y, seed=0, radius=0.01)
+    found = measures().attention_bounds(build(), x, y, seed=0, radius=0.01)
     assert found["x"] == [1.0, 2.0]
     for layer in range(2):
         at = {name: values[layer] for name, values in found.items()}
@@ -66,9 +65,23 @@ def test_attention_s_bounds_stand_in_their_order(backbone) -> None:
         assert 1 <= at["largest bound over ascent"] <= 1.5
 
 
-def test_a_network_without_dot_products_has_no_such_bounds() -> None:
-    with pytest.raises(BenchmarkError, match="no dot-product attention"):
-        measures().attention_bounds(build(attention="l2"), *images(2), seed=0, radius=0.01)
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"attention": "l2"}, "no dot-product attention"),
+        ({"backbone": "deit"}, "of queries without biases"),
+        ({"backbone": "convit", "gated": 1}, "gated attention has no bound here"),
+    ],
+)
+def test_bounds_are_given_for_what_they_bound_alone(model, message) -> None:
+    with pytest.raises(BenchmarkError, match=message):
+        measures().attention_bounds(build(**model), *images(2), seed=0, radius=0.01)
+
+
+@pytest.mark.parametrize("model", [{"attention": "scaled_cosine"}, {"backbone": "convit", "gated": 1}])
+def test_the_use_of_other_attention_is_not_told(model) -> None:
+    with pytest.raises(BenchmarkError, match="only networks of plain dot-product attention"):
+        measures().attention_use(build(**model), *images(2), seed=0)
 
 
 def test_the_use_of_attention_is_what_its_removal_changes() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
+import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -86,6 +89,23 @@ def test_gradients_reach_the_parameters_and_roles_that_are_not_there_are_none() 
     assert found.key is None
     found.query.square().sum().backward()
     assert layer.query.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["convit_tiny", "tiny_vit_5m_224", "swinv2_tiny_window8_256", "cait_xxs24_224", "xcit_nano_12_p16_224"]
+)
+def test_attention_that_cuts_its_weights_otherwise_is_refused_not_guessed(name) -> None:
+    """Heads first in the fused weight, no fused weight, the norm behind, or other attention beside the known one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = timm.create_model(name)
+    with pytest.raises(BenchmarkError, match="is not known here; define attention"):
+        attention_weights(found)
+
+
+def test_pytorchs_own_attention_is_refused() -> None:
+    with pytest.raises(BenchmarkError, match="MultiheadAttention is not known here"):
+        attention_weights(nn.Sequential(SelfAttention(4, 2), nn.MultiheadAttention(4, 2)))
 
 
 def test_a_model_without_attention_is_told_what_to_define() -> None:

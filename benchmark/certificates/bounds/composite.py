@@ -47,6 +47,10 @@ class SequentialBound(LayerBound):
             total = total * part.jacobian_norm * UP
         return total
 
+    @property
+    def has_jvp(self) -> bool:  # type: ignore[override]
+        return all(part.has_jvp for part in self.layer_bounds)
+
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         for part in self.layer_bounds:
             delta = (part.bound(delta) + part.rounding_in_range(delta)) * UP
@@ -125,6 +129,10 @@ class ResidualBound(LayerBound):
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         return (1 + torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
+
+    @property
+    def has_jvp(self) -> bool:  # type: ignore[override]
+        return self.body.has_jvp
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return (delta + self.body.quick_bound(delta)) * UP

@@ -11,7 +11,7 @@ from torch import nn
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.projection import ProjectionBound
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention import ResidualAttention, SelfAttention
@@ -122,6 +122,8 @@ def _(layer: ResidualAttention, x: torch.Tensor) -> LayerBound:
 @layer_bound.register
 def _(layer: SelfAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
+    if not 1 / LARGEST <= layer.factor <= LARGEST:
+        raise BenchmarkError(f"SelfAttention's scores are {layer.factor:g} times the usual; float32 could overflow")
     return AttentionBound(layer, x)
 
 

@@ -97,7 +97,8 @@ class MSVP(Penalty):
         for name, (weights, _) in self._batches().items():
             u = self.get_buffer(f"u_{name}")
             v = _unit(_columns(weights, u))
-            u.copy_(_unit((weights @ v[..., None])[..., 0]))
+            moved = _unit((weights @ v[..., None])[..., 0])
+            u.copy_(torch.where(moved.any(1, keepdim=True), moved, u))  # a weight of zeros has no direction to follow
 
 
 def _columns(weights: Tensor, u: Tensor) -> Tensor:

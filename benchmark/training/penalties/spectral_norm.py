@@ -1,5 +1,5 @@
 """Spectral norm regularisation of linear layers (Yoshida and Miyato 2017, equation 6): factor / 2 times the sum of the
-squared largest singular values of the weights of `nn.Linear`, those of attention left out, which `msvp` sees by head.
+squared largest singular values of the weights of `nn.Linear`, those inside attention left out, which `msvp` sees by head.
 
 Each sigma is u^T W v with vectors that are kept and moved by one power step an optimiser step, as in msvp.py; a penalty,
 never a bound.
@@ -10,28 +10,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmark.layers.attention import ResidualAttention, SelfAttention
-from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
-from benchmark.layers.scaled_cosine import ScaledCosineAttention
+from benchmark.layers.attention_weights import is_attention
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.penalty import Attention, Penalty, checked_lambda
 
-ATTENTION = (SelfAttention, ResidualAttention, L2Attention, ScaledCosineAttention, LipschitzNormAttention)
 
-
-def penalty(model: nn.Module, attention: Attention, *, factor: float, head: bool = True) -> Penalty:
+def penalty(model: nn.Module, attention: Attention, *, factor: float) -> Penalty:
     """
     Args:
         factor: of half the sum of squares.
-        head: whether the last linear layer counts too.
 
     Raises:
         BenchmarkError: a factor that is negative or not finite, or no linear layer outside attention.
     """
     found = _outside(model)
-    if not head:
-        found = found[:-1]
     if not found:
         raise BenchmarkError(f"{type(model).__name__} has no nn.Linear outside attention that this could penalise")
     return SpectralNorm(found, checked_lambda("factor", factor))
@@ -39,7 +31,7 @@ def penalty(model: nn.Module, attention: Attention, *, factor: float, head: bool
 
 def _outside(module: nn.Module) -> list[nn.Linear]:
     """The linear layers outside attention, in order."""
-    if isinstance(module, ATTENTION):
+    if is_attention(module):
         return []
     if isinstance(module, nn.Linear):
         return [module]
@@ -65,7 +57,8 @@ class SpectralNorm(Penalty):
     def advance(self) -> None:
         for index, layer in enumerate(self._layers):
             weight, u = layer.weight.float(), self.get_buffer(f"u_{index}")
-            u.copy_(_unit(weight @ _unit(weight.mT @ u)))
+            moved = _unit(weight @ _unit(weight.mT @ u))
+            u.copy_(moved if moved.any() else u)  # a weight of zeros has no direction to follow
 
 
 def _unit(vector: Tensor) -> Tensor:
