@@ -38,7 +38,7 @@ def attack(
     """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
     With `seed` None it draws from torch's global generator, as training does. `climb` is "cross_entropy" with `labels`, or
-    "margin", the largest other logit less the true one (equation 6 of Carlini and Wagner 2017 within a ball, which papers
+    "margin", the largest other logit less the true one (objective f6 of Carlini and Wagner 2017, untargeted, which papers
     call CW with a number of steps; their own attack is `cw`). `loss`, a function of the logits summed over the batch, is
     maximised in place of either.
 

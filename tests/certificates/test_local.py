@@ -14,17 +14,14 @@ from tiny_networks import Draw, random_network
 from torch import nn
 
 from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.certificates import local, published
+from benchmark.certificates import published
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
-from benchmark.layers.attention import SelfAttention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
-from benchmark.layers.normalise import Normalise
-from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
@@ -363,38 +360,3 @@ def test_an_orthonormal_embedding_keeps_lengths_and_rounds_once() -> None:
         assert allowed.max() < 1e-6 * x.norm()
         trained = layer.train()(x)
         assert torch.allclose(trained, layer.eval()(x), atol=1e-3)
-
-
-def attending(scale: float = 0.0, width: int = 8) -> nn.Sequential:
-    torch.manual_seed(0)
-    attention = SelfAttention(width, 2, scale=scale)
-    return nn.Sequential(
-        Normalise(), Patchify(2), nn.Linear(4, width), attention, MeanPool(), NormalisedHead(width, 3)
-    ).eval().requires_grad_(False)  # fmt: skip
-
-
-def test_the_published_bound_is_of_attention_without_biases_and_scales_alone() -> None:
-    model, images = attending(scale=300.0), torch.rand(4, 1, 4, 4)
-    with pytest.raises(
-        BenchmarkError, match="the published bound is of ResidualAttention; use the certificate `local`"
-    ):
-        published.certify(model, images, model(images).argmax(1))
-    assert (local.certify(model, images, model(images).argmax(1)) > 0).any()
-
-
-def test_scores_that_could_overflow_float32_are_refused() -> None:
-    model, images = attending(scale=1e38), torch.rand(2, 1, 4, 4)
-    model[3].output.weight.zero_()
-    with pytest.raises(BenchmarkError, match=r"scores are .* times the usual; float32 could overflow"):
-        local.certify(model, images, torch.zeros(2, dtype=torch.long))
-
-
-def test_attention_too_wide_for_its_jacobian_inside_a_residual_is_certified_by_composing(monkeypatch) -> None:
-    monkeypatch.setattr("benchmark.certificates.bounds.attention.FORMED_SIDE", 10)
-    model = attending()
-    model[3] = Residual(nn.Sequential(nn.LayerNorm(8), model[3]))
-    images = torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    labels = model(images).argmax(1)
-    radii = local.certify(model, images, labels)
-    assert (radii > 0).any()
-    assert bool(local.certified_at(model, images, labels, float(radii.max()) / 2).any())

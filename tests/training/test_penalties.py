@@ -33,7 +33,7 @@ def exact(model: nn.Module, **factors: float) -> float:
     total = 0.0
     for layer in attention_weights(model):
         for role, factor in factors.items():
-            total += factor * float(torch.linalg.matrix_norm(layer.role(role), ord=2).square().sum())
+            total += factor * float(torch.linalg.matrix_norm(layer.role(role).detach(), ord=2).square().sum())
     return total
 
 
@@ -52,7 +52,7 @@ def test_the_power_steps_reach_the_dense_norms_from_below_and_their_gradient() -
     for head in range(2):  # 2 sigma u v^T of each head's own rows
         rows = weight.detach()[4 * head : 4 * head + 4]
         u, s, vh = torch.linalg.svd(rows)
-        assert torch.allclose(weight.grad[4 * head : 4 * head + 4], 2 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-2)
+        assert torch.allclose(weight.grad[4 * head : 4 * head + 4], 2 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-4)
 
 
 def test_columns_cut_the_input_channels_as_the_released_code_does() -> None:
@@ -196,7 +196,7 @@ def test_a_factor_for_a_role_that_a_layer_lacks_is_refused() -> None:
     model = nn.Sequential(Patchify(3), nn.Linear(9, 8), L2Attention(8, 2))
     with pytest.raises(BenchmarkError, match=r"attention 1 has no key weight of its own; leave lambda_k out"):
         made(model, lambda_k=1e-3)
-    assert float(made(model, lambda_q=1e-3)()) > 0
+    assert made(model, lambda_q=1e-3)().item() > 0
     with pytest.raises(BenchmarkError, match="has no attention layer that is known here"):
         made(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), lambda_q=1e-3)
 
@@ -213,7 +213,7 @@ def test_spectral_norm_sees_every_linear_layer_outside_attention() -> None:
     model.zero_grad()
     value.backward()
     u, s, vh = torch.linalg.svd(outside[0].detach())
-    assert torch.allclose(outside[0].grad, 0.5 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-2)  # of factor / 2 sigma^2
+    assert torch.allclose(outside[0].grad, 0.5 * s[0] * torch.outer(u[:, 0], vh[0]), atol=1e-4)  # of factor / 2 sigma^2
     assert all(part.weight.grad is None for part in (model[2].body[1].query, model[2].body[1].output))
 
 

@@ -1,4 +1,4 @@
-"""Maximum singular value penalisation of attention (Hu et al. 2024, "SpecFormer", equations 5 and 6, algorithm 1).
+"""Maximum singular value penalisation of attention (Hu et al. 2024, "SpecFormer", equation 12 and algorithm 1).
 
 The sum over layers and heads of lambda_q sigma(W_Q,h)^2 + lambda_k sigma(W_K,h)^2 + lambda_v sigma(W_V,h)^2, and here
 also lambda_o sigma(W_O,h)^2. Each sigma is u^T W v with vectors that are kept from step to step and moved by one power

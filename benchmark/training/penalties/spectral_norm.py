@@ -1,4 +1,4 @@
-"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017, equation 6): factor / 2 times the sum of the
+"""Spectral norm regularisation of linear layers (Yoshida and Miyato 2017): factor / 2 times the sum of the
 squared largest singular values of the weights of `nn.Linear`, those inside attention left out, which `msvp` sees by head.
 
 Each sigma is u^T W v with vectors that are kept and moved by one power step an optimiser step, as in msvp.py; a penalty,
