@@ -58,12 +58,12 @@ def begin(
     if start is None:
         if spec.prepare:
             raise BenchmarkError(
-                f"the preparation {spec.prepare[0].name} works on a trained network; name one by `init_from`, or a "
-                "study's cell by `start`"
+                f"the preparation {spec.prepare[0].name} works on a trained network; name its row by `init_from`, or, in a "
+                "study, its cell by `init_from: {cell: ...}`"
             )
         return None, ()
     steps = [(step, module_of(step)) for step in spec.prepare]
-    if takes_another_network(spec):
+    if steps and getattr(steps[0][1], "OTHER_ARCHITECTURE", False):
         source, digest = start.model(), files.sha256_file(start.weights)
     else:
         digest = start_from(model, start.weights, start.new)
@@ -105,11 +105,6 @@ def _prepared(
     for parameter in learned:
         parameter.requires_grad_(True)
     return Preparation(name=step.name, history=history)
-
-
-def takes_another_network(spec: TrainingSpec) -> bool:
-    """Whether the recipe's first preparation starts from a network that may be another one than the row's."""
-    return bool(spec.prepare) and bool(getattr(module_of(spec.prepare[0]), "OTHER_ARCHITECTURE", False))
 
 
 def module_of(step: PrepareSpec) -> ModuleType:

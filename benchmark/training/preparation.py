@@ -5,9 +5,9 @@ Each is the file `benchmark/training/prepare/<name>.py` with
     def prepare(model, start, train_split, place, *, <its own parameters>) -> dict[str, JsonValue]
 
 which changes `model` in place and returns its history, which stands in training.json. `start` is the trained network that
-the row starts from, frozen and in evaluation mode. Where the file says `OTHER_ARCHITECTURE = True`, `model` comes with
-fresh weights and may be another network than `start`; elsewhere it has the weights of `start`, or what the step before made
-of them. Training images are all that it sees.
+the row starts from, or the network as the step before left it, frozen and in evaluation mode. Where the file says
+`OTHER_ARCHITECTURE = True`, `model` comes with fresh weights and may be another network than `start`; elsewhere it has the
+weights of `start`. Training images are all that it sees.
 """
 
 from __future__ import annotations

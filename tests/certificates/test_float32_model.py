@@ -114,6 +114,12 @@ def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> 
         float32_gap(model, images, labels)
 
 
+def test_a_bound_of_rounding_that_overflows_to_nan_is_none() -> None:
+    model, margins = network(0), torch.zeros(2, 4, dtype=torch.float64)
+    images, labels = torch.rand(2, 1, 4, 4), torch.tensor([0, 1])
+    assert local.checked_gap(model, images, labels, margins, torch.full((2, 4), torch.nan))[1] == torch.inf
+
+
 def test_reduced_precision_products_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     with pytest.raises(BenchmarkError, match="TF32"):

@@ -7,31 +7,14 @@ import re
 import pytest
 import tiny_linear_row
 import tiny_study
-from tiny_project import Project
 
-from benchmark.loading import submissions, tracks
+from benchmark.loading import submissions
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import grids
 
 PENALISED = tiny_linear_row.SUBMISSION.replace(
     "learning_rate: 0.01}", "learning_rate: 0.01, penalties: [{name: msvp, parameters: {lambda_q: 0.1}}]}"
 )
-
-
-@pytest.fixture
-def loading(tmp_path, monkeypatch):
-    """The same study alone, in place of all submissions: quicker, for what runs nothing."""
-    made = Project(tmp_path)
-    for folder, file, text in (
-        ("submissions/Tiny2026Linear", "submission.yaml", tiny_linear_row.SUBMISSION),
-        ("tracks", "tiny.yaml", tiny_linear_row.TRACK),
-    ):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / file).write_text(text)
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path / "submissions")
-    monkeypatch.setattr(tracks, "FOLDER", tmp_path / "tracks")
-    tiny_study.add(made)
-    return made
 
 
 def test_an_axis_reaches_a_penalty_by_its_name(loading) -> None:

@@ -11,9 +11,7 @@ import pytest
 import tiny_linear_row
 import tiny_study
 from stages import run_stage
-from tiny_project import Project
 
-from benchmark.loading import submissions, tracks
 from benchmark.pipeline import generate
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
@@ -32,22 +30,6 @@ def project(tmp_path, monkeypatch):
     made = tiny_linear_row.new(tmp_path / "project")
     tiny_study.add(made)
     monkeypatch.chdir(made.root)
-    return made
-
-
-@pytest.fixture
-def loading(tmp_path, monkeypatch):
-    """The same study alone, in place of all submissions: quicker, for what runs nothing."""
-    made = Project(tmp_path)
-    for folder, file, text in (
-        ("submissions/Tiny2026Linear", "submission.yaml", tiny_linear_row.SUBMISSION),
-        ("tracks", "tiny.yaml", tiny_linear_row.TRACK),
-    ):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / file).write_text(text)
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path / "submissions")
-    monkeypatch.setattr(tracks, "FOLDER", tmp_path / "tracks")
-    tiny_study.add(made)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -40,3 +41,15 @@ def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, *,
         network, objective, rules, blobs(0, channels=channels), blobs(1, 40, channels),
         fabric=fabric, seed=3, checkpoint=checkpoint, **options,
     )  # fmt: skip
+
+
+def stopping_after(epochs: int) -> Callable[[object], None]:
+    """What ends a run, called after each of its epochs, in the one after so many."""
+    calls: list[object] = []
+
+    def stop(done: object) -> None:
+        calls.append(done)
+        if len(calls) > epochs:
+            raise KeyboardInterrupt
+
+    return stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_training import model, run, spec
+from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
 from benchmark.training import standard
@@ -33,17 +33,10 @@ def test_zeros_of_matrices_stay_and_all_else_learns(tmp_path, options) -> None:
 
 
 def test_the_pattern_is_that_of_the_start_after_a_kill_too(tmp_path) -> None:
-    calls: list[int] = []
-
-    def stopping(_) -> None:
-        calls.append(1)
-        if len(calls) > 2:
-            raise KeyboardInterrupt
-
     rules = spec(keep_zeros=True)
     whole, _ = run(sparse(), standard.objective(None), rules, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(sparse(), standard.objective(None), rules, tmp_path / "c", on_epoch=stopping)
+        run(sparse(), standard.objective(None), rules, tmp_path / "c", on_epoch=stopping_after(2))
     resumed, _ = run(sparse(), standard.objective(None), rules, tmp_path / "c")
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -86,16 +79,9 @@ def test_an_objective_moves_its_state_once_a_step_and_has_the_last_word(tmp_path
 
 
 def test_an_objectives_state_is_kept_in_the_checkpoint(tmp_path) -> None:
-    calls: list[int] = []
-
-    def stopping(_) -> None:
-        calls.append(1)
-        if len(calls) > 2:
-            raise KeyboardInterrupt
-
     whole, stopped, resumed = Counting(), Counting(), Counting()
     run(model(), whole, spec(), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(model(), stopped, spec(), tmp_path / "c", on_epoch=stopping)
+        run(model(), stopped, spec(), tmp_path / "c", on_epoch=stopping_after(2))
     run(model(), resumed, spec(), tmp_path / "c")
     assert int(resumed.state.steps) == int(whole.state.steps)

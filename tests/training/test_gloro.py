@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import grey_images
-from tiny_training import blobs, run, spec
+from tiny_training import blobs, run, spec, stopping_after
 from torch import nn
 
 from benchmark.certificates import lipschitz
@@ -107,15 +107,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, network, stop, option
         return found, objective.norms.state_dict()
 
     (whole, history), state = start("whole")
-    calls = []
-
-    def stopping(_) -> None:
-        calls.append(1)
-        if len(calls) > stop:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        start("stopped", on_epoch=stopping)
+        start("stopped", on_epoch=stopping_after(stop))
     (resumed, again), same = start("stopped")
     assert again == history
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)

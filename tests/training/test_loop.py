@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_models import Linear
-from tiny_training import blobs, model, run, spec
+from tiny_training import blobs, model, run, spec, stopping_after
 from torch import nn
 
 from benchmark.attacks import pgd
@@ -27,15 +27,8 @@ def attack(network, images, labels, eps_factor):
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, stop) -> None:
     rules = spec(optimizer=optimizer, warmup_epochs=2)
     whole, history = run(model(), objective, rules, tmp_path / "whole")
-    calls = []
-
-    def stopping(_) -> None:
-        calls.append(1)
-        if len(calls) > stop:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(model(), objective, rules, tmp_path / "stopped", on_epoch=stopping)
+        run(model(), objective, rules, tmp_path / "stopped", on_epoch=stopping_after(stop))
     resumed, again = run(model(), objective, rules, tmp_path / "stopped")
     assert again == history
     assert whole.keys() == resumed.keys()

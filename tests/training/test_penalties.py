@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_training import run, spec
+from tiny_training import run, spec, stopping_after
 from torch import nn
 
 from benchmark.layers.attention import SelfAttention
@@ -153,15 +153,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, stop, options) -> Non
         return found, penalty.state_dict()
 
     (whole, history), state = start("whole")
-    calls = []
-
-    def stopping(_) -> None:
-        calls.append(1)
-        if len(calls) > stop:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        start("stopped", on_epoch=stopping)
+        start("stopped", on_epoch=stopping_after(stop))
     (resumed, again), same = start("stopped")
     assert again == history
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import Linear, grey_images
-from tiny_training import blobs, run, spec
+from tiny_training import blobs, run, spec, stopping_after
 from torch import nn
 
 from benchmark.layers import convolution_matrices
@@ -111,12 +111,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, norm) -> None:
 
     (whole, history), caps = start("whole")
 
-    def stopping(done) -> None:
-        if done.epoch == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        start("stopped", on_epoch=stopping)
+        start("stopped", on_epoch=stopping_after(1))
     (resumed, again), same = start("stopped")
     assert again == history
     assert all(torch.equal(whole[key], resumed[key]) for key in whole)

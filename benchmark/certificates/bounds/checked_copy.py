@@ -14,15 +14,13 @@ HEADS = (NormalisedHead, nn.Linear)
 
 
 def checked_copy(model: nn.Module) -> nn.Sequential:
-    """The float64 copy of a model that the local certificate can speak for.
+    """The float64 copy of a model that a certificate of known layers can speak for.
 
     Raises:
         BenchmarkError: it is no plain sequence ending in a linear head, or a hook could change what a layer returns.
     """
     if type(model) is not nn.Sequential or not len(model) or type(model[-1]) not in HEADS:
-        raise BenchmarkError(
-            "the local certificate needs a plain nn.Sequential that ends in a NormalisedHead or nn.Linear"
-        )
+        raise BenchmarkError("this certificate needs a plain nn.Sequential that ends in a NormalisedHead or nn.Linear")
     refuse_hooks(model)
     if any(isinstance(layer, OrthogonalLinear) and layer.training for layer in model.modules()):
         raise BenchmarkError("the model is in training mode, where OrthogonalLinear rounds more; call its eval()")
