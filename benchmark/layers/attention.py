@@ -36,7 +36,7 @@ class SelfAttention(nn.Module):
             raise ValueError(f"{heads} heads do not divide width {width}")
         if not 0 <= scale < math.inf:
             raise ValueError(f"scale {scale} should be positive, or 0 for 1 / sqrt(width / heads)")
-        self.heads = heads
+        self.heads, self.scale = heads, scale
         self.factor = scale * math.sqrt(width // heads) if scale else 1.0  # of the scores over 1 / sqrt(width / heads)
         self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
         self.output = nn.Linear(width, width)

@@ -86,17 +86,18 @@ class L2WindowAttention(nn.Module):
     def _border(self) -> torch.Tensor:
         """`MASKED` between tokens of a window, in the rolled grid, that come from opposite edges."""
         if not self.shift:
-            return torch.zeros(1, self.window**2, self.window**2)
-        first = (
-            torch.arange(self.side) < self.shift
-        ).float()  # rows, or columns, that the roll takes to the other edge
+            return torch.zeros(1, self.window**2, self.window**2, device="cpu")
+        # rows, or columns, that the roll takes to the other edge
+        first = (torch.arange(self.side, device="cpu") < self.shift).float()
         parts = self.windows((2 * first[:, None] + first).reshape(1, -1, 1))[..., 0]
         return MASKED * (parts[:, :, None] != parts[:, None]).float()
 
 
 def _relative_places(window: int) -> torch.Tensor:
     """(2 window - 1) (row_i - row_j + window - 1) + column_i - column_j + window - 1, timm's order: (tokens, tokens)."""
-    row = torch.arange(window**2).div(window, rounding_mode="floor")
-    column = torch.arange(window**2) % window
+    place = torch.arange(
+        window**2, device="cpu"
+    )  # there even where parameters are made without memory (description.py)
+    row, column = place.div(window, rounding_mode="floor"), place % window
     down, right = (place[:, None] - place + window - 1 for place in (row, column))
     return (2 * window - 1) * down + right

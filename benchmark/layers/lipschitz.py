@@ -139,7 +139,7 @@ class SmoothSLLBlock(SLLBlock):
         super().__init__(width, hidden)
         if not 1e-6 <= bend <= 1e6:
             raise ValueError(f"bend {bend} should be between 1e-6 and 1e6")
-        self.bend = float(torch.tensor(bend, dtype=torch.float32))
+        self.bend = float(torch.tensor(bend, dtype=torch.float32, device="cpu"))
 
     def active(self, z: torch.Tensor) -> torch.Tensor:
         return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))

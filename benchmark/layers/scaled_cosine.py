@@ -38,7 +38,7 @@ class ScaledCosineAttention(nn.Module):
         if not (math.isfinite(nu) and math.isfinite(tau)):
             raise ValueError(f"nu {nu} and tau {tau} should be finite")
         self.heads = heads
-        self.eps = float(torch.tensor(eps, dtype=torch.float32))
+        self.eps = float(torch.tensor(eps, dtype=torch.float32, device="cpu"))
         self.nu = nn.Parameter(torch.tensor(float(nu)))
         self.tau = nn.Parameter(torch.tensor(float(tau)))
         self.query, self.key, self.value, self.output = (

@@ -1,0 +1,389 @@
+"""What is rebuilt from a description computes the same, and nothing that a stranger writes into one gets past its checks."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+import pkgutil
+
+import pytest
+import torch
+from torch import nn
+
+import benchmark.layers
+from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
+from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.derived import DerivedWeight, cache_weights
+from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
+from benchmark.layers.kinds import BY_TYPE, KINDS
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
+from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.residual import Residual, WeightedResidual
+from benchmark.layers.resize import Resize
+from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
+from benchmark.layers.token_convolution import (
+    BoundedSliceConvolution,
+    BoundedTokenConvolution,
+    SliceConvolution,
+    TokenConvolution,
+    _Slices,
+)
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.loading import methods
+from benchmark.loading.rows import load_row, load_rows
+from benchmark.runtime.errors import BenchmarkError
+
+TOKENS, IMAGE = (4, 4), (2, 4, 4)
+EVERY = [  # with arguments that are not their defaults, and the shape of one input
+    (nn.Linear(4, 3), TOKENS),
+    (nn.Linear(4, 3, bias=False), TOKENS),
+    (nn.Conv2d(2, 4, (3, 1), stride=(1, 2), padding=(1, 0), groups=2, bias=False), IMAGE),
+    (nn.Conv2d(2, 3, 3, padding="same", padding_mode="circular", dilation=2), IMAGE),
+    (nn.ReLU(), TOKENS),
+    (nn.LeakyReLU(0.3), TOKENS),
+    (nn.GELU(), TOKENS),
+    (nn.GELU(approximate="tanh"), TOKENS),
+    (nn.Tanh(), TOKENS),
+    (nn.Sigmoid(), TOKENS),
+    (nn.Softplus(beta=3, threshold=0.1), TOKENS),
+    (nn.LayerNorm(4, eps=0.1), TOKENS),
+    (nn.LayerNorm((4, 4), elementwise_affine=False), TOKENS),
+    (nn.LayerNorm(4, bias=False), TOKENS),
+    (nn.Flatten(1, 2), IMAGE),
+    (nn.Identity(), TOKENS),
+    (nn.Dropout(0.7), TOKENS),
+    (nn.Sequential(nn.Tanh(), nn.Linear(4, 4)), TOKENS),
+    (Normalise(0.1, 3), IMAGE),
+    (Resize(8), IMAGE),
+    (Patchify(2), IMAGE),
+    (Positions(4, 4), TOKENS),
+    (ClassToken(4), TOKENS),
+    (TakeToken(-1), TOKENS),
+    (MeanPool(), TOKENS),
+    (LayerProject(0.3), TOKENS),
+    (Residual(nn.Linear(4, 4)), TOKENS),
+    (WeightedResidual(nn.Sequential(nn.Linear(4, 4), nn.GELU()), 4), TOKENS),
+    (BoundedLinear(4, 3, norm=0.3, bias=False), TOKENS),
+    (OrthogonalLinear(4, 6), TOKENS),
+    (NormalisedHead(4, 3), TOKENS),
+    (SLLBlock(4, 7), TOKENS),
+    (SmoothSLLBlock(4, 7, bend=1e-6), TOKENS),
+    (ClippedReLU((4, 4)), TOKENS),
+    (CenterNorm(4), TOKENS),
+    (SelfAttention(4, 2, qkv_bias=False, scale=0.3), TOKENS),
+    (SelfAttention(4, 1), TOKENS),
+    (ResidualAttention(4, 2, qk_norm=3.0, vo_norm=0.3), TOKENS),
+    (L2Attention(4, 2), TOKENS),
+    (ReleasedL2Attention(4, 2), TOKENS),
+    (LipschitzNormAttention(4, 2), TOKENS),
+    (ScaledCosineAttention(4, 2, eps=1e-12), TOKENS),
+    (L2WindowAttention(4, 2, side=4, window=2, shift=1), (16, 4)),
+    (L2WindowAttention(4, 2, side=2, window=2), TOKENS),
+    (SliceConvolution(4, 3), TOKENS),
+    (BoundedSliceConvolution(4, 3, 0.5), TOKENS),
+    (TokenConvolution(4, (1, 3)), TOKENS),
+    (BoundedTokenConvolution(4, (3, 5), norm=0.3), TOKENS),
+]
+
+
+def drawn(layer: nn.Module) -> nn.Module:
+    layer, generator = copy.deepcopy(layer).eval().requires_grad_(False), torch.Generator().manual_seed(0)
+    for parameter in layer.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return layer
+
+
+def through_json(model: nn.Module) -> nn.Module:
+    tree, tensors = describe(model)
+    return rebuild(json.loads(json.dumps(tree, allow_nan=False)), tensors)
+
+
+@pytest.mark.parametrize(("layer", "shape"), EVERY, ids=[type(layer).__name__ for layer, _ in EVERY])
+def test_a_rebuilt_layer_computes_the_same_bits(layer, shape) -> None:
+    layer, x = drawn(layer), torch.randn(5, *shape, generator=torch.Generator().manual_seed(1))
+    made = through_json(layer)
+    assert torch.equal(made(x), layer(x))
+    assert type(made) is type(layer)
+    assert not any(module.training for module in made.modules())
+    assert not any(parameter.requires_grad for parameter in made.parameters())
+    ours, theirs = ({t.data_ptr() for t in one.parameters()} for one in (made, layer))
+    assert not ours & theirs
+    assert describe(made)[0] == describe(layer)[0]
+
+
+def test_every_layer_of_the_house_can_be_described() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(benchmark.layers.__path__):
+        held = vars(importlib.import_module(f"benchmark.layers.{module.name}")).values()
+        classes = (value for value in held if isinstance(value, type) and issubclass(value, nn.Module))
+        found |= {one for one in classes if one.__module__.startswith("benchmark.layers")}
+    assert found - {DerivedWeight, _Slices} == {one for one in BY_TYPE if one.__module__.startswith("benchmark")}
+    assert {type(layer) for layer, _ in EVERY} == {kind.layer for kind in KINDS}
+
+
+def test_describing_draws_no_random_numbers_and_takes_the_default_type_from_nowhere() -> None:
+    attention = (ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), L2WindowAttention(4, 2, side=4, window=2, shift=1))
+    model = drawn(nn.Sequential(*attention))
+    before = torch.get_rng_state()
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = through_json(model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert {t.dtype for t in (*made.parameters(), *made.buffers()) if t.is_floating_point()} == {torch.float32}
+
+
+CERTIFIED = [row.name for row in load_rows("digits") if row.settings.certificate is not None]
+OTHERS = [row.name for row in load_rows("digits") if row.settings.certificate is None]
+
+
+def network_of(name: str) -> nn.Module:
+    row = load_row("digits", name)
+    torch.manual_seed(0)
+    return methods.method(row.submission.name).build(row.track.data, **row.settings.model).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("row", CERTIFIED)
+def test_a_rebuilt_submission_has_the_same_logits(row) -> None:
+    model = network_of(row)
+    images = torch.rand(100, *load_row("digits", row).track.data.shape, generator=torch.Generator().manual_seed(0))
+    made = through_json(model)
+    assert torch.equal(made(images), model(images))
+    cache_weights(model)
+    assert torch.equal(made(images), model(images))
+
+
+@pytest.mark.parametrize("row", OTHERS)
+def test_a_submission_of_other_layers_is_refused_by_the_first_of_them_and_else_rebuilt(row) -> None:
+    model, known = network_of(row), {*BY_TYPE, nn.ModuleList}
+    foreign = [type(layer).__name__ for layer in model.modules() if type(layer) not in known]
+    if not foreign:
+        images = torch.rand(100, *load_row("digits", row).track.data.shape, generator=torch.Generator().manual_seed(0))
+        assert torch.equal(through_json(model)(images), model(images))
+        return
+    with pytest.raises(BenchmarkError, match=f"the layer {foreign[0]} at .* none that a description knows"):
+        describe(model)
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class Loud(torch.Tensor):
+    """A parameter that would take part in each product with it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {}) * 3
+
+
+def tampered(change) -> nn.Module:
+    model = nn.Sequential(
+        drawn(SelfAttention(4, 2)), drawn(SLLBlock(4, 4)), drawn(ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0))
+    )
+    change(model)
+    return model
+
+
+class Quiet(nn.Module):
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x)
+
+
+def forge_cache(model: nn.Sequential) -> None:
+    cache_weights(model)
+    settings, made_of, weight = model[2].query._cached
+    model[2].query._cached = (settings, made_of, weight * 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model[0].register_forward_hook(lambda _module, _given, output: 2 * output),
+        lambda model: model[1].register_forward_pre_hook(lambda _module, given: (2 * given[0],)),
+        lambda model: setattr(model[1], "forward", lambda x: 2 * x),
+        lambda model: setattr(model[1], "active", lambda z: 5 * z),
+        lambda model: setattr(model[0], "value", Quiet(model[0].value)),
+        lambda model: setattr(model[0], "factor", 4.0),
+        lambda model: setattr(model[2].key, "norm", 4.0),
+        lambda model: setattr(model[1], "_compiled_call_impl", lambda x: 2 * x),
+        forge_cache,
+    ],
+    ids=["hook", "pre-hook", "forward", "active", "value", "factor", "norm of the key", "compiled", "cache"],
+)
+def test_what_an_object_hides_does_not_come_along(change) -> None:
+    honest, x = tampered(lambda _: None), torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(0))
+    model = tampered(change)
+    made = through_json(model)
+    assert torch.equal(made(x), honest(x))
+    assert not torch.equal(made(x), model(x))
+
+
+def holding(parameter: torch.Tensor) -> nn.Linear:
+    made = nn.Linear(4, 4)
+    del made.weight
+    made.weight = parameter
+    return made
+
+
+def twice() -> nn.Sequential:
+    linear = nn.Linear(4, 4)
+    return nn.Sequential(linear, nn.ReLU(), linear)
+
+
+def within_itself() -> nn.Sequential:
+    model = nn.Sequential(nn.Tanh())
+    model.append(model)
+    return model
+
+
+def biased() -> nn.Module:
+    made = ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0)
+    made.query.bias = nn.Parameter(torch.ones(4))
+    return made
+
+
+def with_attribute(layer: nn.Module, name: str, value: object) -> nn.Module:
+    setattr(layer, name, value)
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Doubled(4, 4), "the layer Doubled is none that a description knows"),
+        (nn.Sequential(nn.Tanh(), Residual(Doubled(4, 4))), r"the layer Doubled at 1\.body is none"),
+        (nn.MultiheadAttention(4, 2), "the layer MultiheadAttention is none"),
+        (nn.Linear(4, 4).double(), "weight is torch.float64; only float32 networks"),
+        (holding(nn.Parameter(torch.ones(4, 4)).as_subclass(Loud)), "weight is a Loud, not a plain tensor"),
+        (twice(), r"2\.weight and 0\.weight share their memory"),
+        (within_itself(), "layers inside layers"),
+        (biased(), r"has a query\.bias"),
+        (with_attribute(nn.Linear(4, 4), "in_features", 5), r"tensor weight .* shape \(4, 5\), not \(4, 4\)"),
+        (TakeToken([0] * 100), "index .*should be a whole number"),
+        (TakeToken(True), "index True: should be a whole number"),
+        (TakeToken(slice(0, 2)), "index cannot be read: .*slice is not a plain number"),
+        (with_attribute(Normalise(), "std", -1.0), r"the layer Normalise: std -1\.0: should be positive"),
+        (with_attribute(Normalise(), "std", 0), "std 0: should be positive"),
+        (with_attribute(Normalise(), "std", math.nan), "std nan: should be a finite number"),
+        (with_attribute(Normalise(), "mean", torch.tensor(0.5)), "mean cannot be read: .*Tensor is not a plain"),
+        (with_attribute(LayerProject(1.0), "radius", -1), "radius -1: should be positive"),
+        (nn.Sequential(nn.Softplus(beta=math.inf)), "at 0: beta inf: should be a finite number"),
+        (with_attribute(nn.Conv2d(1, 1, 1), "stride", (0, 0)), "stride .* whole number from 1"),
+        (with_attribute(nn.Conv2d(1, 1, 1), "padding", (-1, 0)), "padding .* whole number from 0"),
+        (with_attribute(SelfAttention(4, 2), "heads", 3), "ValueError: 3 heads do not divide width 4"),
+        (with_attribute(ScaledCosineAttention(4, 2, eps=0.1), "eps", "x"), "eps cannot be read"),
+    ],
+)
+def test_what_is_no_such_layer_is_refused_by_name(model, reason) -> None:
+    with pytest.raises(BenchmarkError, match=reason) as raised:
+        through_json(model)
+    assert "\n" not in str(raised.value)
+
+
+def linear(**change: object) -> dict[str, object]:
+    arguments = {"in_features": 4, "out_features": 3, "bias": True, **change}
+    return {"layer": "Linear", "arguments": arguments}
+
+
+def nested(depth: int) -> object:
+    tree: object = {"layer": "Tanh", "arguments": {}}
+    for _ in range(depth):
+        tree = {"layer": "Residual", "arguments": {}, "parts": [tree]}
+    return tree
+
+
+SOUND = {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}
+DEEP: list = []
+for _ in range(10_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("tree", "reason"),
+    [
+        (None, "a node of the description"),
+        ([], "a node of the description"),
+        (DEEP, "a node of the description"),
+        ({"layer": "Linear"}, "a node of the description"),
+        (linear() | {"forward": "x"}, "a node of the description"),
+        (linear() | {"layer": "torch.nn.Linear"}, "unknown layer 'torch.nn.Linear'"),
+        (linear() | {"layer": "Module"}, "unknown layer 'Module'"),
+        (linear() | {"layer": ["Linear"]}, "unknown layer"),
+        (linear() | {"layer": DEEP}, "unknown layer"),
+        (linear() | {"parts": []}, "Linear should hold no parts"),
+        (linear() | {"arguments": []}, "arguments of Linear should be in_features, out_features, bias"),
+        (linear(device="cpu"), "arguments of Linear should be in_features, out_features, bias"),
+        (linear(in_features=0), "in_features 0: should be a whole number from 1"),
+        (linear(in_features=True), "in_features True"),
+        (linear(in_features=4.0), r"in_features 4\.0"),
+        (linear(in_features="4"), "in_features '4'"),
+        (linear(in_features=10**5000), "in_features of more than 30 digits"),
+        (linear(in_features=2**20, out_features=2**20), r"of shape \(1048576, 1048576\), not \(3, 4\)"),
+        (linear(bias=1), "bias 1: should be true or false"),
+        (linear(bias=DEEP), "bias .* should be true or false"),
+        ({"layer": "Sequential", "arguments": {}}, "Sequential should hold a list of parts"),
+        ({"layer": "Sequential", "arguments": {}, "parts": [[]]}, "a node of the description"),
+        ({"layer": "Sequential", "arguments": {}, "parts": [nested(0)] * LAYERS}, f"more than {LAYERS}"),
+        ({"layer": "Residual", "arguments": {}, "parts": []}, "Residual should hold one part"),
+        ({"layer": "Residual", "arguments": {}, "parts": [linear(), linear()]}, "Residual should hold one part"),
+        (nested(DEPTH + 1), f"more than {DEPTH} layers inside layers"),
+        (nested(10_000), f"more than {DEPTH} layers inside layers"),
+        ({"layer": "GELU", "arguments": {"approximate": "fast"}}, "approximate 'fast': should be one of none, tanh"),
+        ({"layer": "Normalise", "arguments": {"mean": math.nan, "std": 1}}, "mean nan: should be a finite"),
+        ({"layer": "Normalise", "arguments": {"mean": 0, "std": 1e300}}, "std 1e.300: should be a finite"),
+        ({"layer": "LayerNorm", "arguments": {"normalized_shape": [2] * 65, "eps": 1, "elementwise_affine": True, "bias": True}}, "list of 1 to 64"),
+        ({"layer": "L2WindowAttention", "arguments": {"width": 4, "heads": 1, "side": 4096, "window": 2, "shift": 0}}, "side 4096"),
+    ],
+)  # fmt: skip
+def test_a_tree_that_a_stranger_wrote_is_refused_in_one_line(tree, reason) -> None:
+    with pytest.raises(BenchmarkError, match=reason) as raised:
+        rebuild(tree, SOUND)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"weight": None}, "lacks the tensor weight"),
+        ({"other": torch.zeros(3)}, "a tensor 'other', which no layer"),
+        ({7: torch.zeros(3)}, "a tensor 7, which no layer"),
+        ({"bias": torch.zeros(4)}, r"bias .* shape \(3,\), not \(4,\)"),
+        ({"bias": torch.zeros(3).double()}, "bias .* plain float32"),
+        ({"bias": torch.zeros(3, dtype=torch.complex64)}, "bias .* plain float32"),
+        ({"bias": [0.0, 0.0, 0.0]}, "bias .* plain float32"),
+        ({"bias": torch.zeros(3).to_sparse()}, "bias .* plain float32"),
+        ({"bias": torch.zeros(3, device="meta")}, "bias .* plain float32"),
+        ({"bias": torch.zeros(3).as_subclass(Loud)}, "bias .* plain float32"),
+        ({"bias": nn.Parameter(torch.zeros(3))}, "bias .* plain float32"),
+        ({"weight": torch.zeros(1).expand(3, 4)}, "weight .* contiguous"),
+        ({"weight": torch.full((3, 4), math.nan)}, "weight .* NaN or infinity"),
+        ({"weight": torch.full((3, 4), math.inf)}, "weight .* NaN or infinity"),
+    ],
+)
+def test_tensors_that_a_stranger_sent_are_refused_in_one_line(change, reason) -> None:
+    tensors = {name: tensor for name, tensor in {**SOUND, **change}.items() if tensor is not None}
+    with pytest.raises(BenchmarkError, match=reason) as raised:
+        rebuild(linear(), tensors)
+    assert "\n" not in str(raised.value)
+    assert torch.equal(rebuild(linear(), SOUND)(torch.zeros(1, 4)), torch.zeros(1, 3))
+
+
+def test_what_is_rebuilt_is_apart_from_the_tensors_that_it_came_from() -> None:
+    tensors = {name: tensor.clone() for name, tensor in SOUND.items()}
+    made = rebuild(linear(), tensors)
+    tensors["weight"] += 1
+    assert not made.weight.any()
+    assert type(made.weight) is nn.Parameter
