@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,9 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.base import Frozen
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from benchmark.loading.rows import Row
     from benchmark.specs.threat import AttackSpec, Engine
 
@@ -61,13 +65,11 @@ def try_suite(
     Raises:
         BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
-    from benchmark.evaluation.suite import run_suite
+    from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
-    from benchmark.loading.trained import evaluation_images, trained_model
     from benchmark.runtime.torch_setup import set_up
     from benchmark.specs.track import ADAPTIVE
-    from benchmark.verdicts.prediction import predict
 
     row = load_row(track, name)
     suites = {**row.track.development, **row.suites}
@@ -75,19 +77,39 @@ def try_suite(
         raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
     run = run_settings().evaluate
     device, used = set_up(run.device), engine or run.engine
-    model = trained_model(row, device)
+    inputs = _inputs(row, suites[suite], row.submission.name if suite == ADAPTIVE else None, used)
+    stage = f"{track}/{row.name}/trial-{suite}"
+    with (
+        judged_model(row, device) as judged,
+        scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder,
+    ):
+        assert folder is not None
+        return _run(row, judged.model, device, suites[suite], suite == ADAPTIVE, folder, used, report)
+
+
+def _run(
+    row: Row,
+    model: nn.Module,
+    device: torch.device,
+    specs: Sequence[AttackSpec],
+    adaptive: bool,
+    folder: Path,
+    engine: Engine,
+    report: Callable[[str], None],
+) -> AttackPreview:
+    from benchmark.evaluation.suite import run_suite
+    from benchmark.loading.trained import evaluation_images
+    from benchmark.loading.walled_attack import brought_attacks
+    from benchmark.verdicts.prediction import predict
+
     images, labels = evaluation_images(row, device)
     clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
     report(f"{row.name}: {int(clean.sum())} of {len(labels)} right when clean")
-    owner = row.submission.name if suite == ADAPTIVE else None
-    inputs = _inputs(row, suites[suite], owner, used)
-    stage = f"{track}/{row.name}/trial-{suite}"
     parts, robust, warnings = {}, {}, {}
-    with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
-        assert folder is not None
+    with brought_attacks(row) if adaptive else nullcontext(lambda _: None) as brought:
         for spec, state, after in run_suite(
-            model, images, labels, suites[suite], batch_size=row.track.evaluation.batch_size, folder=folder,
-            engine=used, report=lambda text: report(f"{row.name}: {text}"), owner=owner,
+            model, images, labels, specs, batch_size=row.track.evaluation.batch_size, folder=folder,
+            engine=engine, report=lambda text: report(f"{row.name}: {text}"), brought=brought,
             open_division=row.submission.division == "open",
         ):  # fmt: skip
             parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())

@@ -69,9 +69,10 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import torch
 
     from benchmark.audit import auditor
+    from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
-    from benchmark.loading.trained import evaluation_images, trained_model
+    from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
     from benchmark.verdicts.prediction import predict
 
@@ -80,9 +81,6 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     assert spec is not None
     device = set_up(run_settings().evaluate.device)
     radii = _published(row).to(device)
-    x, y = evaluation_images(row, device)
-    model, batch_size = trained_model(row, device), row.track.evaluation.batch_size
-    _check_fits(row, predict(model, x, y, batch_size).prediction, y)
     chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
@@ -90,17 +88,22 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
-    return auditor.audit(
-        model,
-        x,
-        y,
-        only,
-        partial(module.certify, **spec.parameters),
-        row.name,
-        batch_size=batch_size,
-        plan=auditor.deep(restarts, seed),
-        report=report,
-    )
+    with judged_model(row, device) as judged:
+        x, y = evaluation_images(row, device)
+        batch_size = row.track.evaluation.batch_size
+        judged.confirm(x, batch_size, row.name)
+        _check_fits(row, predict(judged.model, x, y, batch_size).prediction, y)
+        return auditor.audit(
+            judged.model,
+            x,
+            y,
+            only,
+            partial(module.certify, **spec.parameters),
+            row.name,
+            batch_size=batch_size,
+            plan=auditor.deep(restarts, seed),
+            report=report,
+        )
 
 
 def _published(row: Row) -> torch.Tensor:

@@ -38,9 +38,10 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
         BenchmarkError: unknown row, one not trained yet, more images than the track has, or a track without AutoAttack.
     """
     from benchmark.evaluation import engine_comparison
+    from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
-    from benchmark.loading.trained import evaluation_images, trained_model
+    from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
 
     row, progress = load_row(track, name), Console(stderr=True, soft_wrap=True)
@@ -50,23 +51,23 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
     if count is not None and count > row.track.evaluation.images:
         raise BenchmarkError(f"track {track} has {row.track.evaluation.images} evaluation images; {count} are too many")
     device = set_up(run_settings().evaluate.device)
-    model = trained_model(row, device)
-    images, labels = evaluation_images(row, device)
 
     def report(text: str) -> None:
         progress.print(f"{row.name}: {text}", highlight=False)
 
-    return [
-        engine_comparison.compare(
-            model,
-            images[:count],
-            labels[:count],
-            spec if seed is None else spec.model_copy(update={"seed": seed}),
-            batch_size=row.track.evaluation.batch_size,
-            report=report,
-        )
-        for spec in specs
-    ]
+    with judged_model(row, device) as judged:
+        images, labels = evaluation_images(row, device)
+        return [
+            engine_comparison.compare(
+                judged.model,
+                images[:count],
+                labels[:count],
+                spec if seed is None else spec.model_copy(update={"seed": seed}),
+                batch_size=row.track.evaluation.batch_size,
+                report=report,
+            )
+            for spec in specs
+        ]
 
 
 def print_comparison(found: Comparison, title: str) -> None:

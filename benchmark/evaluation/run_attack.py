@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,11 +18,11 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import nn
 
-from benchmark.evaluation.division import logged_warnings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.ball import into_ball
+from benchmark.verdicts.internals import logged_warnings
 from benchmark.verdicts.prediction import Predictions, predict
 
 Report = Callable[[str], None]
@@ -64,7 +63,7 @@ def run_attack(
     checkpoint: Path | None = None,
     engine: Engine = "fast",
     report: Report = lambda _: None,
-    module: ModuleType | None = None,
+    module: Any = None,
 ) -> tuple[AttackState, Predictions]:
     """Runs one attack, component by component, each on the images still robust, in batches; resumes from `checkpoint`.
 
@@ -72,7 +71,7 @@ def run_attack(
         images: (n, c, h, w) float32 in [0, 1].
         engine: which of its engines an attack runs that has several.
         report: is told what is running, for progress.
-        module: the attack, where it is another than benchmark/attacks/<attack>.py.
+        module: the attack, where it is another than benchmark/attacks/<attack>.py; anything with such a file's attributes.
 
     Returns:
         The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
@@ -101,7 +100,7 @@ def run_attack(
 
 
 def _run_component(
-    module: ModuleType,
+    module: Any,
     model: nn.Module,
     images: torch.Tensor,
     labels: torch.Tensor,
@@ -166,7 +165,7 @@ def _correct_in_full_batches(
 
 
 def _call(
-    module: ModuleType,
+    module: Any,
     model: nn.Module,
     images: torch.Tensor,
     labels: torch.Tensor,

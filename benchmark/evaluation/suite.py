@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from benchmark.evaluation.run_attack import AttackState, Report, run_attack
-from benchmark.loading import methods
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.gradients import attackable
 from benchmark.verdicts.prediction import Predictions
@@ -25,19 +25,19 @@ def run_suite(
     folder: Path,
     engine: Engine,
     report: Report,
-    owner: str | None = None,
+    brought: Callable[[str], Any] = lambda _: None,
     open_division: bool = False,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
-    Attacks of a file of the submission `owner` are looked for there first; without one, none takes the place of
+    `brought` gives the attack that somebody brought under a name, or None; without it none takes the place of
     benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
-    their warnings; one of the submission's own gets the model itself. torch's generator starts each attack at its seed.
+    their warnings; a brought one gets the model itself. torch's generator starts each attack at its seed.
     """
     for spec in specs:
-        module = methods.attack(spec.attack, owner) if owner else None
+        module = brought(spec.attack)
         attacked, problem = model, ""
-        if open_division and not methods.own_attack(spec.attack, owner):
+        if open_division and module is None:
             attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
         torch.manual_seed(spec.seed)  # for what an open model draws
         state, after = run_attack(

@@ -27,7 +27,8 @@ class Record(Frozen):
     """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name.
 
     `measured` holds, by name, what stages found that have no field of their own here. `reason` is why a published Record
-    replaced another. JSON leaves both out where they are empty.
+    replaced another. `wall` names what held the row's own code (docs/strangers-code.md), "none" where nothing did. JSON
+    leaves these out where they are empty.
     """
 
     schema_version: Literal[1] = 1
@@ -59,13 +60,14 @@ class Record(Frozen):
     settings: VariantOnTrack
     sha256: dict[str, str]
     environment: dict[str, str]
+    wall: str = ""
     measured: dict[str, JsonValue] = Field(default={})
     reason: str = ""
 
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content = serialise(self)
-        for name in ("measured", "reason"):
+        for name in ("wall", "measured", "reason"):
             if not content[name]:
                 del content[name]
         return content

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from benchmark.runtime.arithmetic import Arithmetic
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import Engine
@@ -23,8 +25,13 @@ class EvaluateRun(Frozen):
 
 
 class RunSettings(Frozen):
-    """`params.yaml`: how this machine runs the pipeline."""
+    """`params.yaml`: how this machine runs the pipeline.
 
+    `wall`: how the code of submissions is held. `full`: refused where a part of the wall is missing; `weak`: with what this
+    machine has; `none`: in the judge's own process.
+    """
+
+    wall: Literal["full", "weak", "none"] = "full"
     arithmetic: Arithmetic = "portable"
     train: TrainRun = TrainRun()
     evaluate: EvaluateRun = EvaluateRun()

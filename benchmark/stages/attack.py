@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class Attack(EvaluationStage):
 
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.suite import run_suite
+        from benchmark.loading.walled_attack import brought_attacks
         from benchmark.runtime import files
 
         row, suite, size = work.row, _suite(work.name), subject.batch_size
@@ -86,17 +88,17 @@ class Attack(EvaluationStage):
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
         results = []
-        for spec, state, after in run_suite(
-            subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.scratch,
-            engine=engine, report=report, owner=row.submission.name if suite == ADAPTIVE else None,
-            open_division=row.submission.division == "open",
-        ):  # fmt: skip
-            # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
-            robust = clean.correct & state.robust & after.correct
-            columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
-            adversarial[spec.id] = state.adversarial.cpu().contiguous()
-            results.append(_result(spec, suite, state, robust))
-            report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
+        with brought_attacks(row) if suite == ADAPTIVE else nullcontext(lambda _: None) as brought:
+            for spec, state, after in run_suite(
+                subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.scratch,
+                engine=engine, report=report, brought=brought, open_division=row.submission.division == "open",
+            ):  # fmt: skip
+                # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
+                robust = clean.correct & state.robust & after.correct
+                columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
+                adversarial[spec.id] = state.adversarial.cpu().contiguous()
+                results.append(_result(spec, suite, state, robust))
+                report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
             **facts.model_dump(mode="json"),

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A row's model, frozen and in evaluation mode, with the images (n, c, h, w) and labels (n,) that it is judged on, and
-    what it predicts for them when clean.
+    """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
+    predicts for them when clean.
     """
 
     model: torch.nn.Module
@@ -59,18 +59,22 @@ class EvaluationStage(Stage):
     def run(self, work: Work) -> Outcome:
         import torch
 
-        from benchmark.loading.trained import evaluation_images, trained_model
+        from benchmark.loading.judged import judged_model
+        from benchmark.loading.trained import evaluation_images
         from benchmark.runtime.torch_setup import set_up
         from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
-        images, labels = evaluation_images(work.row, device)
-        model = trained_model(work.row, device)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(
-                rules.seed
-            )  # an open model may draw noise of its own: every stage sees the same clean pass
-            clean = predict(model, images, labels, rules.batch_size)
-        outcome = self.evaluate(work, Subject(model, images, labels, rules.batch_size, clean))
+        # the row's process starts before an image or a label is read, of which it would else have a copy
+        with judged_model(work.row, device) as judged:
+            images, labels = evaluation_images(work.row, device)
+            judged.confirm(images, rules.batch_size, work.row.name)
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(
+                    rules.seed
+                )  # an open model may draw noise of its own: every stage sees the same clean pass
+                clean = predict(judged.model, images, labels, rules.batch_size)
+            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean))
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
-        return replace(outcome, columns={**shared, **outcome.columns})
+        fields = {**outcome.fields, "wall": judged.wall}
+        return replace(outcome, columns={**shared, **outcome.columns}, fields=fields)

@@ -53,23 +53,23 @@ class Pretrained(Stage):
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
 
-        from benchmark.loading import methods
+        from benchmark.loading.confining import wall
+        from benchmark.loading.walled_training import pretrained_walled
         from benchmark.runtime import files
-        from benchmark.runtime.torch_setup import set_up
 
-        row, given = work.row, _weights(work.row)
-        set_up("cpu")
+        held, given = wall(), _weights(work.row)
         path = Path(given.path) if given.path else None
-        model = methods.pretrained(row.submission, row.variant, row.track, path)
-        weights = save({name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()})
+        found = pretrained_walled(work.row, path, held)
+        weights = save(found)
         digest = files.sha256_bytes(weights)
         return Outcome(
             fields={
                 "training": None,
                 "sha256": {"weights": digest, "weights as given": files.sha256_file(path) if path else digest},
+                "wall": held.words,
             },
             files={"model.safetensors": weights},
-            summary=f"{sum(p.numel() for p in model.parameters()):,} parameters taken over, none trained",
+            summary=f"{sum(t.numel() for t in found.values()):,} numbers taken over, none trained",
         )
 
 

@@ -51,19 +51,18 @@ class Train(Stage):
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
 
-        from benchmark.loading.fitting import fit
+        from benchmark.loading.confining import wall
+        from benchmark.loading.walled_training import fit_walled
         from benchmark.runtime import files
-        from benchmark.runtime.torch_setup import set_up
 
-        spec, run = _recipe(work.row), TrainRun.model_validate(work.settings["run"])
-        set_up(run.device)
+        spec, run, held = _recipe(work.row), TrainRun.model_validate(work.settings["run"]), wall()
 
-        def on_epoch(done: TrainingProgress) -> None:
+        def on_epoch(epoch: int, score: float) -> None:
             work.clock.lap()
-            if done.epoch % max(1, spec.epochs // 4) == 0:
-                work.say(f"epoch {done.epoch} of {spec.epochs}, score {done.scores[-1]:.3f}")
+            if epoch % max(1, spec.epochs // 4) == 0:
+                work.say(f"epoch {epoch} of {spec.epochs}, score {score:.3f}")
 
-        best, done, result = fit(work.row, run, work.scratch / "checkpoint.safetensors", on_epoch, say=work.say)
+        best, done, result = fit_walled(work.row, run, work.scratch, on_epoch, work.say, held)
         if done.epoch < spec.epochs:
             patience = spec.selection.patience
             work.say(f"stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {patience}")
@@ -71,7 +70,11 @@ class Train(Stage):
             work.say(result.overfitting.words)
         weights = save(best)
         return Outcome(
-            fields={"training": result.model_dump(mode="json"), "sha256": {"weights": files.sha256_bytes(weights)}},
+            fields={
+                "training": result.model_dump(mode="json"),
+                "sha256": {"weights": files.sha256_bytes(weights)},
+                "wall": held.words,
+            },
             files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
             summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",
         )

@@ -70,6 +70,11 @@ class FusedOps:
                     setattr(place, name, original)
 
 
+def entered() -> FusedOps | None:
+    """The context that this thread is inside, if any."""
+    return getattr(_THREAD, "entered", None)
+
+
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """softmax(Q K^T / sqrt(d)) V of (..., tokens, d) tensors, as the transpose of V^T softmax(K Q^T / sqrt(d)): torch's
     softmax over rows, and a product whose short side is its first, are the faster ones.

@@ -1,0 +1,62 @@
+"""How this machine holds the code of submissions: what `params.yaml` asks for, and what each process may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.loading import submissions
+from benchmark.loading.rows import Row
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.wall.confinement import Confinement, available, checked, memory_limit
+
+
+@dataclass(frozen=True)
+class Wall:
+    """The parts of the wall that are in force; none where code runs in the judge's own process."""
+
+    parts: tuple[str, ...]
+
+    @property
+    def stands(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def words(self) -> str:
+        """As a Record has it."""
+        return ", ".join(self.parts) or "none"
+
+    def confinement(self, read: Iterable[Path], write: Iterable[Path] = (), *, network: bool = False) -> Confinement:
+        """For a process that reads and writes these files and folders."""
+        return Confinement(tuple(read), tuple(write), network=network, memory=memory_limit())
+
+
+def wall() -> Wall:
+    """The wall that params.yaml asks for.
+
+    Raises:
+        BenchmarkError: it asks for a full one, and this machine lacks a part.
+    """
+    wanted = run_settings().wall
+    if wanted == "none":
+        return Wall(())
+    there = available()
+    return Wall(checked(there) if wanted == "full" else there)
+
+
+def submission_files(*rows: Row | None) -> list[Path]:
+    """The folders of the rows' submissions, and the tracks, which lie in the package.
+
+    Raises:
+        BenchmarkError: a folder is a link, which could lead anywhere.
+    """
+    found = []
+    for row in rows:
+        if row is not None:
+            folder = submissions.FOLDER / row.submission.name
+            if folder.is_symlink():
+                raise BenchmarkError(f"{folder} is a link; a submission is a folder of its own")
+            found.append(folder.absolute())
+    return found

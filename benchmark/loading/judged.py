@@ -1,0 +1,81 @@
+"""The network of a row that is judged: never an object that the row's own code made in the judge's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from benchmark.layers.derived import cache_weights
+from benchmark.layers.description import rebuild
+from benchmark.loading.confining import wall
+from benchmark.loading.rows import Row
+from benchmark.loading.trained import trained_model
+from benchmark.loading.walled import WalledModel, walled_model
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts.prediction import logits
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is judged.
+
+    Attributes:
+        model: in evaluation mode, frozen: behind the wall, or, where it is certified, rebuilt here from a description of it.
+        wall: what holds the row's own code, in words.
+        claimed: the row's own model behind the wall, where `model` is one that was rebuilt.
+    """
+
+    model: nn.Module
+    wall: str
+    claimed: WalledModel | None = None
+
+    def confirm(self, images: torch.Tensor, batch_size: int, row: str) -> None:
+        """Holds the rebuilt network against the row's own model on images (n, c, h, w).
+
+        Raises:
+            BenchmarkError: they differ in a bit of a logit, with the first image.
+        """
+        if self.claimed is None:
+            return
+        own, rebuilt = (logits(model, images, batch_size) for model in (self.claimed, self.model))
+        if own.shape != rebuilt.shape or not torch.equal(own, rebuilt):
+            where = ""
+            if own.shape == rebuilt.shape:
+                image = int((own != rebuilt).any(1).nonzero()[0])
+                where = f" for image {image} by {float((own[image] - rebuilt[image]).abs().max()):.3g}"
+            raise BenchmarkError(
+                f"{row}: its logits differ{where} from those of the network rebuilt from its layers, which is what would be "
+                "certified; let its layers do what their types do, or leave the certificate out"
+            )
+
+
+@contextmanager
+def judged_model(row: Row, device: torch.device) -> Iterator[Judged]:
+    """The row's network with its trained weights, for as long as the block lasts.
+
+    Raises:
+        BenchmarkError: the weights are missing or do not fit, the row's code fails, or a certified row has layers that no
+            certificate knows.
+    """
+    held = wall()
+    if not held.stands:
+        yield Judged(trained_model(row, device), held.words)
+        return
+    model = walled_model(row, device, held)
+    try:
+        if not (row.settings.certificate or row.settings.unsound_formulas):
+            yield Judged(model, held.words)
+            return
+        try:
+            rebuilt = rebuild(*model.description())
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{row.name}: {error}") from None
+        rebuilt = rebuilt.to(device)
+        cache_weights(rebuilt)
+        yield Judged(rebuilt, held.words, model)
+    finally:
+        model.close()

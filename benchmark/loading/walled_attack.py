@@ -1,0 +1,105 @@
+"""An attack that somebody brings against a submission, in a process of its own with a copy of the model.
+
+It has the images and labels that it is to attack. What it returns is judged, as any attack's is, by the model that the judge
+asks; so it can find adversarial images and do no other harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmark.loading import methods
+from benchmark.loading.confining import Wall, submission_files, wall
+from benchmark.loading.rows import Row
+from benchmark.loading.trained import trained_model
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.wall.channel import Channel, Tensors
+from benchmark.wall.process import Answer, Walled, serve
+
+BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
+
+
+@contextmanager
+def brought_attacks(row: Row) -> Iterator[Callable[[str], Any]]:
+    """What finds the attack that the row's submission brings under a name, None where it brings none; for as long as the
+    block lasts.
+    """
+    held, started = wall(), dict[str, BroughtAttack]()
+
+    def find(name: str) -> Any:
+        if not methods.own_attack(name, row.submission.name):
+            return None
+        if not held.stands:
+            return methods.attack(name, row.submission.name)
+        if name not in started:
+            started[name] = BroughtAttack(row, name, held)
+        return started[name]
+
+    try:
+        yield find
+    finally:
+        for attack in started.values():
+            attack.close()
+
+
+class BroughtAttack:
+    """A submission's own attack, with the attributes that the harness reads of an attack's module. It runs on the CPU.
+
+    `close` ends its process.
+    """
+
+    def __init__(self, row: Row, name: str, wall: Wall) -> None:
+        self.owner = f"submissions/{row.submission.name}"
+        self._walled = Walled(
+            partial(_serve, row, name),
+            wall.confinement([*submission_files(row), row.weights.absolute()]),
+            wall.parts,
+            owner=self.owner,
+            seconds=BATCH_SECONDS,
+        )
+        about, _ = self._walled.receive()
+        components = about.get("components")
+        if isinstance(components, list) and components and all(isinstance(name, str) for name in components):
+            self.components = tuple(components)
+        if about.get("per_image") is True:
+            self.per_image = True
+
+    def attack(
+        self,
+        model: object,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        threat: ThreatModel,
+        *,
+        seed: int | None,
+        **options: object,
+    ) -> torch.Tensor:
+        """What it makes of images (n, c, h, w), by its own copy of the model."""
+        message = {"ask": "attack", "threat": threat.model_dump(mode="json"), "seed": seed, "options": options}
+        _, tensors = self._walled.ask(message, {"images": images, "labels": labels}, most=2**34)
+        if [*tensors] != ["adversarial"]:
+            raise BenchmarkError(f"{self.owner}: the process that runs its attack answers wrongly")
+        return tensors["adversarial"].to(images.device)
+
+    def close(self) -> None:
+        self._walled.close()
+
+
+def _serve(row: Row, name: str, channel: Channel) -> None:
+    """In the process."""
+    module, model = methods.attack(name, row.submission.name), trained_model(row, torch.device("cpu"))
+    about = {"components": list(getattr(module, "components", ())), "per_image": hasattr(module, "per_image")}
+    channel.send(about)
+
+    def attack(message: dict[str, Any], tensors: Tensors) -> Answer:
+        threat, images = ThreatModel.model_validate(message["threat"]), tensors["images"]
+        found = module.attack(model, images, tensors["labels"], threat, seed=message["seed"], **message["options"])
+        return {}, {"adversarial": found}
+
+    serve(channel, {"attack": attack})

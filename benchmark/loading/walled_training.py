@@ -1,0 +1,131 @@
+"""Training, and weights taken over, in a process behind the wall: it has training and validation images, never the test's.
+
+What comes back is plain tensors and what the process says of its training, which no verdict rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from benchmark.loading import methods
+from benchmark.loading.confining import Wall, submission_files
+from benchmark.loading.fitting import fit
+from benchmark.loading.rows import Row
+from benchmark.results.training import TrainingResult
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+from benchmark.specs.run import TrainRun
+from benchmark.training.checkpoint import Tensors, TrainingProgress
+from benchmark.wall.channel import Channel
+from benchmark.wall.process import Walled, plain
+
+SILENCE = 12 * 3600.0  # seconds that an epoch, a preparation or taking over weights may take
+LARGEST_WEIGHTS = 2**36  # bytes
+
+OnEpoch = Callable[[int, float], None]
+Say = Callable[[str], None]
+
+
+def fit_walled(
+    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, wall: Wall
+) -> tuple[Tensors, TrainingProgress, TrainingResult]:
+    """As `fitting.fit`, behind the wall; `folder` keeps what a killed run goes on from.
+
+    Args:
+        on_epoch: told the epochs done and the last score.
+        say: told of the progress of preparations.
+
+    Raises:
+        BenchmarkError: as `fit` does, or the process fails or says what makes no sense.
+    """
+    if not wall.stands:
+        set_up(run.device)
+        return _fit(row, run, folder, on_epoch, say)
+    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in _visible(row))]
+    read += [row.start.absolute()] if row.start else []
+    walled = Walled(
+        partial(_train, row, run, folder),
+        wall.confinement(read, [folder.absolute()]),
+        wall.parts,
+        owner=f"submissions/{row.submission.name}",
+        seconds=SILENCE,
+    )
+    try:
+        while True:
+            message, tensors = walled.receive(most=LARGEST_WEIGHTS)
+            if "say" in message:
+                say(plain(message["say"]))
+            elif "epoch" in message:
+                on_epoch(int(message["epoch"]), float(message["score"]))
+            else:
+                done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
+                said = {**message["result"], **run.model_dump()}
+                return tensors, done, TrainingResult.model_validate(said)
+    except (ValidationError, ValueError, TypeError, KeyError) as error:
+        raise BenchmarkError(
+            f"submissions/{row.submission.name}: its training says what makes no sense ({type(error).__name__})"
+        ) from None
+    finally:
+        walled.close()
+
+
+def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
+    """The weights that the method's `pretrained` finds, in the file `path` or, since it has the network, elsewhere.
+
+    Raises:
+        BenchmarkError: as `methods.pretrained` does, or the process fails.
+    """
+    if not wall.stands:
+        return _pretrained(row, path)
+    read = [*submission_files(row), *([path.absolute()] if path else [])]
+    walled = Walled(
+        partial(_take_over, row, path),
+        wall.confinement(read, network=True),
+        wall.parts,
+        owner=f"submissions/{row.submission.name}",
+        seconds=SILENCE,
+    )
+    try:
+        return walled.receive(most=LARGEST_WEIGHTS)[1]
+    finally:
+        walled.close()
+
+
+def _visible(row: Row) -> list[str]:
+    """What training reads of the row's data."""
+    return ["data.json", "train.safetensors", "validation.safetensors"]
+
+
+def _fit(
+    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say
+) -> tuple[Tensors, TrainingProgress, TrainingResult]:
+    return fit(row, run, folder / "checkpoint.safetensors", lambda done: on_epoch(done.epoch, done.scores[-1]), say=say)
+
+
+def _train(row: Row, run: TrainRun, folder: Path, channel: Channel) -> None:
+    """In the process."""
+    set_up(run.device)
+    best, done, result = _fit(
+        row,
+        run,
+        folder,
+        lambda epoch, score: channel.send({"epoch": epoch, "score": score}),
+        lambda text: channel.send({"say": text}),
+    )
+    channel.send({"done": asdict(done), "result": result.model_dump(mode="json")}, best)
+
+
+def _take_over(row: Row, path: Path | None, channel: Channel) -> None:
+    """In the process."""
+    channel.send({}, _pretrained(row, path))
+
+
+def _pretrained(row: Row, path: Path | None) -> Tensors:
+    set_up("cpu")
+    model = methods.pretrained(row.submission, row.variant, row.track, path)
+    return {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,84 @@
+"""What only the process that holds a model can say of it: its size, and what a pass does beside returning logits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from pyautoattack import checks
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Internals:
+    """Parameters; FLOPs of a pass over one image; whether a pass in evaluation mode changes weights or buffers; and what
+    AutoAttack's check says against gradients taken inside a pass.
+    """
+
+    parameters: int
+    flops: int
+    changes_itself: bool
+    dynamic: tuple[str, ...]
+
+
+@runtime_checkable
+class Remote(Protocol):
+    """A model that stands for one in another process."""
+
+    def internals(self, images: torch.Tensor) -> Internals: ...
+
+
+def internals(model: nn.Module, images: torch.Tensor) -> Internals:
+    """Measured on images (n, c, h, w), where the model is.
+
+    Where the model is in another process, these are that process's words: they decide what is said of a row, never whether
+    an image counts as right.
+    """
+    if isinstance(model, Remote):
+        return model.internals(images)
+    devices = [images.device] if images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # what a random model draws here is not missing elsewhere
+        return _measured(model, images)
+
+
+def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for _ in range(2):
+            model(images.clone())
+    changed = any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(images[:1])
+    for name in checks.funcs:
+        checks.funcs[name] = 0  # pyautoattack counts over the whole process
+    with logged_warnings() as flags, torch.no_grad():
+        checks.check_dynamic(model, images, False, logger=logging.getLogger("auto-attack"))
+    return Internals(sum(p.numel() for p in model.parameters()), counter.get_total_flops(), changed, tuple(flags))
+
+
+class _Collect(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = " ".join(record.getMessage().split())
+        if message not in self.messages:
+            self.messages.append(message)
+
+
+@contextmanager
+def logged_warnings() -> Iterator[list[str]]:
+    """The warnings that libraries log inside the block, each once: AutoAttack flags unreliable evaluations this way."""
+    handler, root = _Collect(), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield handler.messages
+    finally:
+        root.removeHandler(handler)

@@ -1,0 +1,1 @@
+"""Processes that run code which nobody here wrote, and what holds them."""

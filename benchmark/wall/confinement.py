@@ -1,0 +1,176 @@
+"""What holds a process that runs a stranger's code, put on from inside before the first line of that code runs.
+
+- Landlock: it opens the files named, and nothing else of the machine's; it executes nothing.
+- seccomp: no other programs or processes, no signals to others, no network (system_calls.py).
+- Namespaces: a network without any device, no messages or memory shared with other processes, no privileges outside.
+- Limits: memory, open files, sizes of files, no core dump. A clean environment. It ends when its parent does.
+
+Time is the parent's to limit (process.py). What none of this prevents stands in docs/strangers-code.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.runtime.arithmetic import VARIABLES
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.wall import landlock, system_calls
+
+PARTS = ("landlock", "seccomp", "namespaces", "limits")
+KEPT = ("OMP_NUM_THREADS", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", *VARIABLES)
+MACHINE = (  # what Python and torch read of it while they run
+    "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo",
+    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
+)  # fmt: skip
+# images and labels of tracks that lie among installed packages: no stranger's code reads them from there
+DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews")
+NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
+DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What a process may do.
+
+    Attributes:
+        read: files and folders that it reads, beside Python's and the benchmark's own.
+        write: folders that it writes to.
+        network: whether it may use the network.
+        memory: bytes of data, at most.
+        file_size: bytes of any file that it writes, at most.
+    """
+
+    read: tuple[Path, ...] = ()
+    write: tuple[Path, ...] = ()
+    network: bool = False
+    memory: int = 0
+    file_size: int = 2**32
+
+
+def available() -> tuple[str, ...]:
+    """The parts of `PARTS` that this machine has."""
+    there = {
+        "landlock": landlock.version() > 0,
+        "seccomp": system_calls.available(),
+        "namespaces": _namespaces(),
+        "limits": True,
+    }
+    return tuple(part for part in PARTS if there[part])
+
+
+def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
+    """Confines the calling process, which has one thread, for good; it keeps its work in the folder `home`.
+
+    Raises:
+        OSError: the machine refuses one of `parts`.
+    """
+    on = set(parts)
+    _clean_environment(home)
+    if sys.platform.startswith("linux"):
+        for option, value in (DIE_WITH_PARENT, NOT_DUMPABLE):
+            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    os.setsid()
+    if "namespaces" in on:
+        _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
+    _limit(wanted)
+    if "landlock" in on:
+        written = [*wanted.write, home, Path("/dev/null")]
+        landlock.restrict([*_installed(), *wanted.read], written, listed=_packages(), network=wanted.network)
+    if "seccomp" in on:
+        system_calls.refuse(network=wanted.network)
+
+
+def memory_limit() -> int:
+    """Six tenths of this machine's memory, in bytes."""
+    return int(0.6 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def checked(parts: Sequence[str]) -> tuple[str, ...]:
+    """`parts`, if they are all of `PARTS`.
+
+    Raises:
+        BenchmarkError: this machine lacks one.
+    """
+    if missing := [part for part in PARTS if part not in parts]:
+        raise BenchmarkError(
+            f"this machine has no {' and no '.join(missing)}, without which a submission's code could read the test labels "
+            "or write to other rows; on a machine where that is no harm set `wall: weak` in params.yaml"
+        )
+    return tuple(parts)
+
+
+def _clean_environment(home: Path) -> None:
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    os.environ.clear()
+    # GitPython, which foolbox imports, would else run a program, and joblib share memory
+    own = {
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "PATH": os.defpath,
+        "GIT_PYTHON_REFRESH": "quiet",
+        "JOBLIB_MULTIPROCESSING": "0",
+    }
+    os.environ.update(kept | own)
+    tempfile.tempdir = None  # it remembers the parent's
+
+
+def _unshare(flags: int) -> None:
+    user, group = os.geteuid(), os.getegid()
+    if ctypes.CDLL(None, use_errno=True).unshare(flags) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"namespaces: {os.strerror(number)}")
+    # itself to itself, so that it reads what its user reads
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _namespaces() -> bool:
+    """Tried in a process of its own, since only doing it tells."""
+    if not sys.platform.startswith("linux"):
+        return False
+    child = os.fork()
+    if not child:
+        try:
+            _unshare(NEW_USER | NEW_IPC | NEW_NETWORK)
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _limit(wanted: Confinement) -> None:
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: wanted.file_size, resource.RLIMIT_NOFILE: 1024}
+    if wanted.memory:
+        limits[resource.RLIMIT_DATA] = wanted.memory
+    for kind, most in limits.items():
+        _, hard = resource.getrlimit(kind)
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (least, least))
+
+
+def _installed() -> list[Path]:
+    """Python, its packages and the libraries beneath them, without the data of `DATA_IN_PACKAGES`."""
+    hidden = [root / data for root in _packages() for data in DATA_IN_PACKAGES]
+    own = Path(__file__).parents[1]
+    roots = {Path(sysconfig.get_path("stdlib")), *_packages()[:-1], own, own.parent / "autoattack"}
+    found = [path for root in sorted(roots) for path in landlock.around(root, hidden)]
+    triplet, libraries = sysconfig.get_config_var("MULTIARCH") or "", sysconfig.get_config_var("LIBDIR") or ""
+    found += [Path(place) for place in (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/lib64", "/usr/lib64") if triplet]
+    found += sorted(Path(libraries).glob("lib*.so*")) if libraries else []
+    return [*found, *map(Path, MACHINE)]
+
+
+def _packages() -> list[Path]:
+    """Folders of installed packages, and the one in which the benchmark stands."""
+    places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    return [*sorted(places), Path(__file__).parents[2]]

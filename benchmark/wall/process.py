@@ -1,0 +1,174 @@
+"""A process for a stranger's code: forked, confined, asked, and ended.
+
+It is a fork of the judge, made before the judge has read an image or a label: it shares what was imported, so that it
+costs milliseconds, and nothing else that matters. It sees the judge's memory as it was then, never as it becomes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.wall.channel import Broken, Channel, Tensors
+from benchmark.wall.confinement import Confinement, confine
+
+LONGEST = 2_000  # characters of what a stranger's code says
+Work = Callable[[Channel], None]
+Answer = tuple[dict[str, Any], Tensors]
+
+
+class Walled:
+    """A process that runs `work` on its end of a channel, as the side that asks holds it.
+
+    Attributes:
+        owner: in messages, such as submissions/Wong2020Fast.
+        seconds: how long an answer may take.
+    """
+
+    def __init__(
+        self, work: Work, confinement: Confinement, parts: Sequence[str], *, owner: str, seconds: float
+    ) -> None:
+        self.owner, self.seconds = owner, seconds
+        self.home = Path(tempfile.mkdtemp(prefix="rvb-"))
+        ours, theirs = socket.socketpair()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        self._pid = os.fork()
+        if not self._pid:
+            _become(work, theirs, confinement, self.home, parts)
+        theirs.close()
+        self.channel = Channel(ours)
+        self._end = weakref.finalize(self, _end, os.getpid(), self._pid, ours, self.home)
+
+    def ask(
+        self,
+        message: Mapping[str, Any],
+        tensors: Mapping[str, torch.Tensor] | None = None,
+        *,
+        most: int = 2**26,
+        seconds: float | None = None,
+    ) -> tuple[dict[str, Any], Tensors]:
+        """Sends a message and waits for its answer, of at most `most` bytes of tensors.
+
+        Raises:
+            BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
+            RuntimeError: torch refused in it what was asked, in its words.
+        """
+        limit = seconds or self.seconds
+        with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
+            self.channel.send(message, tensors, limit)
+        return self.receive(most=most, seconds=limit)
+
+    def receive(self, *, most: int = 2**26, seconds: float | None = None) -> tuple[dict[str, Any], Tensors]:
+        """The next message that it sends; raises as `ask` does."""
+        try:
+            answer, tensors = self.channel.receive(most, seconds or self.seconds)
+        except Broken as problem:
+            raise self._broken(problem) from None
+        if "error" in answer:
+            words = plain(answer["error"])
+            raise RuntimeError(words) if answer.get("kind") == "RuntimeError" else BenchmarkError(words)
+        return answer, tensors
+
+    def close(self) -> None:
+        """Ends the process, whatever it does, and removes its folder."""
+        self._end()
+
+    def _broken(self, problem: Broken) -> BenchmarkError:
+        number = _ended_by(self._pid)
+        memory = ", perhaps for want of memory" if number == signal.SIGKILL else ""
+        words = f"it was ended by {signal.Signals(number).name}{memory}" if number else str(problem)
+        self.close()
+        return BenchmarkError(f"{self.owner}: the process that runs its code failed: {words}")
+
+
+def plain(words: object) -> str:
+    """What a stranger's code says, in one line of printable characters."""
+    shown = "".join(c if c.isprintable() else " " for c in str(words))
+    return " ".join(shown.split())[:LONGEST]
+
+
+def serve(
+    channel: Channel, answers: Mapping[str, Callable[[dict[str, Any], Tensors], tuple[dict[str, Any], Tensors]]]
+) -> None:
+    """In the process: answers each message by the function that its `ask` names, until the other side ends."""
+    while True:
+        try:
+            message, tensors = channel.receive(2**40)
+        except Broken:
+            return
+        try:
+            channel.send(*answers[message["ask"]](message, tensors))
+        except (Exception, SystemExit) as error:  # whatever a stranger's code raises
+            channel.send(failure(error))
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The answer that says what was raised."""
+    if isinstance(error, BenchmarkError):
+        return {"error": str(error)}
+    if type(error) is RuntimeError:  # torch's own, from which it follows that there is no gradient
+        return {"error": " ".join(str(error).split()), "kind": "RuntimeError"}
+    return {"error": said(error)}
+
+
+def _become(work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str]) -> None:
+    """In the fork; does not return."""
+    channel = Channel(connection)
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when who started it does
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _close_all_but(connection.fileno())
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        confine(confinement, home, parts)
+        work(channel)
+    except (Exception, SystemExit) as error:
+        with contextlib.suppress(Broken):
+            channel.send(failure(error))
+    finally:
+        os._exit(0)
+
+
+def _close_all_but(kept: int) -> None:
+    """Every file of the judge's; what the code prints goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 1 << 16)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - for as long as it lives
+
+
+def _ended_by(pid: int) -> int:
+    """The number of the signal that ended a process, which may need a moment to end; 0 for none."""
+    for _ in range(50):
+        with contextlib.suppress(ChildProcessError):
+            status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is not None:
+                return status.si_status if status.si_code in (os.CLD_KILLED, os.CLD_DUMPED) else 0
+        time.sleep(0.01)
+    return 0
+
+
+def _end(parent: int, pid: int, connection: socket.socket, home: Path) -> None:
+    if os.getpid() != parent:  # another fork, which inherits the object and not the process
+        return
+    connection.close()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    shutil.rmtree(home, ignore_errors=True)

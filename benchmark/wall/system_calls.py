@@ -1,0 +1,98 @@
+"""System calls that a process gives up for good, by seccomp: those that start programs, reach other processes or the
+network, or change what holds it. Everything else goes on, so that torch runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from functools import cache
+
+CLONE_THREAD = 0x10000
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # libseccomp's actions; an error's number is added to the second
+NOT_EQUAL, MASKED_EQUAL = 1, 7  # its comparisons
+REFUSED = (
+    # other programs and processes
+    "execve", "execveat", "fork", "vfork", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp",
+    "pidfd_open", "pidfd_getfd", "pidfd_send_signal", "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
+    # what holds it
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "open_tree", "move_mount",
+    "mount_setattr", "setrlimit", "personality", "add_key", "request_key", "keyctl",
+    # memory that other processes share, and files without their names
+    "shmget", "shmat", "semget", "msgget", "mq_open", "open_by_handle_at", "name_to_handle_at",
+    # parts of the kernel that few programs need
+    "bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "kexec_load",
+    "init_module", "finit_module", "delete_module", "swapon", "swapoff", "reboot", "acct", "quotactl", "sethostname",
+    "setdomainname", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "vhangup", "syslog",
+)  # fmt: skip
+REFUSED_NETWORK = ("socket", "bind", "connect", "listen", "accept", "accept4")
+
+
+class _Condition(ctypes.Structure):
+    """On an argument of a call: its number, the comparison, and what it is compared with."""
+
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("comparison", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+def available() -> bool:
+    """Whether libseccomp is here, which most Linux systems bring."""
+    return _library() is not None
+
+
+def refuse(*, network: bool = False) -> None:
+    """From now on the calls above fail with EPERM in this process; those of the network too, unless `network`.
+
+    Raises:
+        OSError: there is no libseccomp, or the kernel refuses.
+    """
+    library = _library()
+    if library is None:
+        raise OSError(errno.ENOSYS, "libseccomp is missing")
+    rules = library.seccomp_init(ALLOW)
+
+    def add(name: str, *conditions: _Condition, error: int = errno.EPERM) -> None:
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        if number >= 0:  # this processor's kernel knows the call
+            array = (_Condition * len(conditions))(*conditions)
+            _checked(library.seccomp_rule_add_array(rules, ERRNO + error, number, len(conditions), array))
+
+    try:
+        for name in (*REFUSED, *(() if network else REFUSED_NETWORK)):
+            add(name)
+        # threads alone, and signals to its own threads alone
+        add("clone", _Condition(0, MASKED_EQUAL, CLONE_THREAD, 0))
+        add("clone3", error=errno.ENOSYS)  # whose flags lie in memory; the C library takes clone then
+        add("tgkill", _Condition(0, NOT_EQUAL, os.getpid()))
+        add("prlimit64", _Condition(2, NOT_EQUAL, 0))  # a new limit, of whichever process
+        _checked(library.seccomp_load(rules))
+    finally:
+        library.seccomp_release(rules)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        found = ctypes.CDLL("libseccomp.so.2")
+    except OSError:
+        return None
+    found.seccomp_init.argtypes, found.seccomp_init.restype = (ctypes.c_uint32,), ctypes.c_void_p
+    found.seccomp_load.argtypes = found.seccomp_release.argtypes = (ctypes.c_void_p,)
+    found.seccomp_syscall_resolve_name.argtypes = (ctypes.c_char_p,)
+    found.seccomp_rule_add_array.argtypes = (
+        ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Condition)
+    )  # fmt: skip
+    return found
+
+
+def _checked(result: int) -> None:
+    if result < 0:
+        raise OSError(-result, f"seccomp: {os.strerror(-result)}")
