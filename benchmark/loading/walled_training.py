@@ -1,4 +1,4 @@
-"""Training, and weights taken over, in a process behind the wall: it has training and validation images, never the test's.
+"""Training in a process behind the wall: it has training and validation images, never the test's.
 
 What comes back is plain tensors and what the process says of its training, which no verdict rests on.
 """
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.loading import methods
 from benchmark.loading.confining import Wall, submission_files
 from benchmark.loading.fitting import fit
 from benchmark.loading.rows import Row
@@ -24,8 +23,10 @@ from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.wall.channel import Channel
 from benchmark.wall.process import Walled, plain
 
-SILENCE = 12 * 3600.0  # seconds that an epoch, a preparation or taking over weights may take
+SILENCE = 12 * 3600.0  # seconds that an epoch or a preparation may take
 LARGEST_WEIGHTS = 2**36  # bytes
+
+SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the row's data
 
 OnEpoch = Callable[[int, float], None]
 Say = Callable[[str], None]
@@ -46,7 +47,7 @@ def fit_walled(
     if not wall.stands:
         set_up(run.device)
         return _fit(row, run, folder, on_epoch, say)
-    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in _visible(row))]
+    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
     read += [row.start.absolute()] if row.start else []
     walled = Walled(
         partial(_train, row, run, folder),
@@ -74,33 +75,6 @@ def fit_walled(
         walled.close()
 
 
-def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
-    """The weights that the method's `pretrained` finds, in the file `path` or, since it has the network, elsewhere.
-
-    Raises:
-        BenchmarkError: as `methods.pretrained` does, or the process fails.
-    """
-    if not wall.stands:
-        return _pretrained(row, path)
-    read = [*submission_files(row), *([path.absolute()] if path else [])]
-    walled = Walled(
-        partial(_take_over, row, path),
-        wall.confinement(read, network=True),
-        wall.parts,
-        owner=f"submissions/{row.submission.name}",
-        seconds=SILENCE,
-    )
-    try:
-        return walled.receive(most=LARGEST_WEIGHTS)[1]
-    finally:
-        walled.close()
-
-
-def _visible(row: Row) -> list[str]:
-    """What training reads of the row's data."""
-    return ["data.json", "train.safetensors", "validation.safetensors"]
-
-
 def _fit(
     row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say
 ) -> tuple[Tensors, TrainingProgress, TrainingResult]:
@@ -118,14 +92,3 @@ def _train(row: Row, run: TrainRun, folder: Path, channel: Channel) -> None:
         lambda text: channel.send({"say": text}),
     )
     channel.send({"done": asdict(done), "result": result.model_dump(mode="json")}, best)
-
-
-def _take_over(row: Row, path: Path | None, channel: Channel) -> None:
-    """In the process."""
-    channel.send({}, _pretrained(row, path))
-
-
-def _pretrained(row: Row, path: Path | None) -> Tensors:
-    set_up("cpu")
-    model = methods.pretrained(row.submission, row.variant, row.track, path)
-    return {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}

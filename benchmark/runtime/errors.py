@@ -55,6 +55,8 @@ def fields_at(model: type[BaseModel], path: tuple[int | str, ...]) -> set[str]:
 
 def said(error: BaseException) -> str:
     """An exception of somebody else's code in one line."""
+    if isinstance(error, BenchmarkError):
+        return str(error)
     if isinstance(error, SystemExit):
         return f"it calls sys.exit({error.code!r}); raise an error instead"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -71,7 +73,7 @@ def run(main: Callable[[], None]) -> None:
     except (Exception, SystemExit) as error:
         if problem := _of_the_machine(error):
             sys.exit(f"error: {problem}")
-        place = _in_submission(error)
+        place = in_submission(error)
         if place is None:
             raise
         sys.exit(f"error: {place}: {said(error)}")
@@ -88,7 +90,7 @@ def _of_the_machine(error: BaseException) -> str:
     return ""
 
 
-def _in_submission(error: BaseException) -> str | None:
+def in_submission(error: BaseException) -> str | None:
     """The last line of a submission's code that an exception passed through."""
     root = Path("submissions").absolute()
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]

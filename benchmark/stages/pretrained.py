@@ -54,7 +54,7 @@ class Pretrained(Stage):
         from safetensors.torch import save
 
         from benchmark.loading.confining import wall
-        from benchmark.loading.walled_training import pretrained_walled
+        from benchmark.loading.walled_weights import pretrained_walled
         from benchmark.runtime import files
 
         held, given = wall(), _weights(work.row)

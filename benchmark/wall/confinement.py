@@ -160,9 +160,12 @@ def _limit(wanted: Confinement) -> None:
 
 def _installed() -> list[Path]:
     """Python, its packages and the libraries beneath them, without the data of `DATA_IN_PACKAGES`."""
-    hidden = [root / data for root in _packages() for data in DATA_IN_PACKAGES]
-    own = Path(__file__).parents[1]
-    roots = {Path(sysconfig.get_path("stdlib")), *_packages()[:-1], own, own.parent / "autoattack"}
+    *packages, own = places = _packages()
+    hidden = [root / data for root in places for data in DATA_IN_PACKAGES]
+    # of a checkout, whose code is followed from where the process stands
+    sources = {place / name for place in (own, Path.cwd()) for name in ("benchmark", "autoattack")}
+    hidden += [Path.cwd() / data for data in DATA_IN_PACKAGES]
+    roots = {Path(sysconfig.get_path("stdlib")), *packages, *sources}
     found = [path for root in sorted(roots) for path in landlock.around(root, hidden)]
     triplet, libraries = sysconfig.get_config_var("MULTIARCH") or "", sysconfig.get_config_var("LIBDIR") or ""
     found += [Path(place) for place in (f"/usr/lib/{triplet}", f"/lib/{triplet}", "/lib64", "/usr/lib64") if triplet]

@@ -21,13 +21,17 @@ from typing import Any
 
 import torch
 
-from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.errors import BenchmarkError, in_submission, said
 from benchmark.wall.channel import Broken, Channel, Tensors
 from benchmark.wall.confinement import Confinement, confine
 
 LONGEST = 2_000  # characters of what a stranger's code says
 Work = Callable[[Channel], None]
 Answer = tuple[dict[str, Any], Tensors]
+
+
+class Refused(BenchmarkError, RuntimeError):
+    """torch's RuntimeError, raised on the other side of the wall."""
 
 
 class Walled:
@@ -65,7 +69,7 @@ class Walled:
 
         Raises:
             BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
-            RuntimeError: torch refused in it what was asked, in its words.
+            Refused: torch raised its RuntimeError there.
         """
         limit = seconds or self.seconds
         with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
@@ -79,8 +83,7 @@ class Walled:
         except Broken as problem:
             raise self._broken(problem) from None
         if "error" in answer:
-            words = plain(answer["error"])
-            raise RuntimeError(words) if answer.get("kind") == "RuntimeError" else BenchmarkError(words)
+            raise (Refused if answer.get("refused") is True else BenchmarkError)(plain(answer["error"]))
         return answer, tensors
 
     def close(self) -> None:
@@ -117,12 +120,10 @@ def serve(
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """The answer that says what was raised."""
-    if isinstance(error, BenchmarkError):
-        return {"error": str(error)}
-    if type(error) is RuntimeError:  # torch's own, from which it follows that there is no gradient
-        return {"error": " ".join(str(error).split()), "kind": "RuntimeError"}
-    return {"error": said(error)}
+    """The answer that says what was raised, and where in a submission."""
+    place = None if isinstance(error, BenchmarkError) else in_submission(error)
+    words = f"{place}: {said(error)}" if place else said(error)
+    return {"error": words, "refused": type(error) is RuntimeError}  # torch's own: there may be no gradient
 
 
 def _become(work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str]) -> None:

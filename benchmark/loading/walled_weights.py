@@ -1,0 +1,49 @@
+"""Weights that were trained elsewhere, taken over in a process behind the wall, which alone has the network."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from benchmark.loading import methods
+from benchmark.loading.confining import Wall, submission_files
+from benchmark.loading.rows import Row
+from benchmark.runtime.torch_setup import set_up
+from benchmark.wall.channel import Channel, Tensors
+from benchmark.wall.process import Walled
+
+SECONDS = 3600.0  # that a download may take
+LARGEST_WEIGHTS = 2**36  # bytes
+
+
+def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
+    """The weights that the method's `pretrained` finds, in the file `path` or, since it has the network, elsewhere.
+
+    Raises:
+        BenchmarkError: as `methods.pretrained` does, or the process fails.
+    """
+    if not wall.stands:
+        return _pretrained(row, path)
+    read = [*submission_files(row), *([path.absolute()] if path else [])]
+    walled = Walled(
+        partial(_take_over, row, path),
+        wall.confinement(read, network=True),
+        wall.parts,
+        owner=f"submissions/{row.submission.name}",
+        seconds=SECONDS,
+    )
+    try:
+        return walled.receive(most=LARGEST_WEIGHTS)[1]
+    finally:
+        walled.close()
+
+
+def _take_over(row: Row, path: Path | None, channel: Channel) -> None:
+    """In the process."""
+    channel.send({}, _pretrained(row, path))
+
+
+def _pretrained(row: Row, path: Path | None) -> Tensors:
+    set_up("cpu")
+    model = methods.pretrained(row.submission, row.variant, row.track, path)
+    return {name: tensor.detach().contiguous().clone() for name, tensor in model.state_dict().items()}
