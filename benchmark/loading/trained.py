@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from benchmark.data.images import Images, evaluation_split
+from benchmark.data.images import Images, evaluation_index, evaluation_split, load_split
 from benchmark.layers.derived import cache_weights
 from benchmark.loading import methods
 from benchmark.loading.rows import Row
@@ -24,6 +25,14 @@ def tensors(images: Images) -> Split:
 def evaluation_images(row: Row, device: torch.device) -> Split:
     """The test images that every model of this track is judged on."""
     images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
+    return images.to(device), labels.to(device)
+
+
+def unseen_images(row: Row, device: torch.device) -> Split:
+    """Test images that no model of this track is judged on, as many as those at most; in the order of the test split."""
+    test, rules = load_split(row.data, "test"), row.track.evaluation
+    judged = evaluation_index(len(test), rules.images, rules.seed)
+    images, labels = tensors(test.take(np.setdiff1d(np.arange(len(test)), judged)[: rules.images]))
     return images.to(device), labels.to(device)
 
 

@@ -16,6 +16,7 @@ from benchmark.stages.evaluation import EvaluationStage, Subject
 if TYPE_CHECKING:
     from benchmark.reliability import compare
     from benchmark.reliability.probes import ProbeResults
+    from benchmark.results.reliability import FailureIndicator
 
 
 class ReliabilityStage(EvaluationStage):
@@ -49,7 +50,7 @@ class ReliabilityStage(EvaluationStage):
         assert threat is not None  # the stage applies
         found = _measured(work, subject, threat)
         balls = radii(threat, work.row.track.data.shape)
-        signals = indicators.failure_indicators(found, threat, balls)
+        signals = indicators.failure_indicators(found, threat, balls) + _asked_otherwise(work, subject, threat)
         ran, objections = _suites(work)
         right = indicators.correct(found)
         if right.any():
@@ -71,6 +72,24 @@ class ReliabilityStage(EvaluationStage):
             {"reliability": result.model_dump(mode="json")},
             summary=f"{len(result.failing)} of {len(result.signals)} signals speak against the attacks",
         )
+
+
+def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[FailureIndicator]:
+    from benchmark.loading.trained import unseen_images
+    from benchmark.reliability import asking
+    from benchmark.verdicts.gradients import attackable
+
+    row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
+    is_open, model = row.submission.division == "open", subject.model
+    signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
+    unseen = asking.Unseen(*unseen_images(row, subject.device))
+    if len(unseen.labels):
+        attacked = attackable(model, *subject.first_batch)[0] if is_open else model
+        signals += asking.knows_the_images(
+            attacked, subject.images, subject.labels, unseen, threat, batch_size=size, seed=seed
+        )
+    work.say("asked otherwise, and about unseen images")
+    return signals
 
 
 def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:
