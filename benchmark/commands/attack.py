@@ -77,14 +77,12 @@ def try_suite(
         raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
     run = run_settings().evaluate
     device, used = set_up(run.device), engine or run.engine
-    inputs = _inputs(row, suites[suite], row.submission.name if suite == ADAPTIVE else None, used)
     stage = f"{track}/{row.name}/trial-{suite}"
-    with (
-        judged_model(row, device) as judged,
-        scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder,
-    ):
-        assert folder is not None
-        return _run(row, judged.model, device, suites[suite], suite == ADAPTIVE, folder, used, report)
+    with judged_model(row, device) as judged:
+        inputs = _inputs(row, suites[suite], row.submission.name if suite == ADAPTIVE else None, used)
+        with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
+            assert folder is not None
+            return _run(row, judged.model, device, suites[suite], suite == ADAPTIVE, folder, used, report)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Weights that were trained elsewhere, taken over in a process behind the wall, which alone has the network."""
+"""Weights that were trained elsewhere, taken over in a process behind the wall; with no file given, it has the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_WEIGHTS = 2**36  # bytes
 
 
 def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
-    """The weights that the method's `pretrained` finds, in the file `path` or, since it has the network, elsewhere.
+    """The weights that the method's `pretrained` finds, in the file `path` or, over the network, elsewhere.
 
     Raises:
         BenchmarkError: as `methods.pretrained` does, or the process fails.
@@ -27,7 +27,7 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
     read = [*submission_files(row), *([path.absolute()] if path else [])]
     walled = Walled(
         partial(_take_over, row, path),
-        wall.confinement(read, network=True),
+        wall.confinement(read, network=path is None),  # what it reads here stays here
         wall.parts,
         owner=f"submissions/{row.submission.name}",
         seconds=SECONDS,

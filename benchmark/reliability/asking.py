@@ -53,16 +53,20 @@ def answers(model: nn.Module, images: torch.Tensor, batch_size: int, seed: int) 
         "in smaller batches": logits(model, images, max(1, batch_size // 3)),
         "alone": alone,
         "beside itself": logits(model, images.repeat_interleave(2, dim=0), batch_size)[1::2],
-        "with gradients": _with_gradients(model, images, batch_size),
+        "with gradients": _with_gradients(model, usual, images, batch_size),
     }
 
 
-def _with_gradients(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
+def _with_gradients(model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batch_size: int) -> torch.Tensor:
+    """NaN where torch refuses to take any, which the division says."""
     parts = []
-    with torch.enable_grad():
-        for batch in images.split(batch_size):
-            given = padded(batch).requires_grad_()
-            parts.append(checked(model(given.clone()), len(given))[: len(batch)].detach().float())
+    try:
+        with torch.enable_grad():
+            for batch in images.split(batch_size):
+                given = padded(batch).requires_grad_()
+                parts.append(checked(model(given.clone()), len(given))[: len(batch)].detach().float())
+    except RuntimeError:
+        return torch.full_like(usual, torch.nan)
     return torch.cat(parts)
 
 

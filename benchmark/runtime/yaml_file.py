@@ -10,6 +10,8 @@ import yaml
 
 from benchmark.runtime.errors import BenchmarkError
 
+LONGEST = 1_000_000  # characters of a file, and entries
+
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, where it was built
     """YAML that refuses a key given twice, of which plain YAML keeps the last without a word."""
@@ -25,11 +27,26 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; anything else is a BenchmarkError."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        text = path.read_text(encoding="utf-8")
+        content = yaml.load(text, _Loader) if len(text) <= LONGEST else {}
+        if len(text) > LONGEST or _entries(content, LONGEST) > LONGEST:
+            raise BenchmarkError(f"{path}: {LONGEST:,} characters are the most, and entries with what aliases repeat")
     except UnicodeDecodeError as error:
         raise BenchmarkError(f"{path}: not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise BenchmarkError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise BenchmarkError(f"{path}: should be a mapping of keys to values")
     return content
+
+
+def _entries(content: object, most: int) -> int:
+    """How many entries lists and mappings have in all, each counted as often as aliases repeat it; stops above `most`."""
+    if not isinstance(content, dict | list):
+        return 1
+    count = 1
+    for value in content.values() if isinstance(content, dict) else content:
+        count += _entries(value, most - count)
+        if count > most:
+            break
+    return count

@@ -69,8 +69,8 @@ class Channel:
         about = {n: [str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in plain.items()}
         head = json.dumps({"message": message, "tensors": about}).encode()
         parts = [_bytes(tensor) for tensor in plain.values()]
-        self._socket.settimeout(seconds)
         try:
+            self._socket.settimeout(seconds)
             self._socket.sendall(LENGTHS.pack(len(head), sum(len(part) for part in parts)) + head)
             for part in parts:
                 self._socket.sendall(part)

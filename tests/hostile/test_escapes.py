@@ -1,0 +1,230 @@
+"""What code behind the wall tries against the machine, the judge and other rows: each attempt fails, and harms nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.wall.confinement import PARTS, Confinement, available
+from benchmark.wall.process import Walled
+
+pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
+
+SECRET = "RVB_PLANTED_SECRET"
+CTYPES = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); "
+REFUSED = "assert {} >= 0 or ctypes.get_errno() != 1, 'not permitted'"  # any other error would come of the arguments
+
+
+def call(number: int, *arguments: str) -> str:
+    """A system call by its number on x86-64, of which the C library has no function."""
+    return CTYPES + REFUSED.format(f"libc.syscall({', '.join([str(number), *arguments])})")
+
+
+# each raises behind the wall; where one does not, it has come through
+ATTEMPTS = {
+    # to read what it should not
+    "the password file": "open('/etc/passwd').read()",
+    "the judge's settings": "open('{root}/params.yaml').read()",
+    "published results": "open('{root}/leaderboard/results/digits/track.json').read()",
+    "the history of the repository": "open('{root}/.git/HEAD').read()",
+    "the test images": "open('{tmp}/test.safetensors').read()",
+    "names of other rows": "import os; os.listdir('{tmp}')",
+    "a link out of its folder": "import os; os.symlink('{tmp}/test.safetensors', here + '/s'); open(here + '/s').read()",
+    "a hard link out of its folder": "import os; os.link('{tmp}/test.safetensors', here + '/h'); open(here + '/h').read()",
+    "a way up": "open(here + '/../../../../..{tmp}/test.safetensors').read()",
+    "a file by its handle": CTYPES + "import os; number = os.open('{tmp}/test.safetensors', os.O_PATH); open(f'/proc/self/fd/{{number}}').read()",
+    "the judge's environment": "import os; open(f'/proc/{{os.getppid()}}/environ').read()",
+    "the judge's memory": "import os; open(f'/proc/{{os.getppid()}}/mem', 'rb')",
+    "the judge's open files": "import os; os.listdir(f'/proc/{{os.getppid()}}/fd')",
+    "a secret of the environment": "import os; os.environ['{secret}']",
+    "a file that the judge has open": "import os; os.pread({fd}, 10, 0)",
+    "images among installed packages": "from sklearn.datasets import load_digits; load_digits()",
+    "sentences of another track": "open('{root}/benchmark/data/reviews/' + __import__('os').listdir('{root}/benchmark/data/reviews')[0]).read()",
+    "processes": "import os; os.listdir('/proc')",
+    # to write where it should not
+    "the benchmark's code": "open('{root}/benchmark/verdicts/margins.py', 'a')",
+    "installed packages": "import torch; open(torch.__file__, 'a')",
+    "another row's verdicts": "open('{tmp}/verdicts.parquet', 'wb')",
+    "a file away": "import os; os.remove('{tmp}/test.safetensors')",
+    "a file to another place": "import os; open(here + '/x', 'w').close(); os.rename(here + '/x', '{tmp}/verdicts.parquet')",
+    "a folder": "import os; os.mkdir('{tmp}/new')",
+    "rights": "import os; os.truncate('{tmp}/test.safetensors', 0)",
+    "shared memory": "open('/dev/shm/rvb', 'w')",
+    "temporary files of others": "open('/tmp/rvb-planted', 'w')",
+    # other programs and processes
+    "a fork": "import os; os.fork() or os._exit(0)",
+    "a fork bomb": "import os\nwhile True: os.fork()",
+    "a program": "import subprocess; subprocess.run(['true'])",
+    "a shell": "import os; assert os.system('true') == 0",
+    "another program in its place": "import os; os.execv('/bin/true', ['true'])",
+    "a pool of processes": "import multiprocessing; multiprocessing.get_context('fork').Process(target=print).start()",
+    "an end to the judge": "import os, signal; os.kill(os.getppid(), signal.SIGTERM)",
+    "an end to all": "import os, signal; os.kill(-1, signal.SIGKILL)",
+    "a signal by file": "import os, signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGTERM)",
+    "a debugger on the judge": call(101, "16", "__import__('os').getppid()", "0", "0"),
+    "the judge's memory by a call": call(310, "__import__('os').getppid()", "0", "0", "0", "0", "0"),
+    "a shared segment": call(29, "1234", "4096", "0o1666"),
+    # the network
+    "a TCP connection": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
+    "a datagram": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
+    "a local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    # what holds it
+    "more memory": "bytearray(3 * 2**30)",
+    "memory piece by piece": "kept = []\nwhile True: kept.append(bytearray(2**26))",
+    "a larger limit": "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))",
+    "a huge file": "f = open(here + '/big', 'wb'); f.truncate(2**34)",
+    "files without end": "import os\nkept = [open('/dev/null') for _ in range(5000)]",
+    "threads without end": "import threading\nkept = []\nwhile True:\n    t = threading.Thread(target=__import__('time').sleep, args=(60,), daemon=True); t.start(); kept.append(t)",
+    "a mount": CTYPES + REFUSED.format("libc.mount(b'none', here.encode(), b'tmpfs', 0, None)"),
+    "another root": "import os; os.chroot(here)",
+    "a namespace of its own": CTYPES + REFUSED.format("libc.unshare(0x10000000)"),
+    "a ring of calls": call(425, "8", "0"),
+    "the kernel's programs": call(321, "0", "0", "0"),
+    "faults of its own": call(323, "0"),
+    "another name of the machine": call(170, "b'x'", "1"),
+    "the time": "import time; time.clock_settime(time.CLOCK_REALTIME, 0)",
+}  # fmt: skip
+
+
+def _attempt(code: str, channel) -> None:
+    channel.send({"ready": True})
+    channel.receive(0)
+    try:
+        exec(code, {"here": os.environ["HOME"]})
+    except (OSError, AssertionError, KeyError, MemoryError, RuntimeError, AttributeError, ValueError) as error:
+        channel.send({"failed": f"{type(error).__name__}: {error}"})
+    else:
+        channel.send({"failed": ""})
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Files of others, a secret, and a file that the judge has open."""
+    (tmp_path / "test.safetensors").write_text("labels")
+    monkeypatch.setenv(SECRET, "planted")
+    with (tmp_path / "open").open("w+") as handle, socket.create_server(("127.0.0.1", 0)) as server:
+        handle.write("labels")
+        handle.flush()
+        port = server.getsockname()[1]
+        yield {"tmp": tmp_path, "secret": SECRET, "fd": handle.fileno(), "root": Path.cwd(), "port": port}
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_an_attempt_fails_and_leaves_no_trace(place, name) -> None:
+    code = ATTEMPTS[name].replace("{{", "{").replace("}}", "}")
+    for key, value in place.items():
+        code = code.replace("{" + key + "}", str(value))
+    before = sorted(p.name for p in place["tmp"].iterdir())
+    walled = Walled(
+        partial(_attempt, code), Confinement(memory=2**31, file_size=2**30), PARTS, owner="a test", seconds=60
+    )
+    try:
+        walled.receive()
+        answer, _ = walled.ask({"ask": "try"})
+        assert answer["failed"], f"{name} came through"
+    finally:
+        walled.close()
+    assert sorted(p.name for p in place["tmp"].iterdir()) == before
+    assert (place["tmp"] / "test.safetensors").read_text() == "labels"
+    assert not Path("/tmp/rvb-planted").exists()
+    assert not walled.home.exists()
+
+
+ENDS = {
+    "it leaves without a word": ("import os; os._exit(0)", "it ended"),
+    "it calls sys.exit": ("import sys; sys.exit(0)", "it calls sys.exit(0)"),
+    "it aborts": ("import os; os.abort()", "SIGABRT"),
+    "it crashes": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    "it sleeps": ("import time; time.sleep(600)", "no answer within 1 s"),
+    "it loops": ("while True: pass", "no answer within 1 s"),
+    "it recurses": ("def f(): f()\nf()", "RecursionError"),
+    "it says it with escape codes": ("raise ValueError('\\x1b[2J\\u202egood\\x00')", "ValueError: [2J good"),
+    "it says much": ("raise ValueError('x' * 10**7)", "ValueError: xxx"),
+    "it interrupts": ("raise KeyboardInterrupt", "it ended"),
+    "it takes the generator's exit": ("raise GeneratorExit", "it ended"),
+    "it ends the file": ("import os; os.close(channel.fileno())", "it ended"),
+    "it sends what is no message": ("import os; os.write(channel.fileno(), b'\\xff' * 64)", "bytes, where"),
+    "it sends no JSON": ("import os, struct; os.write(channel.fileno(), struct.pack('<IQ', 4, 0) + b'nope')", "no message"),
+    "it nests": ("import os, struct; d = b'[' * 200000; os.write(channel.fileno(), struct.pack('<IQ', len(d), 0) + d)", "no message"),
+    "it promises more than it sends": ("import os, struct; os.write(channel.fileno(), struct.pack('<IQ', 10, 0)); os._exit(0)", "it ended"),
+    "it declares a tensor without end": ("channel._socket.sendall(message({'t': ['float32', [2**39, 2**39]]}, 0))", "no message"),
+    "it declares a negative size": ("channel._socket.sendall(message({'t': ['float32', [-4]]}, 0))", "no message"),
+    "it declares an unknown type": ("channel._socket.sendall(message({'t': ['object', [1]]}, 8))", "no message"),
+    "it lies about its sizes": ("channel._socket.sendall(message({'t': ['float32', [2]]}, 4) + b'0000')", "other tensors than it said"),
+}  # fmt: skip
+
+
+def _end(code: str, channel) -> None:
+    import json
+    import struct
+
+    def message(tensors, size: int) -> bytes:
+        head = json.dumps({"message": {}, "tensors": tensors}).encode()
+        return struct.pack("<IQ", len(head), size) + head
+
+    exec(code, {"channel": channel, "message": message})
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_however_it_ends_the_judge_gets_one_line(name) -> None:
+    code, words = ENDS[name]
+    walled = Walled(partial(_end, code), Confinement(memory=2**31), PARTS, owner="a test", seconds=1)
+    with pytest.raises(BenchmarkError) as error:
+        walled.receive(seconds=1 if "within" in words else 20)
+    text = str(error.value)
+    assert words in text
+    assert len(text) < 2_200
+    assert text.isprintable()
+    walled.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(walled._pid, os.WNOHANG)
+
+
+def test_what_it_prints_goes_nowhere(capfd) -> None:
+    def work(channel) -> None:
+        print("\x1b[2Jgood")
+        print("bad", file=sys.stderr)
+        os.write(1, b"raw")
+        channel.send({"done": True})
+
+    walled = Walled(work, Confinement(), PARTS, owner="a test", seconds=20)
+    walled.receive()
+    walled.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_ends_with_who_asked() -> None:
+    """Even where that one is killed."""
+
+    def outer(pipe: int) -> None:
+        walled = Walled(lambda channel: time.sleep(600), Confinement(), PARTS, owner="a test", seconds=20)
+        os.write(pipe, str(walled._pid).encode())
+        time.sleep(600)
+
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        outer(theirs)
+    inner = int(os.read(ours, 20))
+    assert Path(f"/proc/{inner}").exists()
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    until = time.monotonic() + 10
+    while Path(f"/proc/{inner}").exists() and _state(inner) != "Z" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{inner}").exists() or _state(inner) == "Z"
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"

@@ -1,0 +1,240 @@
+"""Rows whose method.py, or whose attack, is hostile: what stands in their evidence is true, or they fail with one line."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from stages import run_stage
+from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
+
+from benchmark.loading import walled
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts import prediction
+from benchmark.wall.confinement import PARTS, available
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall"),
+]
+
+WRITES = """
+import atexit, threading
+def rewrite():
+    import pathlib
+    for path in ("attack-papers/evidence.parquet", "reliability/evidence.parquet", "attack-papers/fields.json"):
+        pathlib.Path("work/tiny/Tiny2026Linear-small", path).write_bytes(b"all right")
+atexit.register(rewrite)
+threading.Thread(target=rewrite, daemon=True).start()
+"""
+PATCHES = """
+import benchmark.verdicts.prediction, benchmark.verdicts.margins, benchmark.verdicts.ball, torch
+import benchmark.evaluation.run_attack
+for module in (benchmark.verdicts.prediction, benchmark.evaluation.run_attack):
+    module.predict = lambda model, images, labels, size: benchmark.verdicts.prediction.Predictions(labels, labels + 1.0)
+benchmark.verdicts.margins.margins = lambda logits, labels: torch.ones(len(labels))
+torch.Tensor.argmax = lambda self, *rest, **options: torch.zeros(len(self), dtype=torch.long)
+torch.equal = lambda one, other: True
+"""
+FRAMES = """
+import gc, sys
+def _labels():
+    frame = sys._getframe()
+    while frame is not None:
+        for value in [*frame.f_locals.values()]:
+            if getattr(value, "labels", None) is not None or type(value).__name__ == "Subject":
+                raise SystemExit("labels!")
+        frame = frame.f_back
+    import torch
+    found = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.dtype == torch.int64 and tuple(t.shape) == (20,)]
+    if found:
+        raise SystemExit("labels!")
+"""
+
+
+def method(forward: str = "", head: str = "", init: str = "") -> str:
+    """A linear model with another forward; the weights keep their names."""
+    body = forward or "        return super().forward(x)\n"
+    return (
+        f"import torch\nfrom torch import nn\n{head}\n\n\ndef build(data):\n    return Odd()\n\n\nclass Odd(nn.Sequential):\n"
+        f"    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n{init}\n    def forward(self, x):\n{body}"
+    )
+
+
+def write(code: str) -> None:
+    Path("submissions/Tiny2026Linear/method.py").write_text(code)
+
+
+def evidence(stage: str = "attack-papers") -> dict[str, list]:
+    return pq.read_table(ROW / stage / "evidence.parquet").to_pydict()
+
+
+def judged(code: str) -> dict[str, list]:
+    """The evidence of the row's suite, with this method.py on the weights that the honest one trained."""
+    write(code)
+    run_stage("attack-papers", *NAMES)
+    return evidence()
+
+
+@pytest.mark.parametrize("head", [WRITES, PATCHES], ids=["a hook that writes verdicts", "a judge patched at import"])
+def test_the_verdicts_stay_those_of_the_honest_model(linear_row, head) -> None:
+    honest, before = evidence(), prediction.predict
+    assert judged(method(head=head)) == honest
+    assert prediction.predict is before
+
+
+def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
+    """In the frames, or among the objects that the process has from its parent."""
+    honest = evidence()
+    assert judged(method("        _labels()\n        return super().forward(x)\n", FRAMES)) == honest
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "words"),
+    [
+        ("more classes", "        return super().forward(x)[:, :2]\n", "logits of shape"),
+        ("fewer rows", "        return super().forward(x)[:5] if len(x) > 5 else super().forward(x)\n", "the model gives (5, 10)"),
+        ("nothing", "        return None if len(x) > 2 else super().forward(x)\n", "the model gives NoneType for"),
+        ("not finite", "        return super().forward(x) + (float('nan') if len(x) > 2 else 0)\n", "not finite"),
+        ("huge", "        return super().forward(x) if len(x) < 3 else torch.zeros(len(x), 10**7)\n", "bytes, where"),
+        ("strange numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to(torch.complex64)\n", "KeyError"),
+        ("whole numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.long()\n", "answers wrongly: logits"),
+        ("no memory at all", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to('meta')\n", "NotImplementedError"),
+        ("an exit", "        import os\n        return super().forward(x) if len(x) < 3 else os._exit(0)\n", "the process that runs its code failed"),
+        ("a signal", "        import ctypes\n        return super().forward(x) if len(x) < 3 else ctypes.string_at(0)\n", "SIGSEGV"),
+        ("sleep", "        import time\n        time.sleep(600 if len(x) > 2 else 0)\n        return super().forward(x)\n", "no answer within"),
+        ("memory", "        return super().forward(x) if len(x) < 3 else torch.zeros(2**44)\n", "RuntimeError"),
+        ("a generator", "        return (yield x)\n", "not a tensor|generator|NoneType"),
+    ],
+)  # fmt: skip
+def test_a_model_that_answers_wrongly_fails_with_one_line(linear_row, monkeypatch, name, forward, words) -> None:
+    monkeypatch.setattr(walled, "CALL_SECONDS", 3.0)
+    with pytest.raises(BenchmarkError) as error:
+        judged(method(forward))
+    text = str(error.value)
+    assert any(word in text for word in words.split("|"))
+    assert "\n" not in text
+    assert not (ROW / "attack-papers" / "new").exists()
+
+
+COUPLED = "        y = super().forward(x)\n        return y + 5 * (y.mean(0, keepdim=True) - y.mean())\n"
+MODES = {
+    "honest with gradients, a table without": "        y = super().forward(x)\n        return y if torch.is_grad_enabled() else y.flip(1)\n",
+    "by the batch's size": "        y = super().forward(x)\n        return y if len(x) < 9 else y.flip(1)\n",
+    "by the place in the batch": "        y = super().forward(x)\n        y = y.clone()\n        y[1:4] = y[1:4].flip(1)\n        return y\n",
+    "by the other images": COUPLED,
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name) -> None:
+    write(method(MODES[name]))
+    with pytest.raises(BenchmarkError, match=r"answers for each image by itself|refused in the closed division"):
+        run_stage("reliability", *NAMES)
+
+
+def test_a_model_that_counts_its_calls_is_refused(linear_row) -> None:
+    forward = "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n"
+    write(method(forward))
+    with pytest.raises(BenchmarkError, match="refused in the closed division: the model is random"):
+        run_stage("attack-papers", *NAMES)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "    import benchmark.verdicts.prediction as p\n    p.predict = lambda *a: None\n    torch.Tensor.argmax = None\n    return images\n",
+        "    import sys, gc\n    for m in gc.get_objects():\n        if isinstance(m, torch.nn.Linear):\n            m.weight.data.zero_()\n    return images\n",
+        "    import sys\n    frame = sys._getframe(1)\n    while frame:\n        for v in frame.f_locals.values():\n"
+        "            for layer in v.modules() if isinstance(v, torch.nn.Module) else ():\n                for p in layer.parameters():\n                    p.data.zero_()\n"
+        "        frame = frame.f_back\n    return images\n",
+        "    import atexit, pathlib\n    try:\n        pathlib.Path('work/tiny/Tiny2026Linear-small/attack-papers/evidence.parquet').write_bytes(b'')\n"
+        "    except OSError:\n        pass\n    return images\n",
+        "    labels.fill_(0)\n    model.register_forward_hook(lambda m, a, y: -y)\n    return images\n",
+    ],
+    ids=["patches the judge", "damages every layer", "climbs the frames", "writes evidence", "hooks the model"],
+)  # fmt: skip
+def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
+    before = robust(linear_row)
+    assert robust(linear_row, HEAD + code) == before
+    assert robust(linear_row, EXACT) < before  # an attack that works does lower it
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("    import time\n    time.sleep(600)\n", "no answer within"),
+        ("    import os\n    os._exit(0)\n", "the process that runs its code failed"),
+        ("    return images[:1]\n", "brought"),
+        ("    return images + float('nan')\n", "brought"),
+        ("    return [images]\n", "returned list"),
+        ("    open('/etc/passwd').read()\n", "PermissionError"),
+    ],
+)  # fmt: skip
+def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) -> None:
+    monkeypatch.setattr("benchmark.loading.walled_attack.BATCH_SECONDS", 3.0)
+    with pytest.raises(BenchmarkError, match=words) as error:
+        robust(linear_row, HEAD + code)
+    assert "\n" not in str(error.value)
+
+
+def test_training_sees_no_test_image_and_writes_to_no_other_place(linear_row) -> None:
+    look = (
+        "import pathlib\n"
+        "for path in ('work/tiny/data/test.safetensors', 'params.yaml', 'work/tiny/Tiny2026Linear-small/train/model.safetensors'):\n"
+        "    try:\n        pathlib.Path(path).read_bytes()\n    except PermissionError:\n        continue\n"
+        "    raise SystemExit(f'{path} can be read')\n"
+        "for path in ('work/tiny/data/test.safetensors', 'submissions/Tiny2026Linear/method.py', 'work/tiny/data/new'):\n"
+        "    try:\n        pathlib.Path(path).open('ab')\n    except PermissionError:\n        continue\n"
+        "    raise SystemExit(f'{path} can be written')\n"
+    )
+    before = (ROW / "train/model.safetensors").read_bytes()
+    write(look + METHOD)
+    run_stage("train", *NAMES)
+    assert (ROW / "train/model.safetensors").read_bytes() == before
+
+
+def test_weights_that_are_a_pickle_are_refused(linear_row, tmp_path) -> None:
+    class Planted:
+        def __reduce__(self) -> tuple:
+            return (Path.touch, (tmp_path / "planted",))
+
+    (ROW / "train/model.safetensors").write_bytes(pickle.dumps(Planted()))
+    shutil.copy(ROW / "train/stage.json", tmp_path)
+    with pytest.raises(BenchmarkError, match=r"model\.safetensors"):
+        run_stage("attack-papers", *NAMES)
+    assert not (tmp_path / "planted").exists()
+
+
+def test_a_submission_that_is_a_link_is_refused(linear_row, tmp_path) -> None:
+    folder = Path("submissions/Tiny2026Linear")
+    shutil.move(folder, tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BenchmarkError, match="is a link; a submission is a folder of its own"):
+        run_stage("attack-papers", *NAMES)
+
+
+def test_the_judge_itself_never_imports_it(linear_row) -> None:
+    """Seen from a fresh process, in which nothing was imported before."""
+    import subprocess
+    import sys
+
+    program = (
+        f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
+        "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
+        f"for name in ('train', 'attack-papers', 'reliability', 'collect'):\n    run_stage(name, *{NAMES})\n"
+        "print([name for name in sys.modules if name.startswith('submissions')])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "[]"
+
+
+def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:
+    write(method("        return super().forward(x) + torch.randn(len(x), 10)\n"))
+    with pytest.raises(BenchmarkError, match="the model is random"):
+        run_stage("attack-papers", *NAMES)
+    assert torch.is_grad_enabled()
