@@ -1,16 +1,19 @@
-"""How this machine holds the code of submissions: what `params.yaml` asks for, and what each process may read."""
+"""How this machine holds the code of submissions: what `params.yaml` asks for, and what each process may read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmark.loading import submissions
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.wall.channel import Channel
 from benchmark.wall.confinement import Confinement, available, checked, memory_limit
+from benchmark.wall.process import Walled, Work
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,30 @@ def wall() -> Wall:
         return Wall(())
     there = available()
     return Wall(checked(there) if wanted == "full" else there)
+
+
+def messages(
+    work: Work, held: Wall, owner: str, *, read: Iterable[Path], write: Iterable[Path] = (), seconds: float
+) -> Iterator[dict[str, Any]]:
+    """What `work` sends on its channel, one after another, behind the wall; the last is `{}`, which it sends by itself.
+
+    Args:
+        seconds: between two messages, at most.
+
+    Raises:
+        BenchmarkError: the process fails, or its code does.
+    """
+
+    def ended(channel: Channel) -> None:
+        work(channel)
+        channel.send({})
+
+    walled = Walled(ended, held.confinement(read, write), held.parts, owner=owner, seconds=seconds)
+    try:
+        while message := walled.receive(most=0)[0]:
+            yield message
+    finally:
+        walled.close()
 
 
 def submission_files(*rows: Row | None) -> list[Path]:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from benchmark.evaluation import division
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.layers.derived import cache_weights
 from benchmark.loading import fitting, methods, own_code, submissions
+from benchmark.loading.confining import messages, submission_files, wall
 from benchmark.loading.rows import Row, load_row
 from benchmark.reliability import interface, source
 from benchmark.reliability.interface import Sample
@@ -21,8 +23,12 @@ from benchmark.results.check import Check, CheckReport, Note
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.specs.submission import Submission
 from benchmark.verdicts.prediction import MIN_ROWS
+from benchmark.wall.channel import Channel
+from benchmark.wall.process import plain
 
 SECONDS = 60.0  # no row is begun after this
+ROW_SECONDS = 300.0  # between two findings of a row
+KINDS: dict[str, type[Check] | type[Note]] = {"Check": Check, "Note": Note}
 LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
 OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
 CERTIFIED = 2  # images
@@ -94,9 +100,32 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
 
 
 def _of_row(track: str, name: str) -> Iterator[Check | Note]:
-    """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
+    """What `_tried` finds, behind the wall where there is one."""
+    held = wall()
     try:
         row = load_row(track, name)
+        if not held.stands:
+            yield from _tried(row)
+            return
+
+        def work(channel: Channel) -> None:
+            for found in _tried(row):
+                channel.send({type(found).__name__: found.model_dump()})
+
+        files = submission_files(row, row.source)
+        for message in messages(work, held, f"submissions/{row.submission.name}", read=files, seconds=ROW_SECONDS):
+            kind, fields = next(iter(message.items()))
+            found = KINDS[kind].model_validate(fields)
+            yield found.model_copy(update={"name": plain(found.name), "found": plain(found.found)})
+    except BenchmarkError as error:
+        yield _failed("builds", error)
+    except (ValidationError, KeyError):
+        yield Check(name="builds", ok=False, found="its process says what is no check")
+
+
+def _tried(row: Row) -> Iterator[Check | Note]:
+    """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
+    try:
         model = _make(row, 0)
     except BenchmarkError as error:
         yield _failed("builds", error)

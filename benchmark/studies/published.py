@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from benchmark.loading import methods
+from benchmark.loading import methods, submissions
+from benchmark.loading.confining import messages, wall
 from benchmark.results.finding import Finding
 from benchmark.results.quantiles import is_named
 from benchmark.results.study import PublishedStudy, StudyResult
@@ -16,6 +17,9 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import checks
 from benchmark.studies.ages import today
 from benchmark.studies.grids import Grid
+from benchmark.wall.channel import Channel
+
+SECONDS = 600.0  # that findings may take
 
 
 def collect_study(grid: Grid) -> PublishedStudy:
@@ -68,10 +72,21 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
     path = grid.folder / "verdicts.parquet"
     if not path.exists() or files.sha256_file(path) != result.sha256["verdicts"]:
         raise BenchmarkError(f"{path} is missing or is not of {grid.folder / 'study.json'}; run `{grid.command}`")
-    compute = getattr(methods.module(grid.submission.name, "findings"), grid.study.findings)
-    found = compute(result, pq.read_table(path))
-    if not isinstance(found, list | tuple) or not found or not all(isinstance(one, Finding) for one in found):
-        raise BenchmarkError(
-            f"{grid.file}: findings: {grid.study.findings} must return a list of Finding, at least one"
-        )
-    return tuple(found)
+    verdicts, name, held = pq.read_table(path), grid.study.findings, wall()
+
+    def found() -> tuple[Finding, ...]:
+        given = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
+        if not isinstance(given, list | tuple) or not given or not all(isinstance(one, Finding) for one in given):
+            raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
+        return tuple(given)
+
+    if not held.stands:
+        return found()
+
+    def work(channel: Channel) -> None:
+        for one in found():
+            channel.send(one.model_dump(mode="json"))
+
+    folder, owner = submissions.FOLDER / grid.submission.name, f"submissions/{grid.submission.name}"
+    said = messages(work, held, owner, read=[folder.absolute()], seconds=SECONDS)
+    return tuple(Finding.model_validate(message) for message in said)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file, save
 from torch import nn
 
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.loading import methods
+from benchmark.loading.confining import messages, submission_files, wall
 from benchmark.loading.fitting import check_recipe, fit
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
@@ -42,6 +44,10 @@ from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies import checks, measures
 from benchmark.studies.grids import Grid, recipe
 from benchmark.studies.measures import Measure, Measured
+from benchmark.wall.channel import Channel
+from benchmark.wall.process import plain
+
+SILENCE = 12 * 3600.0  # seconds that a cell may take
 
 
 def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
@@ -55,9 +61,6 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
         BenchmarkError: networks, recipes or measures that do not fit; all of these before anything is trained.
     """
     settings = run_settings()
-    device = set_up(settings.evaluate.device)
-    measuring = _Measuring(grid, settings, _functions(grid), device)
-    _check(measuring)
     packages, left_out = measures.versions(grid.study.measures)
     inputs = {
         **planned,
@@ -71,9 +74,46 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
     }
     with scratch.locked(f"{grid.track.name}/studies/{grid.id}", inputs, grid.folder) as folder:
         if folder is not None:
-            seconds = _run(measuring, folder, inputs)
+            seconds = _held(grid, settings, folder, inputs)
             files.put_folder(folder / "out", grid.folder)
             files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)
+
+
+def _held(grid: Grid, settings: RunSettings, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """`_checked_run`, behind the wall where there is one: its networks and measures are the submission's code, which sees the
+    study's data and weights and writes to the study's folder alone.
+    """
+    held = wall()
+    if not held.stands:
+        return _checked_run(grid, settings, folder, inputs, partial(print, flush=True))
+
+    def work(channel: Channel) -> None:
+        seconds = _checked_run(grid, settings, folder, inputs, lambda text: channel.send({"say": text}))
+        channel.send({"seconds": seconds})
+
+    rows = [_row(grid, cell) for cell in grid.cells.values()]
+    files = submission_files(*rows, *(row.source for row in rows))
+    read = [*files, grid.data.absolute(), *(start.absolute() for start in grid.starts)]
+    owner, taken = f"submissions/{grid.submission.name}", list[dict[str, Any]]()
+    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=SILENCE):
+        if "say" in message:
+            print(plain(message["say"]), flush=True)
+        else:
+            taken = TypeAdapter(list[dict[str, Any]]).validate_python(message.get("seconds"))
+    return taken
+
+
+def _checked_run(
+    grid: Grid, settings: RunSettings, folder: Path, inputs: dict[str, Any], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    device = set_up(settings.evaluate.device)
+    measuring = _Measuring(grid, settings, _functions(grid), device)
+    _check(measuring)
+    return _run(measuring, folder, inputs, say)
+
+
+def _row(grid: Grid, settings: VariantOnTrack) -> Row:
+    return Row(grid.track, grid.submission, grid.study.variant, settings)
 
 
 def _weights(path: Path) -> str:
@@ -118,7 +158,9 @@ def _finding(part: str) -> ModuleType:
     return importlib.import_module(f"benchmark.loading.{part}")
 
 
-def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+def _run(
+    measuring: _Measuring, folder: Path, inputs: dict[str, Any], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """All cells and seeds that are not done yet, then the results in `folder`/out; the seconds that each took."""
     grid, out = measuring.grid, folder / "out"
     total = len(grid.cells) * len(grid.study.seeds)
@@ -129,8 +171,8 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
         for seed in grid.study.seeds:
             place = folder / f"{number}-{seed}"
             if not (place / "run.json").exists():
-                print(f"{grid.id}: {cell}, seed {seed}: training", flush=True)
-                _one(measuring, cell, seed, place, inputs["left_out"])
+                say(f"{grid.id}: {cell}, seed {seed}: training")
+                _one(measuring, cell, seed, place, inputs["left_out"], say)
             kept = files.read_json(place / "run.json")
             runs.append(Run.model_validate(kept["run"]))
             tables.append(pq.read_table(place / "verdicts.parquet"))
@@ -139,7 +181,7 @@ def _run(measuring: _Measuring, folder: Path, inputs: dict[str, Any]) -> list[di
                 if x.setdefault(label, places) != places:
                     raise BenchmarkError(f"{grid.file}: the curve {label!r} has other places 'x' in cell {cell!r}")
             numbers = ", ".join(f"{n} {v:.3f}" for n, v in runs[-1].values.items() if isinstance(v, float))
-            print(f"{grid.id}: {len(runs)} of {total}: {cell}, seed {seed}: {numbers}", flush=True)
+            say(f"{grid.id}: {len(runs)} of {total}: {cell}, seed {seed}: {numbers}")
             files.write(out / "weights" / f"{place.name}.safetensors", (place / "model.safetensors").read_bytes())
     pq.write_table(pa.concat_tables(tables, promote_options="default"), out / "verdicts.parquet")
     result = StudyResult(
@@ -203,10 +245,12 @@ class _Measuring:
         return measures.own(function, model, images, labels, measure, seed, parts)
 
 
-def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str]) -> None:
+def _one(
+    measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: dict[str, str], say: Callable[[str], None]
+) -> None:
     """Trains and measures one network; `folder`/run.json, written last, says that it is done."""
     grid, wanted = measuring.grid, measuring.grid.cells[cell]
-    row = Row(grid.track, grid.submission, grid.study.variant, wanted)
+    row = _row(grid, wanted)
     started, seconds = time.perf_counter(), {}
     _train(row, measuring.settings, seed, folder, _start(grid, wanted, seed, folder.parent))
     seconds["training"] = round(time.perf_counter() - started, 2)
@@ -217,7 +261,7 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
     found = Measured(columns={"image": torch.arange(len(labels)), "label": labels})
     for measure in grid.study.measures:
         if measure.label in left_out:
-            print(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}", flush=True)
+            say(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}")
             continue
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
@@ -245,7 +289,7 @@ def _start(grid: Grid, wanted: VariantOnTrack, seed: int, folder: Path) -> Start
     if init is None or not init.cell:
         return None
     weights = folder / f"{[*grid.cells].index(init.cell)}-{seed}" / "model.safetensors"
-    return Start(weights, Row(grid.track, grid.submission, grid.study.variant, grid.cells[init.cell]), init.new)
+    return Start(weights, _row(grid, grid.cells[init.cell]), init.new)
 
 
 def _train(row: Row, settings: RunSettings, seed: int, folder: Path, start: Start | None) -> None:

@@ -164,6 +164,7 @@ def _installed() -> list[Path]:
     hidden = [root / data for root in places for data in DATA_IN_PACKAGES]
     # of a checkout, whose code is followed from where the process stands
     sources = {place / name for place in (own, Path.cwd()) for name in ("benchmark", "autoattack")}
+    sources |= {*own.glob("*.egg-info")}  # the installed version
     hidden += [Path.cwd() / data for data in DATA_IN_PACKAGES]
     roots = {Path(sysconfig.get_path("stdlib")), *packages, *sources}
     found = [path for root in sorted(roots) for path in landlock.around(root, hidden)]
