@@ -14,7 +14,6 @@ margin, or a network written in plain operations that computes something else, i
 
 from __future__ import annotations
 
-import copy
 import importlib
 import math
 from collections.abc import Callable, Iterator
@@ -91,8 +90,9 @@ def certified_at(
     Raises:
         BenchmarkError: as `certify`.
     """
-    wanted = _correct(model, images, labels)[:, None].expand(-1, len(radii))
-    return _certified(Bounds(model, images, alpha_steps), images, labels, radii, wanted)
+    bounds = Bounds(model, images, alpha_steps)
+    wanted = _correct(bounds.network, images, labels)[:, None].expand(-1, len(radii))
+    return _certified(bounds, images, labels, radii, wanted)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def two_pass(
         BenchmarkError: as `certify`, if anything is left for CROWN.
     """
     known = first(model, images, labels)[:, None] >= radii
-    rest = ~known & _correct(model, images, labels)[:, None]
+    rest = ~known & _correct(checked_copy(model), images, labels)[:, None]
     by_crown = torch.zeros_like(known)
     if rest.any():
         by_crown = _certified(Bounds(model, images, alpha_steps), images, labels, radii, rest)
@@ -146,14 +146,14 @@ class Bounds:
 
     def __init__(self, model: nn.Module, images: torch.Tensor, alpha_steps: int) -> None:
         self.package, self.alpha_steps = _package(), alpha_steps
-        self.network = copy.deepcopy(model).double().eval().requires_grad_(False)
+        self.network = checked_copy(model)
         written = plain(self.network)
         example = images[:1].double()
         with torch.no_grad():
             gap = float((written(example) - self.network(example)).abs().max())
         if not gap <= 1e-9 * (1 + float(self.network(example).abs().max())):
             raise BenchmarkError(f"crown: the network written in plain operations differs from the model by {gap:.2g}")
-        self.written, self.example, self.checked = written, example, checked_copy(model)
+        self.written, self.example = written, example
         self.crown = self._read()
 
     def _read(self) -> Any:
@@ -189,7 +189,7 @@ class Bounds:
     def allowance(self, image: torch.Tensor, label: torch.Tensor) -> float:
         """Taken from every margin of one image: twice what the error analysis allows where it is clean, or the least."""
         still = torch.zeros(1, dtype=torch.float64, device=image.device)
-        allowed = bound_network(self.checked, image, label).composed(still, quick=True)
+        allowed = bound_network(self.network, image, label).composed(still, quick=True)
         return max(FLOAT32_ALLOWANCE, 2 * float(allowed.max()))
 
     def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
@@ -213,11 +213,10 @@ class Bounds:
         return bound.detach()[0].nan_to_num(nan=-math.inf)
 
 
-def _correct(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+@torch.no_grad()
+def _correct(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """(n,) bool: every margin of the clean image is above the least allowance; the others are certified by nothing."""
-    with torch.no_grad():
-        logits = copy.deepcopy(model).double().eval()(images.double())
-    return _margins(logits, labels).amin(1) > FLOAT32_ALLOWANCE
+    return _margins(network(images.double()), labels).amin(1) > FLOAT32_ALLOWANCE
 
 
 def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -31,9 +31,8 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     scaled_cosine,
     token_convolution,
 )
-from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
@@ -73,7 +72,6 @@ def certify(
     Raises:
         BenchmarkError: a layer without a declared bound (named), a model that is no such sequence, TF32 products.
     """
-    full_precision(model)
     network = checked_copy(model)
     bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -104,7 +102,6 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
     """
     if not 0 <= radius < float("inf"):
         raise ValueError(f"radius {radius} is negative or not finite")
-    full_precision(model)
     network = checked_copy(model)
     bound_network(network, images[:1], labels[:1])
     verdict = torch.zeros(len(images), dtype=torch.bool, device=images.device)
@@ -129,28 +126,37 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     difference found, and the largest that the error analysis allows.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine.
+        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
+            computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, model = checked_copy(model), model.eval()
+    network, ours, model = checked_copy(model), rebuilt(model), model.eval()
     found = allowed = 0.0
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
         bounded = bound_network(network, x, y)
         bound = bounded.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
-        gap, most = checked_gap(model, x, y, bounded.margins, bound)
+        gap, most = checked_gap(model, ours, x, y, bounded.margins, bound)
         found, allowed = max(found, gap), max(allowed, most)
     return found, allowed
 
 
 @torch.no_grad()
 def checked_gap(
-    model: nn.Module, x: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor, bound: torch.Tensor
+    model: nn.Module,
+    ours: nn.Module,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    margins: torch.Tensor,
+    bound: torch.Tensor,
 ) -> tuple[float, float]:
     """Of the float32 model's margins on x from `margins` (n, classes): the largest difference, and the largest `bound`.
 
+    Args:
+        ours: the network that is certified, rebuilt from the model.
+
     Raises:
-        BenchmarkError: a difference is above its own bound.
+        BenchmarkError: a difference is above its own bound, or the model is another network than `ours`.
     """
-    logits = model(x).double()
+    logits = same_logits(model, ours, x).double()
     bound = torch.where(bound.isnan(), torch.inf, bound)  # constants that overflow bound nothing
     gap = (logits.gather(1, labels[:, None]) - logits - margins).abs()
     if not (gap <= bound).all():
