@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.rounding import full_precision
+from benchmark.certificates.bounds.plain_float32 import full_precision
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear

@@ -6,7 +6,7 @@ n u / (1 - n u); k such factors together are within gamma(k). Division, square r
 with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
 a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
 TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a layer's rounding is infinite) and
-parameters too. Products in TF32, half precision or autocast are outside this model and are refused (`full_precision`); for
+parameters too. Products in TF32, half precision or autocast are outside this model and are refused (plain_float32.py); for
 attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
 
 With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm
@@ -38,39 +38,6 @@ def gamma(count: float) -> float:
     if count * UNIT32 >= 0.5:
         raise BenchmarkError(f"{count:g} roundings in sequence: float32 gives no bound; the certificate is refused")
     return count * UNIT32 / (1 - count * UNIT32)
-
-
-def full_precision(model: nn.Module) -> None:
-    """
-    Raises:
-        BenchmarkError: `model` would not run in plain float32 in this process.
-    """
-    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
-    if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-        raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
-    if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
-        raise BenchmarkError(
-            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
-        )
-    if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in model.modules())):
-        raise BenchmarkError(
-            "float32 products may run in TF32 or bfloat16 here; set torch.set_float32_matmul_precision('highest') and "
-            "torch.backends.cudnn.allow_tf32 = False"
-        )
-
-
-def _reduced(cuda: bool, convolves: bool) -> bool:
-    backends = torch.backends
-    try:
-        matrices = torch.get_float32_matmul_precision() != "highest" or backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # torch's older and newer switches were both used
-        return True
-    parts = [(backends.mkldnn, "matmul"), (backends.mkldnn, "conv")]
-    if cuda and convolves:
-        matrices = matrices or backends.cudnn.allow_tf32
-        parts.append((backends.cudnn, "conv"))
-    precisions = [getattr(getattr(place, part, None), "fp32_precision", "none") for place, part in parts]
-    return matrices or any(precision not in ("none", "ieee") for precision in precisions)
 
 
 def size(x: torch.Tensor) -> torch.Tensor:
