@@ -83,14 +83,15 @@ def certify(
 
 
 def certified_at(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, *, alpha_steps: int = 0
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor | float, *, alpha_steps: int = 0
 ) -> torch.Tensor:
-    """Whether each image is certified at each of `radii` (k,) pixels: (n, k) bool. A larger radius certifies the smaller.
+    """Whether each image is certified at each of `radii` (k,) pixels, or at the one given: (n, k) bool. A larger radius
+    certifies the smaller.
 
     Raises:
         BenchmarkError: as `certify`.
     """
-    bounds = Bounds(model, images, alpha_steps)
+    bounds, radii = Bounds(model, images, alpha_steps), torch.as_tensor(radii, dtype=torch.float64).reshape(-1)
     wanted = _correct(bounds.network, images, labels)[:, None].expand(-1, len(radii))
     return _certified(bounds, images, labels, radii, wanted)
 
@@ -176,6 +177,8 @@ class Bounds:
         allowance = self.allowance(image, label)
         if not radius:
             return float(clean.min()) - allowance
+        if not self.in_range(image, label, radius):
+            return -math.inf
         lower = self._lower(image, label, radius, "CROWN")
         if self.alpha_steps and not lower.min() > allowance:  # either bound holds, so the larger does
             lower = torch.maximum(lower, self._lower(image, label, radius, "CROWN-Optimized"))
@@ -190,7 +193,12 @@ class Bounds:
         """Taken from every margin of one image: twice what the error analysis allows where it is clean, or the least."""
         still = torch.zeros(1, dtype=torch.float64, device=image.device)
         allowed = bound_network(self.network, image, label).composed(still, quick=True)
-        return max(FLOAT32_ALLOWANCE, 2 * float(allowed.max()))
+        return max(2 * float(allowed.max()), FLOAT32_ALLOWANCE)
+
+    def in_range(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
+        """Whether float32 cannot overflow within `radius`, by the bounds of local.py, which are infinite where it could."""
+        whole = torch.full((1,), radius, dtype=torch.float64, device=image.device)
+        return bool(bound_network(self.network, image, label).composed(whole, quick=True).isfinite().all())
 
     def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
         """(classes - 1,) lower bounds of the margins over each rival; -infinity where there is none."""
@@ -227,6 +235,7 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def _largest(holds: Callable[[float], bool], largest: float, precision: float) -> float:
     """The largest radius found to hold: by doubling or halving from 1/8, then bisection; 0 below SMALLEST."""
+    local.check_search(largest, precision)
     low, high = 0.0, min(0.125, largest)
     if holds(high):
         while low < high:

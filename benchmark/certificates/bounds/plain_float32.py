@@ -50,8 +50,8 @@ def _reduced(cuda: bool, convolves: bool) -> bool:
         convolutions = cuda and convolves and backends.cudnn.allow_tf32
     except RuntimeError as error:  # so torch answers where its older and newer switches disagree
         raise BenchmarkError(
-            "torch cannot say whether float32 products run in TF32 or bfloat16: its newer switches (fp32_precision) contradict "
-            "its older ones (allow_tf32); set one kind alone, to full precision, in a new process"
+            "torch cannot say whether float32 products run in TF32 or bfloat16: its newer switches (fp32_precision) "
+            "contradict its older ones (allow_tf32); set one kind alone, to full precision, in a new process"
         ) from error
     parts = [(backends.mkldnn, "matmul"), (backends.mkldnn, "conv")]
     if cuda:
