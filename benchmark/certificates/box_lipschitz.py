@@ -33,7 +33,6 @@ from benchmark.certificates.bounds.box import (
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.certificates.local import _largest, _parts, correct
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.layers.clipped_relu import ClippedReLU
@@ -77,7 +76,6 @@ def certify(
     Raises:
         BenchmarkError: a layer of another kind (named), a model that is no such sequence, TF32 products.
     """
-    full_precision(model)
     network = checked_copy(model)
     linears = _linears(bound_network(network, images[:1], labels[:1]))  # refuses even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)

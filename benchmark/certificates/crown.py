@@ -14,7 +14,6 @@ margin, or a network written in plain operations that computes something else, i
 
 from __future__ import annotations
 
-import copy
 import importlib
 import math
 from collections.abc import Callable, Iterator
@@ -84,15 +83,17 @@ def certify(
 
 
 def certified_at(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, *, alpha_steps: int = 0
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor | float, *, alpha_steps: int = 0
 ) -> torch.Tensor:
-    """Whether each image is certified at each of `radii` (k,) pixels: (n, k) bool. A larger radius certifies the smaller.
+    """Whether each image is certified at each of `radii` (k,) pixels, or at the one given: (n, k) bool. A larger radius
+    certifies the smaller.
 
     Raises:
         BenchmarkError: as `certify`.
     """
-    wanted = _correct(model, images, labels)[:, None].expand(-1, len(radii))
-    return _certified(Bounds(model, images, alpha_steps), images, labels, radii, wanted)
+    bounds, radii = Bounds(model, images, alpha_steps), torch.as_tensor(radii, dtype=torch.float64).reshape(-1)
+    wanted = _correct(bounds.network, images, labels)[:, None].expand(-1, len(radii))
+    return _certified(bounds, images, labels, radii, wanted)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def two_pass(
         BenchmarkError: as `certify`, if anything is left for CROWN.
     """
     known = first(model, images, labels)[:, None] >= radii
-    rest = ~known & _correct(model, images, labels)[:, None]
+    rest = ~known & _correct(checked_copy(model), images, labels)[:, None]
     by_crown = torch.zeros_like(known)
     if rest.any():
         by_crown = _certified(Bounds(model, images, alpha_steps), images, labels, radii, rest)
@@ -146,14 +147,14 @@ class Bounds:
 
     def __init__(self, model: nn.Module, images: torch.Tensor, alpha_steps: int) -> None:
         self.package, self.alpha_steps = _package(), alpha_steps
-        self.network = copy.deepcopy(model).double().eval().requires_grad_(False)
+        self.network = checked_copy(model)
         written = plain(self.network)
         example = images[:1].double()
         with torch.no_grad():
             gap = float((written(example) - self.network(example)).abs().max())
         if not gap <= 1e-9 * (1 + float(self.network(example).abs().max())):
             raise BenchmarkError(f"crown: the network written in plain operations differs from the model by {gap:.2g}")
-        self.written, self.example, self.checked = written, example, checked_copy(model)
+        self.written, self.example = written, example
         self.crown = self._read()
 
     def _read(self) -> Any:
@@ -176,6 +177,8 @@ class Bounds:
         allowance = self.allowance(image, label)
         if not radius:
             return float(clean.min()) - allowance
+        if not self.in_range(image, label, radius):
+            return -math.inf
         lower = self._lower(image, label, radius, "CROWN")
         if self.alpha_steps and not lower.min() > allowance:  # either bound holds, so the larger does
             lower = torch.maximum(lower, self._lower(image, label, radius, "CROWN-Optimized"))
@@ -189,8 +192,13 @@ class Bounds:
     def allowance(self, image: torch.Tensor, label: torch.Tensor) -> float:
         """Taken from every margin of one image: twice what the error analysis allows where it is clean, or the least."""
         still = torch.zeros(1, dtype=torch.float64, device=image.device)
-        allowed = bound_network(self.checked, image, label).composed(still, quick=True)
-        return max(FLOAT32_ALLOWANCE, 2 * float(allowed.max()))
+        allowed = bound_network(self.network, image, label).composed(still, quick=True)
+        return max(2 * float(allowed.max()), FLOAT32_ALLOWANCE)
+
+    def in_range(self, image: torch.Tensor, label: torch.Tensor, radius: float) -> bool:
+        """Whether float32 cannot overflow within `radius`, by the bounds of local.py, which are infinite where it could."""
+        whole = torch.full((1,), radius, dtype=torch.float64, device=image.device)
+        return bool(bound_network(self.network, image, label).composed(whole, quick=True).isfinite().all())
 
     def _lower(self, image: torch.Tensor, label: torch.Tensor, radius: float, method: str) -> torch.Tensor:
         """(classes - 1,) lower bounds of the margins over each rival; -infinity where there is none."""
@@ -213,11 +221,10 @@ class Bounds:
         return bound.detach()[0].nan_to_num(nan=-math.inf)
 
 
-def _correct(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+@torch.no_grad()
+def _correct(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """(n,) bool: every margin of the clean image is above the least allowance; the others are certified by nothing."""
-    with torch.no_grad():
-        logits = copy.deepcopy(model).double().eval()(images.double())
-    return _margins(logits, labels).amin(1) > FLOAT32_ALLOWANCE
+    return _margins(network(images.double()), labels).amin(1) > FLOAT32_ALLOWANCE
 
 
 def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -228,6 +235,7 @@ def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def _largest(holds: Callable[[float], bool], largest: float, precision: float) -> float:
     """The largest radius found to hold: by doubling or halving from 1/8, then bisection; 0 below SMALLEST."""
+    local.check_search(largest, precision)
     low, high = 0.0, min(0.125, largest)
     if holds(high):
         while low < high:

@@ -12,7 +12,6 @@ cost.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +19,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.checked_copy import refuse_hooks
+from benchmark.certificates.bounds.checked_copy import rebuilt
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.global_constants import GELU_SLOPE as GELU_SLOPE
 from benchmark.certificates.bounds.global_constants import lipschitz_constant as lipschitz_constant
 from benchmark.certificates.bounds.layer_bound import UP
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, full_precision, gamma, size
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma, size
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, checked_gap
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
@@ -83,24 +82,25 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     that the error analysis allows.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine.
+        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
+            computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, found, allowed = _checked_copy(model), 0.0, 0.0
+    network, ours, found, allowed = _checked_copy(model), rebuilt(model), 0.0, 0.0
     model = model.eval()
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
         margins, margin_drop = _margins(network, x.double(), y)
         bound = margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
-        gap, most = checked_gap(model, x, y, margins, bound)
+        gap, most = checked_gap(model, ours, x, y, margins, bound)
         found, allowed = max(found, gap), max(allowed, most)
     return found, allowed
 
 
 def _checked_copy(model: nn.Module) -> nn.Sequential:
-    full_precision(model)
     if type(model) is not nn.Sequential or not len(model):
         raise BenchmarkError("the Lipschitz certificate needs a plain nn.Sequential")
-    refuse_hooks(model)
-    return copy.deepcopy(model).double().eval().requires_grad_(False)
+    network = rebuilt(model).double()
+    assert isinstance(network, nn.Sequential)
+    return network
 
 
 def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Move]:

@@ -14,6 +14,7 @@ A cascade: cheap bounds decide most images, and costly ones only those that are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -31,9 +32,9 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
     scaled_cosine,
     token_convolution,
 )
-from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.certificates.bounds.rounding import full_precision
+from benchmark.layers.arguments import shown
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
@@ -73,7 +74,6 @@ def certify(
     Raises:
         BenchmarkError: a layer without a declared bound (named), a model that is no such sequence, TF32 products.
     """
-    full_precision(model)
     network = checked_copy(model)
     bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     radius = torch.zeros(len(images), dtype=torch.float64, device=images.device)
@@ -83,7 +83,7 @@ def certify(
         radius[part] = _largest(partial(quickly, bounded), radius[part], largest, precision)
     for part, bounded in tight_bounds(network, images, labels, rows):
         radius[part] = _largest(partial(composing, bounded), radius[part], largest, precision)
-        bounded.relaxation_radius = HOPED * radius[part]
+        bounded.relaxation_radius = _bounded_radius(bounded, HOPED * radius[part])
         radius[part] = _largest(partial(by_both, bounded), radius[part], largest, precision)
     return radius
 
@@ -102,9 +102,9 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         BenchmarkError: as `certify`.
         ValueError: the radius is negative or not finite.
     """
-    if not 0 <= radius < float("inf"):
-        raise ValueError(f"radius {radius} is negative or not finite")
-    full_precision(model)
+    if not 0 <= radius <= sys.float_info.max:
+        raise ValueError(f"radius {shown(radius)} is negative or not finite")
+    radius = float(radius)
     network = checked_copy(model)
     bound_network(network, images[:1], labels[:1])
     verdict = torch.zeros(len(images), dtype=torch.bool, device=images.device)
@@ -119,7 +119,7 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
         rest = (~verdict[part]).nonzero()[:, 0]
         if len(rest):
             left_open = bounded.take(rest)
-            left_open.relaxation_radius = _all(min(radius, FARTHEST), rest)
+            left_open.relaxation_radius = _bounded_radius(left_open, _all(min(radius, FARTHEST), rest))
             verdict[part[rest]] = by_both(left_open, _all(radius, rest))
     return verdict
 
@@ -129,28 +129,37 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
     difference found, and the largest that the error analysis allows.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine.
+        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
+            computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, model = checked_copy(model), model.eval()
+    network, ours, model = checked_copy(model), rebuilt(model), model.eval()
     found = allowed = 0.0
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
         bounded = bound_network(network, x, y)
         bound = bounded.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
-        gap, most = checked_gap(model, x, y, bounded.margins, bound)
+        gap, most = checked_gap(model, ours, x, y, bounded.margins, bound)
         found, allowed = max(found, gap), max(allowed, most)
     return found, allowed
 
 
 @torch.no_grad()
 def checked_gap(
-    model: nn.Module, x: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor, bound: torch.Tensor
+    model: nn.Module,
+    ours: nn.Module,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    margins: torch.Tensor,
+    bound: torch.Tensor,
 ) -> tuple[float, float]:
     """Of the float32 model's margins on x from `margins` (n, classes): the largest difference, and the largest `bound`.
 
+    Args:
+        ours: the network that is certified, rebuilt from the model.
+
     Raises:
-        BenchmarkError: a difference is above its own bound.
+        BenchmarkError: a difference is above its own bound, or the model is another network than `ours`.
     """
-    logits = model(x).double()
+    logits = same_logits(model, ours, x).double()
     bound = torch.where(bound.isnan(), torch.inf, bound)  # constants that overflow bound nothing
     gap = (logits.gather(1, labels[:, None]) - logits - margins).abs()
     if not (gap <= bound).all():
@@ -248,14 +257,31 @@ def _parts(rows: torch.Tensor, size: int) -> Sequence[torch.Tensor]:
     return rows.split(size) if len(rows) else ()
 
 
+def _bounded_radius(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
+    """`radius` (n,) where composing has a finite bound there, else 0: relaxations are not chosen for infinite moves."""
+    return torch.where(bounded.composed(radius).isfinite().all(1), radius, 0.0)
+
+
 def _all(radius: float, part: torch.Tensor) -> torch.Tensor:
     return torch.full((len(part),), radius, dtype=torch.float64, device=part.device)
+
+
+def check_search(largest: float, precision: float) -> None:
+    """
+    Raises:
+        BenchmarkError: a largest radius or a precision with which the search would not end.
+    """
+    if not (0 <= largest <= 1e100 and 1e-12 <= precision <= 1):
+        raise BenchmarkError(
+            f"largest {shown(largest)} should be a radius in pixels, and precision {shown(precision)} from 1e-12 to 1"
+        )
 
 
 def _largest(
     holds: Callable[[torch.Tensor], torch.Tensor], low: torch.Tensor, largest: float, precision: float
 ) -> torch.Tensor:
     """From `low`, which holds (or is 0), the largest radius found to hold: steps up by half, then bisection."""
+    check_search(largest, precision)
     high = torch.where(low > 0, low * 1.5, 2.0**-20)
     growing = torch.ones_like(low, dtype=torch.bool)
     while growing.any():

@@ -25,7 +25,6 @@ from benchmark.certificates.bounds.checked_copy import HEADS, checked_copy
 from benchmark.certificates.bounds.layer_bound import UP
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.projection import ProjectionBound
-from benchmark.certificates.bounds.rounding import full_precision
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.local import _largest, _parts, correct
@@ -52,7 +51,6 @@ def certify(
 
     Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`.
     """
-    full_precision(model)
     network, radius = checked_copy(model), torch.zeros(len(images), dtype=torch.float64, device=images.device)
     bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     for part in _parts(correct(network, images, labels), AT_ONCE):

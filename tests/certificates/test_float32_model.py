@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +47,45 @@ def test_convolutions_in_bfloat16_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(torch.backends, "mkldnn", reduced)
     with pytest.raises(BenchmarkError, match="TF32"):
         certify(plain(), IMAGES, LABELS)
+
+
+def test_switches_of_torch_that_disagree_are_refused_in_words() -> None:
+    """In a process of its own, since torch lets nobody take these settings back."""
+    code = """
+import torch
+from torch import nn
+from benchmark.certificates.local import certify
+from benchmark.runtime.errors import BenchmarkError
+torch.backends.fp32_precision = 'bf16'
+try:
+    certify(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(2, 1, 2, 2), torch.zeros(2, dtype=torch.long))
+except BenchmarkError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch cannot say whether float32 products" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("ONEDNN_DEFAULT_FPMATH_MODE", "BF16"), ("DNNL_DEFAULT_FPMATH_MODE", "any")]
+)
+def test_onednn_asked_for_less_precision_is_refused(monkeypatch, name, mode) -> None:
+    monkeypatch.setenv(name, "STRICT")
+    certify(plain(), IMAGES, LABELS)
+    monkeypatch.setenv(name, mode)
+    with pytest.raises(BenchmarkError, match=f"{name}={mode} lets oneDNN"):
+        certify(plain(), IMAGES, LABELS)
+
+
+def test_flushing_denormal_numbers_is_refused() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot flush denormal numbers")
+    try:
+        with pytest.raises(BenchmarkError, match="flushed to zero"):
+            certify(plain(), IMAGES, LABELS)
+    finally:
+        torch.set_flush_denormal(False)
+    assert (certify(plain(), IMAGES, LABELS) >= 0).all()
 
 
 @pytest.mark.parametrize("norm", [LayerProject(1.0), nn.LayerNorm(4)])
@@ -117,7 +158,7 @@ def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> 
 def test_a_bound_of_rounding_that_overflows_to_nan_is_none() -> None:
     model, margins = network(0), torch.zeros(2, 4, dtype=torch.float64)
     images, labels = torch.rand(2, 1, 4, 4), torch.tensor([0, 1])
-    assert local.checked_gap(model, images, labels, margins, torch.full((2, 4), torch.nan))[1] == torch.inf
+    assert local.checked_gap(model, model, images, labels, margins, torch.full((2, 4), torch.nan))[1] == torch.inf
 
 
 def test_reduced_precision_products_are_refused(monkeypatch) -> None:

@@ -147,18 +147,6 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-def with_hook() -> nn.Sequential:
-    model = transformer(0)
-    model[6].body[0].register_forward_hook(lambda _module, _inputs, output: 5 * output)
-    return model
-
-
-def with_replaced_forward() -> nn.Sequential:
-    model = transformer(0)
-    model[2].forward = lambda x: 7 * nn.functional.linear(x, model[2].weight)
-    return model
-
-
 def ending(*layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(*layers, MeanPool(), NormalisedHead(4, 3)).requires_grad_(False)
 
@@ -182,8 +170,6 @@ def ending(*layers: nn.Module) -> nn.Sequential:
         ),
         (ending(nn.Conv2d(1, 1, 3, padding=1, padding_mode="reflect"), Patchify(2)), "padding mode"),
         (nn.Sequential(Patchify(2), nn.Linear(4, 4)), "one row of logits"),
-        (with_hook(), "forward hook"),
-        (with_replaced_forward(), "forward"),
         (nn.ModuleList([nn.Identity()]), "plain nn.Sequential"),
     ],
 )

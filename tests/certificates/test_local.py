@@ -14,15 +14,19 @@ from tiny_networks import Draw, random_network
 from torch import nn
 
 from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.certificates import published
+from benchmark.certificates import local, published
+from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.network_bound import bound_network
+from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
+from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.derived import cache_weights
-from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, almost_orthogonal
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock, almost_orthogonal
+from benchmark.layers.residual import Residual
+from benchmark.layers.token_convolution import TokenConvolution
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -143,12 +147,13 @@ def test_what_sll_blocks_choose_in_place_of_their_jacobian_is_sound(seed, q) -> 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_margin_falls_further_than_its_bound(seed) -> None:
     """The network-level bound against random and gradient moves of the image, for every rival and both passes."""
-    model = network(seed).double()
+    single = network(seed)
+    model = copy.deepcopy(single).double()
     images = torch.rand(4, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     labels = model(images).argmax(1)
     for radius, around in ((1e-3, 0.0), (0.03, 0.0), (0.03, 0.03), (0.3, 0.1), (0.3, 0.3), (1.0, 2.0)):
         radii = torch.full((4,), radius, dtype=torch.float64)
-        bounded = bound_network(checked_copy(model), images, labels)
+        bounded = bound_network(checked_copy(single), images, labels)
         bounded.relaxation_radius = torch.full_like(radii, around)
         both, composed, quick = bounded.margin_drop(radii), bounded.composed(radii), bounded.composed(radii, quick=True)
         assert (both <= composed * (1 + 1e-9)).all()
@@ -242,12 +247,6 @@ class Detour(nn.Sequential):
         return 10 * super().forward(x)
 
 
-def with_hook() -> nn.Sequential:
-    model = network(0)
-    model[2].register_forward_hook(lambda _module, _inputs, output: 5 * output)
-    return model
-
-
 def with_bias() -> nn.Sequential:
     model = network(0)
     model[5].query.bias = nn.Parameter(torch.ones(8))
@@ -257,10 +256,9 @@ def with_bias() -> nn.Sequential:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (nn.Sequential(*list(network(0))[:-2], Sum(), network(0)[-1]), "no bound is declared for the layer Sum"),
+        (nn.Sequential(*list(network(0))[:-2], Sum(), network(0)[-1]), "the layer Sum at 10 is none"),
         (Detour(*network(0)), "plain nn.Sequential"),
-        (with_hook(), "forward hook"),
-        (with_bias(), "has a bias"),
+        (with_bias(), r"ResidualAttention at 5 has a query\.bias"),
         (nn.Sequential(Patchify(4), Positions(16, 16), MeanPool(), NormalisedHead(16, 4)), "positions .* do not fit"),
         (nn.Sequential(Patchify(2), NormalisedHead(4, 4)), "one vector an image"),
     ],
@@ -333,6 +331,52 @@ def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other()
     assert (published.certify(steep, images, steep(images).argmax(1)) >= 0).all()
     bounded = bound_network(checked_copy(model), images, labels)
     assert not by_both(bounded, torch.full((4,), 1e100, dtype=torch.float64)).any()
+
+
+def test_a_number_that_is_no_bound_never_stands_in_for_one(monkeypatch) -> None:
+    """NaN from the margin gradient leaves what composing gives; NaN from composing certifies nothing."""
+    model, images = network(0), torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    radii = torch.full((4,), 1e-3, dtype=torch.float64)
+
+    def bounded() -> NetworkBound:
+        return bound_network(checked_copy(model), images, labels)
+
+    composed = bounded().composed(radii)
+    monkeypatch.setattr(
+        NetworkBound, "_first_order", lambda _, a, *__: torch.full_like(a.flatten(2)[..., 0], torch.nan)
+    )
+    assert torch.equal(bounded().margin_drop(radii), composed)
+    monkeypatch.undo()
+    monkeypatch.setattr(AttentionBound, "quick_bound", lambda _, delta: delta * torch.nan)
+    assert bounded().composed(radii, quick=True).isinf().all()
+    assert (local.certify(model, images, labels) > 0).all()
+    monkeypatch.setattr(AttentionBound, "bound", lambda _, delta: delta * torch.nan)
+    assert bounded().composed(radii).isinf().all()
+    assert (local.certify(model, images, labels) == 0).all()
+
+
+def test_a_radius_may_be_any_number_and_a_search_has_to_end() -> None:
+    """Weights of 100 once made `certified_at` raise, for one row of a matrix that was not finite."""
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    mixed = (Residual(nn.Sequential(LayerProject(1.0), L2Attention(4, 2))), Residual(TokenConvolution(4, (3,))))
+    tokens = (Patchify(2), OrthogonalLinear(4, 4), ClassToken(4), Positions(5, 4))
+    steep = nn.Sequential(*tokens, *mixed, SmoothSLLBlock(4, 8, bend=0.1), MeanPool(), NormalisedHead(4, 3))
+    steep = steep.eval().requires_grad_(False)
+    for parameter in steep.parameters():
+        parameter *= 100
+    for model in (network(0), steep):
+        labels = model(images).argmax(1)
+        assert (certify(model, images, labels) >= 0).all()
+        for radius in (0, 1, 100, 3000, 1e30, 1e300, True, torch.tensor(0.5)):
+            assert certified_at(model, images, labels, radius).shape == (3,)
+    for radius in (-1, float("nan"), float("inf"), 10**400):
+        with pytest.raises(ValueError, match="is negative or not finite"):
+            certified_at(model, images, labels, radius)
+    for odd in ({"precision": 0.0}, {"precision": float("nan")}, {"largest": -1.0}, {"largest": float("inf")}):
+        with pytest.raises(BenchmarkError, match="should be a radius in pixels, and precision"):
+            certify(network(0), images, network(0)(images).argmax(1), **odd)
 
 
 def test_an_embedding_that_sums_in_float64_is_certified_in_evaluation_mode_only() -> None:

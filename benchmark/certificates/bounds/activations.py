@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import layer_bound
+from benchmark.certificates.bounds.dispatch import layer_bound, within
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import largest_entries, weighted_squares
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, size
 from benchmark.runtime.errors import BenchmarkError
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -192,6 +192,8 @@ SIGMOID = Smooth(
 
 @layer_bound.register
 def _(layer: nn.GELU, x: torch.Tensor) -> LayerBound:
+    if layer.approximate not in ("none", "tanh"):
+        raise BenchmarkError(f"GELU with approximate {layer.approximate!r} has no bound here; use none or tanh")
     return SmoothActivationBound(GELU if layer.approximate == "none" else TANH_GELU, x)
 
 
@@ -207,10 +209,14 @@ def _(layer: nn.Sigmoid, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: nn.Softplus, x: torch.Tensor) -> LayerBound:
-    """log(1 + e^(beta z)) / beta, which PyTorch cuts to z above `threshold` / beta: lower by at most e^-threshold / beta."""
+    """log(1 + e^(beta z)) / beta, which PyTorch cuts to z above `threshold` / beta: lower by at most e^-threshold / beta.
+
+    float32's exp overflows at 88.7, and softplus with it, so the cut has to come before. Up to beta 1000 the curvature, which
+    changes by beta^2 / 10 a unit where |z| < 40 / beta, is off by less than SLACK for z that float64 rounds.
+    """
     beta = layer.beta
-    if not beta > 0:
-        raise BenchmarkError(f"Softplus with beta {beta} has no bound here; beta should be positive")
+    within(layer, 1e-3, 1e3, beta=beta)
+    within(layer, 0, 80, threshold=layer.threshold)
     softplus = Smooth(
         slope=lambda z: torch.sigmoid(beta * z),
         curvature=lambda z: beta * torch.sigmoid(beta * z) * torch.sigmoid(-beta * z),
@@ -232,7 +238,9 @@ def _(layer: nn.ReLU, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: nn.LeakyReLU, x: torch.Tensor) -> LayerBound:
+    """A slope above 1 would turn the kink around."""
     _not_inplace(layer)
+    within(layer, -LARGEST, LARGEST, negative_slope=layer.negative_slope)
     if layer.negative_slope > 1:
         raise BenchmarkError(f"LeakyReLU with slope {layer.negative_slope} above 1 has no bound here")
     return PiecewiseLinearBound(x, layer.negative_slope)

@@ -48,7 +48,7 @@ class Region:
 
     @property
     def moving(self) -> torch.Tensor:
-        return self.low < self.high
+        return ~(self.low >= self.high)  # an end that is NaN is no end
 
 
 class Linear:
@@ -158,7 +158,7 @@ class Stage:
         high = (torch.minimum(reach, high) + t[:, None]) * UP
         if self.theta is not None:
             low, high = _clip(self.y, low, high, self.theta)
-        rows = low < high
+        rows = ~(low >= high)
         frobenius = torch.linalg.vector_norm(norms * rows, dim=1) * OUT
         norm = torch.minimum(frobenius, self.linear.norm.to(frobenius.device))
         if restricted:

@@ -11,9 +11,19 @@ from torch import nn
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.projection import ProjectionBound
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, LinearRounding, gamma, size
+from benchmark.certificates.bounds.rounding import (
+    FLOAT64,
+    LARGEST,
+    TINY,
+    UNIT32,
+    WIDEST,
+    LinearRounding,
+    gamma,
+    size,
+)
 from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.layers.arguments import shown
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
@@ -37,6 +47,8 @@ def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
     """`layer_bound`, but refusing subclasses of the known layers, which may compute something else."""
     if type(layer) not in layer_bound.registry:
         return layer_bound.dispatch(object)(layer, x)
+    if not torch.isfinite(x).all():
+        raise BenchmarkError(f"the layer {type(layer).__name__} is given NaN or infinity; the certificate is refused")
     found = layer_bound(layer, x)
     found.input_size = size(x)
     return found
@@ -47,9 +59,33 @@ def _needs(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
 
 
+def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
+    """
+    Raises:
+        BenchmarkError: an argument is no number from `least` to `most`, where the bound of `layer` is proven; it names both.
+    """
+    for name, value in arguments.items():
+        if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
+            raise BenchmarkError(
+                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be a number from "
+                f"{least:g} to {most:g}"
+            )
+
+
+def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
+    """As `within`, of whole numbers."""
+    within(layer, least, most, **arguments)
+    for name, value in arguments.items():
+        if type(value) is not int:
+            raise BenchmarkError(
+                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole"
+            )
+
+
 @layer_bound.register
 def _(layer: Patchify, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 4)
+    whole(layer, 1, x.shape[2], patch=layer.patch)
     if x.shape[2] % layer.patch or x.shape[3] % layer.patch:
         raise BenchmarkError(f"patches of {layer.patch} do not tile {x.shape[2]}x{x.shape[3]} images")
     return LayerBound(layer, 1.0, torch.zeros_like)
@@ -65,6 +101,8 @@ def _(layer: Positions, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: Normalise, x: torch.Tensor) -> LayerBound:
+    within(layer, -LARGEST, LARGEST, mean=layer.mean)
+    within(layer, 1 / LARGEST, LARGEST, std=layer.std)
     nominal = size(x) + abs(layer.mean) * math.sqrt(x[0].numel())
     return LayerBound(
         lambda y: y / layer.std, UP / layer.std, lambda d: gamma(6) * (nominal + d) / layer.std * FLOAT64 + TINY
@@ -80,6 +118,7 @@ def _(layer: MeanPool, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: BoundedLinear, x: torch.Tensor) -> LayerBound:
+    within(layer, 0, WIDEST, norm=layer.norm)
     weight = layer.weight
     return LayerBound(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
 
@@ -108,6 +147,7 @@ def _(layer: SLLBlock, x: torch.Tensor) -> LayerBound:
 @layer_bound.register
 def _(layer: SmoothSLLBlock, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
+    within(layer, 0.99e-6, 1e6, bend=layer.bend)
     return SmoothSLLBound(layer, x)
 
 
@@ -116,6 +156,8 @@ def _(layer: ResidualAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
     if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("ResidualAttention has a bias, which its bound leaves out; the certificate is refused")
+    within(layer, 0, WIDEST, qk_norm=layer.query.norm, vo_norm=layer.value.norm)
+    within(layer, 0, WIDEST, qk_norm=layer.key.norm, vo_norm=layer.output.norm)
     return AttentionBound(layer, x)
 
 
@@ -130,4 +172,5 @@ def _(layer: SelfAttention, x: torch.Tensor) -> LayerBound:
 @layer_bound.register
 def _(layer: LayerProject, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
+    within(layer, 1 / LARGEST, LARGEST, radius=layer.radius)
     return ProjectionBound(x, layer.radius)

@@ -10,7 +10,7 @@ import torch
 from benchmark.certificates.bounds.dispatch import _needs, layer_bound
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
+from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, ROOM, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_constant import mixing_constant
@@ -131,6 +131,10 @@ class L2AttentionRounding:
     |S| <= 3 ||Y||^2 / s, softmax is 1/2-Lipschitz, values err by gamma(d_h + d + 8) ||Y|| A, where
     A = || |W_Q|^T |W_V| || / s >= ||I||; the mixed values and the output as in `AttentionRounding`. An `offset` of the scores
     enters max |S|, and rounds when it is made and when it is added; what the sum rounds of S is one of d_h + 6.
+
+    Range (rounding.py), Y' being Y + dY: scores sum to at most 3 ||Y'||^2 before their division by s, values to
+    ||Y'|| A s, what is mixed to m = 2 sqrt(N) ||Y'|| A, since rows of what is computed of P sum to less than 2, the output
+    to m || |W_O| ||.
     """
 
     offset = 0.0  # the largest number, absolute, that is added to a score
@@ -160,7 +164,9 @@ class L2AttentionRounding:
         dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv) + self.mixing * dy * self.absolute
         moved, mixed = (torch.linalg.vector_norm(part, dim=1) for part in (dm, root * v + dm))
         out = moved * self.output + gamma(self.width + 3) * mixed * self.output_absolute
-        return out * FLOAT64 + TINY
+        values = 2 * root * torch.linalg.vector_norm(v + dv, dim=1) * (self.scale + self.output_absolute)
+        widest = torch.maximum(3 * y.amax(1) ** 2 + self.offset, values)
+        return torch.where(widest <= ROOM, out * FLOAT64 + TINY, torch.inf)
 
 
 @layer_bound.register

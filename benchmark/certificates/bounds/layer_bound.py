@@ -23,6 +23,11 @@ from benchmark.certificates.bounds.rounding import LARGEST
 UP = 1 + 1e-12  # float64 rounding of one formula
 
 
+def or_infinite(bound: torch.Tensor) -> torch.Tensor:
+    """The bound, infinite where it is NaN (0 times infinity, say): such a number bounds nothing."""
+    return torch.where(bound.isnan(), torch.inf, bound)
+
+
 @dataclass(frozen=True)
 class PerturbationSet:
     """The input changes of a layer: all D = L xi + rest with ||xi|| <= radius, ||rest|| <= rho and ||D|| <= delta."""

@@ -7,11 +7,13 @@ import math
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import layer_bound
+from benchmark.certificates.bounds.dispatch import layer_bound, within
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import weighted_squares
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
 from benchmark.runtime.errors import BenchmarkError
+
+LEAST_EPS = 1e-20  # what float32 squares of differences may lose by underflow, 1e-45 each, is nothing beside it
 
 
 class LayerNormBound(LayerBound):
@@ -32,8 +34,7 @@ class LayerNormBound(LayerBound):
     def __init__(self, layer: nn.LayerNorm, x: torch.Tensor) -> None:
         if tuple(x.shape[1:][-len(layer.normalized_shape) :]) != tuple(layer.normalized_shape):
             raise BenchmarkError(f"LayerNorm over {layer.normalized_shape} does not fit inputs {tuple(x.shape)}")
-        if not layer.eps > 0:
-            raise BenchmarkError(f"LayerNorm with eps {layer.eps} has no bound; eps should be positive")
+        within(layer, LEAST_EPS, LARGEST, eps=layer.eps)
         self.eps = layer.eps
         self.d = math.prod(layer.normalized_shape)
         self.gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()

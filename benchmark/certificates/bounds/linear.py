@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole
 from benchmark.certificates.bounds.layer_bound import LayerBound
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import convolution_norm_upper, spectral_norm_upper
@@ -94,5 +94,7 @@ def _(layer: ClassToken, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: TakeToken, x: torch.Tensor) -> LayerBound:
+    """Of one token: a list of several, one of them twice, would repeat what moves."""
     _needs(layer, x, 3)
+    whole(layer, -x.shape[1], x.shape[1] - 1, index=layer.index)
     return LayerBound(layer, 1.0, torch.zeros_like)

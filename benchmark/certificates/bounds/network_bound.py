@@ -30,7 +30,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.checked_copy import HEADS
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, or_infinite
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
@@ -146,13 +146,15 @@ class NetworkBound:
         return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall within `radius` (n,), by composing alone: (n, classes)."""
+        """Upper bounds of how far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where
+        there is none.
+        """
         delta = radius
         for index, layer_bound in enumerate(self.layer_bounds):
             delta = (layer_bound.quick_bound(delta) if quick else layer_bound.bound(delta)) + self.rounding(
                 index, delta
             )
-        return self._at_the_head(delta)
+        return or_infinite(self._at_the_head(delta))
 
     def margin_drop(
         self, radius: torch.Tensor, rivals: torch.Tensor | None = None, *, effort: str = "all"
@@ -169,7 +171,7 @@ class NetworkBound:
             (n, classes), or (n, r).
         """
         perturbations, roundings, last = self._perturbations(radius)
-        least = _of(self._at_the_head(last), rivals)
+        least = or_infinite(_of(self._at_the_head(last), rivals))
         later = _of(self.head_rounding(last), rivals)
         a = _of(self.difference, rivals)
         for index in range(
@@ -191,7 +193,7 @@ class NetworkBound:
                 )
                 a = _of(self.gradients[index], rivals)
             later = later + part + sizes * roundings[index][:, None] * UP
-            least = torch.minimum(least, (self._first_order(a, perturbation) + later) * UP)
+            least = torch.fmin(least, (self._first_order(a, perturbation) + later) * UP)  # passes over NaN
         return least
 
     def _perturbations(
@@ -236,7 +238,7 @@ class NetworkBound:
         directions = perturbation.columns.flatten(2).permute(1, 0, 2)  # (n or 1, directions, size)
         through = torch.linalg.vector_norm(a @ directions.mT, dim=2)
         split = through * perturbation.radius[:, None] + sizes * perturbation.rho[:, None]
-        return torch.minimum(split, sizes * perturbation.delta[:, None]) * (1 + 1e-9)
+        return torch.fmin(split, sizes * perturbation.delta[:, None]) * (1 + 1e-9)  # each bounds it by itself
 
 
 def _of(values: torch.Tensor, rivals: torch.Tensor | None) -> torch.Tensor:

@@ -9,6 +9,8 @@ import torch
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, gamma, size
 
+TINY_BALL = 1e-3  # of a token's length; down to it what cancels is within UP
+
 
 class ProjectionBound(LayerBound):
     """Tokens x of norm r and direction u onto the ball R, with D moving one by at most d < r, by p = <u, D> along it.
@@ -18,10 +20,15 @@ class ProjectionBound(LayerBound):
     is y less (|y| - R)+ y / |y|, at most (p + d^2 / (2 (r - d)) - (R - r))+. Either way the kink is a ReLU of the radial
     move p alone, |p| <= radius ||u^T L|| + rho, and takes from a margin only along y / |y|, which lies within
     sqrt(2 - 2 sqrt(1 - d^2 / r^2)) of u. Tokens with r <= d: at most (1 + ||J_t||) d.
+
+    float64 knows r to c = (width + 8) 2^-53 of itself, which moves the bounds by r / R times as much. Beyond what
+    UP covers they take `least`, a length that r is not below.
     """
 
     def __init__(self, x: torch.Tensor, ball: float) -> None:
         self.norms, self.ball = torch.linalg.vector_norm(x, dim=-1), ball
+        off = (x.shape[2] + 8) * 2.0**-53
+        self.least = torch.where(self.norms * off <= 1e-12 * ball, self.norms, self.norms * (1 - off))
         self.unit = x / self.norms.clamp(min=1e-300)[..., None]
         self.outside = self.norms > ball
         # at the kink itself automatic differentiation may take either side's Jacobian, so both sides' remainders count
@@ -35,7 +42,7 @@ class ProjectionBound(LayerBound):
         return self.gamma * (self.size + delta).clamp(max=self.roof) * FLOAT64 + TINY
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return projection_bound(self.norms, self.ball, delta)
+        return projection_bound(self.least, self.ball, delta)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         moved = (
@@ -47,7 +54,7 @@ class ProjectionBound(LayerBound):
 
     def _bends(self, perturbation: PerturbationSet) -> tuple[torch.Tensor, torch.Tensor]:
         """The coefficient of |D_t|^2 outside, and the largest kink: each (n, tokens)."""
-        d, r = perturbation.delta[:, None], self.norms
+        d, r = perturbation.delta[:, None], self.least
         room = (r - d).clamp(min=1e-300)
         near = r > d
         square = torch.where((self.outside | self.tied) & near, self.ball / math.sqrt(3) / room**2, 0.0)
@@ -65,9 +72,9 @@ class ProjectionBound(LayerBound):
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         square, kink = (bend[:, None] for bend in self._bends(perturbation))
         sizes, d = torch.linalg.vector_norm(a, dim=-1), perturbation.delta[:, None]
-        turn = (2 - 2 * (1 - (d / self.norms.clamp(min=1e-300)) ** 2).clamp(min=0).sqrt()).sqrt()[:, None] * (1 + 1e-9)
+        turn = _chord_of_angle(self.least.clamp(min=1e-300), d)[:, None] * (1 + 1e-9)
         inward = ((a * self.unit[:, None]).sum(-1) + sizes * turn).clamp(min=0)
-        taken = torch.where((self.norms > d)[:, None], torch.minimum(inward, sizes), sizes) * kink
+        taken = torch.where((self.least > d)[:, None], torch.minimum(inward, sizes), sizes) * kink
         return ((sizes * square).amax(2) * d**2 + taken.sum(2)) * UP
 
 
@@ -78,6 +85,11 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
     (e^2 <= r^2 - R^2) or the point of the ball nearest to leaving it. Each token's squared bound is convex in its
     squared budget and 0 at 0, so the worst case spends all on one token: the maximum over tokens.
 
+    Where R is tiny beside r, differences of squares would lose what they are about, and the place where the forms meet with
+    it. There r and e are within a factor of 2 of each other, so that e - r is exact. The first form, squared, is convex in
+    e^2 <= r^2 and the second its tangent there, so that a first form used too far is a bound still, and a second form too
+    early is none: hence the 1e-14.
+
     Args:
         norms: (n, tokens) norms r of the nominal tokens.
         ball: R.
@@ -87,10 +99,21 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
         (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
     """
     r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
-    inner = (1 - (e / r) ** 2).clamp(min=0).sqrt()
-    # 2 (1 - inner) = 2 (e/r)^2 / (1 + inner), without cancellation
-    by_angle = ball * (e / r) * (2 / (1 + inner)).sqrt()
-    by_chord = ((ball / r) * (e**2 - (r - ball) ** 2).clamp(min=0)).sqrt()
-    outside = torch.where(e**2 <= r**2 - ball**2, by_angle, by_chord)
+    by_angle = ball * _chord_of_angle(r, e)
+    tiny = ball < TINY_BALL * r
+    squares = torch.where(tiny, (e - r + ball) * (e + r - ball), e**2 - (r - ball) ** 2)
+    by_chord = ((ball / r) * squares.clamp(min=0)).sqrt()
+    turns = torch.where(tiny, (e**2 <= r**2 * (1 - (ball / r) ** 2) * (1 + 1e-14)) & (e <= r), e**2 <= r**2 - ball**2)
+    outside = torch.where(turns, by_angle, by_chord)
     most = torch.where(r <= ball, e, outside).amax(1) * UP
     return torch.minimum(most, radius).clamp(max=2 * ball * math.sqrt(norms.shape[1]) * UP)
+
+
+def _chord_of_angle(r: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    """The chord, on the sphere of radius 1, of the largest angle by which e can turn a vector of length r >= e:
+    sqrt(2 (1 - c)) = (e / r) sqrt(2 / (1 + c)), without cancellation, c = sqrt(1 - (e / r)^2). For e within 1% of r, c by the
+    difference r - e, which is exact.
+    """
+    near = ((r - e).clamp(min=0) * (r + e)).sqrt() / r
+    cosine = torch.where(e > 0.99 * r, near, (1 - (e / r) ** 2).clamp(min=0).sqrt())
+    return (e / r) * (2 / (1 + cosine)).sqrt()

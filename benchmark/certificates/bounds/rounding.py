@@ -5,12 +5,19 @@ a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_
 n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
 with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
 a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
-TINY, and no value comes near float32's largest while inputs stay below LARGEST (elsewhere a layer's rounding is infinite) and
-parameters too. Products in TF32, half precision or autocast are outside this model and are refused (`full_precision`); for
+TINY. Products in TF32, half precision or autocast are outside this model and are refused (plain_float32.py); for
 attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
 
 With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm
 gamma(k) (|| |x| |W| ||_F + delta || |W| ||_2).
+
+Range. float32 holds numbers up to 3.4e38. What real arithmetic keeps below ROOM = 1e36, partial sums in any order included,
+float32 computes without overflow, since the errors above are less than the values themselves. The norms of inputs over the
+ball, and parameters, are at most LARGEST = 1e7 (elsewhere a layer's rounding is infinite, or the network is refused), and
+derived weights at most WIDEST = 1e11, as their layers' bounds ask. A sum of products is at most ||x|| ||w||, so at most 1e18
+sqrt(inputs) and below ROOM for any network that fits a memory; so are scalings and quotients by numbers within [1e-7, 1e7].
+Where a layer multiplies such sums with each other (scores, values times weights, squares of rows), its rounding is infinite
+unless the bounds that it computes of them stay below ROOM. exp is of numbers at most 0 in softmax, at most 80 in Softplus.
 """
 
 from __future__ import annotations
@@ -29,6 +36,8 @@ UNIT32 = 2.0**-24
 EXPONENTIAL = 256 * UNIT32
 TINY = 1e-20
 LARGEST = 1e7
+WIDEST = 1e11
+ROOM = 1e36
 KERNEL = 8
 FLOAT64 = 1 + 1e-8  # the float64 pass around the nominal input obeys the same bounds with a unit 2^29 times smaller
 
@@ -38,39 +47,6 @@ def gamma(count: float) -> float:
     if count * UNIT32 >= 0.5:
         raise BenchmarkError(f"{count:g} roundings in sequence: float32 gives no bound; the certificate is refused")
     return count * UNIT32 / (1 - count * UNIT32)
-
-
-def full_precision(model: nn.Module) -> None:
-    """
-    Raises:
-        BenchmarkError: `model` would not run in plain float32 in this process.
-    """
-    tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]
-    if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
-        raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")
-    if not all(float(t.detach().abs().max()) <= LARGEST for t in tensors if t.numel()):  # a NaN too
-        raise BenchmarkError(
-            f"a parameter is NaN or above {LARGEST:g}, where float32 could overflow; the certificate is refused"
-        )
-    if _reduced(any(t.is_cuda for t in tensors), any(isinstance(m, nn.Conv2d) for m in model.modules())):
-        raise BenchmarkError(
-            "float32 products may run in TF32 or bfloat16 here; set torch.set_float32_matmul_precision('highest') and "
-            "torch.backends.cudnn.allow_tf32 = False"
-        )
-
-
-def _reduced(cuda: bool, convolves: bool) -> bool:
-    backends = torch.backends
-    try:
-        matrices = torch.get_float32_matmul_precision() != "highest" or backends.cuda.matmul.allow_tf32
-    except RuntimeError:  # torch's older and newer switches were both used
-        return True
-    parts = [(backends.mkldnn, "matmul"), (backends.mkldnn, "conv")]
-    if cuda and convolves:
-        matrices = matrices or backends.cudnn.allow_tf32
-        parts.append((backends.cudnn, "conv"))
-    precisions = [getattr(getattr(place, part, None), "fp32_precision", "none") for place, part in parts]
-    return matrices or any(precision not in ("none", "ieee") for precision in precisions)
 
 
 def size(x: torch.Tensor) -> torch.Tensor:
@@ -109,6 +85,10 @@ class AttentionRounding:
     and the output by dM ||W_O|| + gamma(d + 3) ((||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)), of a residual by
     u (||x'|| + (||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)) more.
 
+    Range (see the module's), with Q' = ||Q|| + dQ, and so on: factor Q' K', which no score exceeds before its division by
+    s; m = 2 sqrt(tokens) V', since rows of what is computed of P sum to less than 2; and what the output sums,
+    m || |W_O| || + ||b_O|| sqrt(tokens).
+
     Args:
         inputs: the layers with weight and bias (or None) that give Q, K and V; `output` likewise.
         factor: of the scores beside 1 / sqrt(d / heads).
@@ -132,7 +112,7 @@ class AttentionRounding:
         self.output, self.output_absolute = spectral_norm_upper(weight), spectral_norm_upper(weight.abs())
         self.size, self.tokens, self.heads, self.residual = size(x), x.shape[1], heads, residual
         self.inner, self.width = weight.shape[1] // heads, x.shape[2]
-        self.divisor = math.sqrt(self.inner) / factor
+        self.factor, self.divisor = factor, math.sqrt(self.inner) / factor
         self.count = KERNEL * (self.inner + 4) + (0 if factor == 1 else 2)
         self.shift = 0.0 if bias is None else float(torch.linalg.vector_norm(bias)) * math.sqrt(self.tokens)
 
@@ -151,4 +131,6 @@ class AttentionRounding:
         out = out + gamma(self.width + 3) * self.shift
         if self.residual:
             out = out + UNIT32 * (self.size + delta + mixed * self.output_absolute + self.shift)
-        return out * FLOAT64 + TINY
+        scores = torch.stack([(q + dq) * (k + dk), q + dq, k + dk]).amax(0) * max(self.factor, 1.0)
+        values = 2 * root * (v + dv) * (1 + self.output_absolute) + self.shift
+        return torch.where(torch.maximum(scores, values) <= ROOM, out * FLOAT64 + TINY, torch.inf)

@@ -7,15 +7,26 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, within
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, TINY, UNIT32, LinearRounding, gamma, size
+from benchmark.certificates.bounds.rounding import (
+    EXPONENTIAL,
+    FLOAT64,
+    LARGEST,
+    ROOM,
+    TINY,
+    UNIT32,
+    LinearRounding,
+    gamma,
+    size,
+)
 from benchmark.certificates.bounds.scaled_cosine_ball import Ball, Nominal, nominal
 from benchmark.certificates.bounds.scaled_cosine_norm import column_sum, scaled_cosine_norm_upper
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
 
+LEAST_EPS = 0.99e-12  # float32's 1e-12; underflowing squares, 1e-45 each, are nothing beside it
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
 
 
@@ -132,13 +143,19 @@ class ScaledCosineRounding:
     all by no more than 2 + gamma(2 N + 6), since what is computed sums to 1 + gamma(2 N + 6) at most. Products with V^ and
     nu add gamma(N + 3) (1 + h). Rows of P V^ are thus off by nu (1 + g) (h + gamma(N + 3) (1 + h)), and the output by that
     times ||W_O||, and gamma(width + 3) || |W_O| || of what is mixed.
+
+    Range (rounding.py): squares of a row's entries sum to at most (|y0| + e + l)^2, and the output to || |W_O| || times what
+    is mixed. Queries and keys are shorter than 1 + g, so scores stay below 1.1 tau.
     """
 
     def __init__(self, layer: ScaledCosineAttention, x: torch.Tensor, lengths: list[torch.Tensor]) -> None:
         linears = (layer.query, layer.key, layer.value)
         self.linears = [LinearRounding(x, linear.weight) for linear in linears]
         self.norms = [spectral_norm_upper(weight).amax() for weight in layer.head_weights()[:3]]
-        self.least = [each.amin((1, 2)) for each in lengths]  # (n,)
+        self.least, self.longest = (
+            [each.amin((1, 2)) for each in lengths],
+            [each.amax((1, 2)) for each in lengths],
+        )  # (n,)
         self.eps, self.nu, self.tau = layer.eps, abs(float(layer.nu.detach())), abs(float(layer.tau.detach()))
         self.tokens, self.heads, self.width = x.shape[1], layer.heads, x.shape[2]
         self.output = spectral_norm_upper(layer.output.weight)
@@ -147,9 +164,10 @@ class ScaledCosineRounding:
     def __call__(self, delta: torch.Tensor) -> torch.Tensor:
         n, inner, rows = self.tokens, self.width // self.heads, math.sqrt(self.tokens * self.heads)
         g = gamma(inner / 2 + 12)
-        moved = []
-        for linear, norm, least in zip(self.linears, self.norms, self.least, strict=True):
+        moved, widest = [], torch.zeros_like(delta)
+        for linear, norm, least, longest in zip(self.linears, self.norms, self.least, self.longest, strict=True):
             lost = linear(delta)
+            widest = torch.maximum(widest, longest + delta * norm + lost)
             slope = 1 / ((least * (1 - 1e-9) - delta * norm - lost).clamp(min=0) ** 2 + self.eps).sqrt()
             moved.append(slope * lost + g * rows)
         tau = self.tau * (1 + g) ** 2
@@ -160,7 +178,8 @@ class ScaledCosineRounding:
         weights = min(math.expm1(min(2 * logarithm, 50.0)) * (1 + sums) + sums, 2 + sums)
         off = self.nu * (inherited + rows * (1 + g) * (weights + gamma(n + 3) * (1 + weights)))
         mixed = self.nu * rows + off
-        return (off * self.output + gamma(self.width + 3) * mixed * self.output_absolute) * FLOAT64 + TINY
+        out = (off * self.output + gamma(self.width + 3) * mixed * self.output_absolute) * FLOAT64 + TINY
+        return torch.where(torch.maximum(widest**2, mixed * self.output_absolute) <= ROOM, out, torch.inf)
 
 
 @layer_bound.register
@@ -168,8 +187,7 @@ def _(layer: ScaledCosineAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
     if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("ScaledCosineAttention has a bias, which its bound leaves out; the certificate is refused")
-    if not layer.eps > 0:
-        raise BenchmarkError(f"ScaledCosineAttention with eps {layer.eps} has no bound; eps should be positive")
+    within(layer, LEAST_EPS, LARGEST, eps=layer.eps)
     return ScaledCosineBound(layer, x)
 
 

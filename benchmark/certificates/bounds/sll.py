@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
+from benchmark.certificates.bounds.rounding import FLOAT64, ROOM, TINY, UNIT32, gamma, size
 from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
+from benchmark.runtime.errors import BenchmarkError
 
 
 class SLLBound(LayerBound):
@@ -22,6 +23,10 @@ class SLLBound(LayerBound):
 
     Rounding, v = |x| |W| + |b| and r = relu(z) / T: the inner sum errs by e, |e| <= gamma(d + 1) v, which acts through
     2 W T^-1; the quotient and the outer sum err by gamma(hidden + 14) 2 (r + e / T) |W|^T, the subtraction by u (|x| + that).
+
+    Range (rounding.py): T is at least 1e-30 and |w|^2, w a neuron's column, so 2 |z| / T is at most 2e7 / |w| + 2e37 for |w|
+    above 1e-15 and 4e37 below, where float32 ends at 3.4e38; times W it is at most 4e7 for each neuron, or 4e22. T itself has
+    to be below ROOM, or float32 would divide by infinity.
     """
 
     OFFSET_FRACTION = 0.35  # of the largest move m: the least t in `_parabola`
@@ -29,6 +34,10 @@ class SLLBound(LayerBound):
 
     def __init__(self, layer: SLLBlock, x: torch.Tensor) -> None:
         self.weight, self.scale = layer.weight, layer.scale
+        if not (self.scale <= ROOM).all():  # a NaN too
+            raise BenchmarkError(
+                f"{type(layer).__name__} with log_q this uneven divides by more than {ROOM:g}, or by NaN"
+            )
         self.z = x @ layer.weight + layer.bias
         self.slopes = self._slopes(layer)
         self.chosen_slopes = self.slopes  # those that `jvp` applies

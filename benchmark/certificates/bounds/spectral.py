@@ -1,6 +1,7 @@
 """Upper bounds of spectral norms: proven, never a bare power iteration (that is a lower bound), always in float64.
 
-Rounding: each bound is raised by a stated allowance that covers the float64 arithmetic which made it.
+Rounding: each bound is raised by a stated allowance that covers the float64 arithmetic which made it. A matrix that holds
+NaN or infinity has the bound infinity, by itself, so that one image of a batch takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
         (...) float64.
 
     Raises:
-        ValueError: the matrix holds a value that is not finite, or is too large to be formed as a Gram matrix.
+        ValueError: the matrix is too large to be formed as a Gram matrix.
     """
-    matrix = _checked(matrix)
+    matrix, infinite = _finite(matrix)
     if 0 in matrix.shape:
         return matrix.new_zeros(matrix.shape[:-2])
     if min(matrix.shape[-2:]) > FORMED_SIDE:
@@ -49,7 +50,7 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
         scaled = matrix / scale
     gram = scaled.mT @ scaled
     product = 2 * matrix.shape[-2] * UNIT * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return ((psd_norm_upper(gram) + product) * (1 + 1e-12)).sqrt() * scale[..., 0, 0]
+    return _or_infinite(((psd_norm_upper(gram) + product) * (1 + 1e-12)).sqrt() * scale[..., 0, 0], infinite)
 
 
 def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -58,18 +59,29 @@ def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     Guarantee: never below the true norm. With right^T = Q R, ||left right|| = ||left R^T||; the factorisation's backward
     error, at most a modest polynomial times u ||right||_F (Higham, theorem 19.4), is covered by 1e-11 ||left||_F ||right||_F.
     """
-    left, right = _checked(left), _checked(right)
+    left = left.detach().double()
+    right, infinite = _finite(right)
     if right.shape[-1] > right.shape[-2]:
         slack = 1e-11 * torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
-        return spectral_norm_upper(left @ torch.linalg.qr(right.mT, mode="r").R.mT) + slack
-    return spectral_norm_upper(left @ right)
+        right = torch.linalg.qr(right.mT, mode="r").R.mT
+        return _or_infinite(spectral_norm_upper(left @ right) + slack, infinite)
+    return _or_infinite(spectral_norm_upper(left @ right), infinite)
 
 
-def _checked(matrix: torch.Tensor) -> torch.Tensor:
+def _finite(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The matrices (..., m, n) in float64, zeros in place of those that hold NaN or infinity, and which these are: (...), or
+    None where there is none.
+    """
     matrix = matrix.detach().double()
-    if not torch.isfinite(matrix.sum()) and not torch.isfinite(matrix).all():  # the sum is quick, and may overflow
-        raise ValueError("spectral norm of a matrix that is not finite (NaN or infinity)")
-    return matrix
+    if torch.isfinite(matrix.sum()):  # quick; it may overflow
+        return matrix, None
+    finite = torch.isfinite(matrix).all(-1).all(-1)
+    return torch.where(finite[..., None, None], matrix, 0.0), ~finite
+
+
+def _or_infinite(bound: torch.Tensor, infinite: torch.Tensor | None) -> torch.Tensor:
+    bound = torch.where(bound.isnan(), torch.inf, bound)
+    return bound if infinite is None else torch.where(infinite, torch.inf, bound)
 
 
 def psd_norm_upper(gram: torch.Tensor) -> torch.Tensor:
@@ -82,12 +94,14 @@ def psd_norm_upper(gram: torch.Tensor) -> torch.Tensor:
     ||D|| <= c trace(M), c = (n + 1) u / (1 - (n + 1) u) (Higham, Accuracy and Stability, theorem 10.3, with
     ||R^T|| ||R|| <= ||R||_F^2), so that mu + c trace(M) bounds it. A trial that fails is raised, first by 0.02%.
     """
-    gram = _checked(gram)
+    gram, infinite = _finite(gram)
     n = gram.shape[-1]
     if n <= EXACT_SIDE:
         slack = 1 + 1e-10 * (1 + n / 100)
-        return torch.linalg.eigvalsh(gram.cpu())[..., -1].clamp(min=0).to(gram.device) * slack
-    return torch.stack([_prove(g) for g in gram.reshape(-1, n, n)]).reshape(gram.shape[:-2])
+        largest = torch.linalg.eigvalsh(gram.cpu())[..., -1].clamp(min=0).to(gram.device) * slack
+    else:
+        largest = torch.stack([_prove(g) for g in gram.reshape(-1, n, n)]).reshape(gram.shape[:-2])
+    return _or_infinite(largest, infinite)
 
 
 def _prove(gram: torch.Tensor) -> torch.Tensor:
@@ -186,7 +200,9 @@ def convolution_norm_upper(
     Raises:
         ValueError: another padding, or a kernel larger than a circular image.
     """
-    kernel = _checked(kernel)
+    kernel = kernel.detach().double()
+    if not torch.isfinite(kernel).all():
+        return kernel.new_tensor(math.inf)
     tall, wide = kernel.shape[-2:]
     if padding == "zeros":
         blocks = zero_padded_frequencies(kernel, height, width, stride)

@@ -13,9 +13,9 @@ from typing import cast
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, exact_layer_bound, layer_bound
+from benchmark.certificates.bounds.dispatch import _needs, exact_layer_bound, layer_bound, within
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, WIDEST, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
 from benchmark.layers.residual import Residual
@@ -48,12 +48,12 @@ def token_convolution_norm_upper(kernel: torch.Tensor, tokens: int) -> torch.Ten
     Args:
         kernel: (outputs, inputs, k), k odd, real.
 
-    Raises:
-        ValueError: the kernel holds a value that is not finite.
+    Returns:
+        (), infinite for a kernel that holds NaN or infinity.
     """
     kernel = kernel.detach().double()
     if not torch.isfinite(kernel).all():
-        raise ValueError("norm of a kernel that is not finite (NaN or infinity)")
+        return kernel.new_tensor(torch.inf)
     if tokens <= SHORT * kernel.shape[2] and tokens * max(kernel.shape[:2]) <= FORMED:
         return spectral_norm_upper(_matrix(kernel, tokens))
     blocks = torch.fft.rfft(kernel, n=tokens + kernel.shape[2] - 1).permute(2, 0, 1)  # the rest are their conjugates
@@ -96,6 +96,8 @@ def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
     for one in layer.slices:
         if type(one) not in (SliceConvolution, BoundedSliceConvolution):
             raise BenchmarkError(f"no bound is declared for {type(one).__name__} as a slice of {type(layer).__name__}")
+        if isinstance(one, BoundedSliceConvolution):
+            within(layer, 0, WIDEST, norm=one.norm)
     slices = cast("list[Slice]", list(layer.slices))
     widths = sum(one.weight.shape[0] for one in slices)
     if x.shape[2] != widths:

@@ -12,6 +12,7 @@ from benchmark.certificates.bounds.spectral import (
     convolution_norm_upper,
     operator_norm_upper,
     product_norm_upper,
+    psd_norm_upper,
     spectral_norm_upper,
 )
 from benchmark.layers import convolution_matrices
@@ -34,8 +35,12 @@ def test_known_and_bad_matrices() -> None:
     assert spectral_norm_upper(torch.zeros(3, 4)) == 0
     assert spectral_norm_upper(torch.zeros(3, 0)) == 0
     assert spectral_norm_upper(torch.diag(torch.tensor([3.0, -7.0]))) >= 7
-    with pytest.raises(ValueError, match="not finite"):
-        spectral_norm_upper(torch.tensor([[float("nan")]]))
+    both = torch.stack([torch.full((2, 3), float("nan")), torch.eye(2, 3), torch.full((2, 3), float("inf"))])
+    assert spectral_norm_upper(both).tolist() == pytest.approx([float("inf"), 1.0, float("inf")])
+    assert product_norm_upper(torch.eye(2), both).tolist() == pytest.approx([float("inf"), 1.0, float("inf")])
+    assert product_norm_upper(both.mT, torch.eye(2)).tolist() == pytest.approx([float("inf"), 1.0, float("inf")])
+    assert psd_norm_upper(both[..., :2]).tolist() == pytest.approx([float("inf"), 1.0, float("inf")])
+    assert convolution_norm_upper(torch.full((1, 1, 2, 2), float("nan")), 3, 3) == float("inf")
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (30, 9), (9, 30), (3, 12, 12)])

@@ -1,0 +1,170 @@
+"""Arguments for which no bound is proven are refused where it is made, and nothing is bounded where float32 overflows."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from tiny_layers import draw
+from torch import nn
+
+from benchmark.certificates import local
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.rounding import LARGEST, ROOM
+from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.scaled_cosine import ScaledCosineAttention
+from benchmark.layers.token_convolution import BoundedTokenConvolution
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, TakeToken
+from benchmark.runtime.errors import BenchmarkError
+
+
+def altered(layer: nn.Module, value: object, *path: str) -> nn.Module:
+    place = layer
+    for name in path[:-1]:
+        place = getattr(place, name) if not name.isdigit() else place[int(name)]
+    setattr(place, path[-1], value)
+    return layer
+
+
+def steep_q() -> SLLBlock:
+    layer = SLLBlock(4, 3)
+    layer.weight.data.fill_(1.0)
+    layer.log_q.data[0] = 90.0
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Softplus(threshold=100), "Softplus with threshold 100"),
+        (nn.Softplus(threshold=math.nan), "Softplus with threshold nan"),
+        (nn.Softplus(threshold=-1000), "Softplus with threshold -1000"),
+        (nn.Softplus(beta=math.inf), "Softplus with beta inf"),
+        (nn.Softplus(beta=1e-30), "Softplus with beta 1e-30"),
+        (nn.Softplus(beta=math.nan), "Softplus with beta nan"),
+        (nn.LeakyReLU(math.nan), "LeakyReLU with negative_slope nan"),
+        (nn.LeakyReLU(-math.inf), "LeakyReLU with negative_slope -inf"),
+        (altered(nn.GELU(), "quick", "approximate"), "GELU with approximate 'quick'"),
+        (nn.LayerNorm(4, eps=-1e-5), "LayerNorm with eps -1e-05"),
+        (nn.LayerNorm(4, eps=1e-300), "LayerNorm with eps 1e-300"),
+        (nn.LayerNorm(4, eps=math.nan), "LayerNorm with eps nan"),
+        (nn.LayerNorm(4, eps=math.inf), "LayerNorm with eps inf"),
+        (TakeToken([0] * 100), "TakeToken with index"),
+        (TakeToken(True), "TakeToken with index True"),
+        (TakeToken(0.0), r"TakeToken with index 0\.0"),
+        (TakeToken(3), "TakeToken with index 3"),
+        (TakeToken(slice(0, 2)), "TakeToken with index slice"),
+        (altered(Normalise(), -1.0, "std"), "Normalise with std -1"),
+        (altered(Normalise(), 0.0, "std"), "Normalise with std 0"),
+        (altered(Normalise(), math.nan, "std"), "Normalise with std nan"),
+        (altered(Normalise(), 1e-40, "std"), "Normalise with std 1e-40"),
+        (altered(Normalise(), torch.ones(()), "std"), "Normalise with std tensor"),
+        (altered(Normalise(), math.inf, "mean"), "Normalise with mean inf"),
+        (altered(LayerProject(1.0), -1, "radius"), "LayerProject with radius -1"),
+        (altered(LayerProject(1.0), math.nan, "radius"), "LayerProject with radius nan"),
+        (altered(LayerProject(1.0), 1e-30, "radius"), "LayerProject with radius 1e-30"),
+        (BoundedLinear(4, 4, norm=1e19), r"BoundedLinear with norm 1e\+19"),
+        (altered(BoundedLinear(4, 4), -1.0, "norm"), "BoundedLinear with norm -1"),
+        (ResidualAttention(4, 2, qk_norm=1e19, vo_norm=1e-20), r"ResidualAttention with qk_norm 1e\+19"),
+        (ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1e30), r"ResidualAttention with vo_norm 1e\+30"),
+        (altered(ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0), math.nan, "key", "norm"), "ResidualAttention with qk_norm nan"),
+        (altered(SmoothSLLBlock(4, 4, bend=1.0), 0.0, "bend"), "SmoothSLLBlock with bend 0"),
+        (altered(SmoothSLLBlock(4, 4, bend=1.0), math.nan, "bend"), "SmoothSLLBlock with bend nan"),
+        (steep_q(), "SLLBlock with log_q this uneven"),
+        (altered(ScaledCosineAttention(4, 2, eps=0.1), 1e-40, "eps"), "ScaledCosineAttention with eps 1e-40"),
+        (altered(BoundedTokenConvolution(4, (3,)), 1e30, "slices", "0", "norm"), r"BoundedTokenConvolution with norm 1e\+30"),
+    ],
+)  # fmt: skip
+def test_an_argument_without_a_proof_is_refused_by_layer_and_name(layer, reason) -> None:
+    x = draw(2, 3, 4, seed=1) if not isinstance(layer, Normalise) else draw(2, 1, 3, 4)
+    with pytest.raises(BenchmarkError, match=reason):
+        exact_layer_bound(layer.double().requires_grad_(False), x)
+
+
+@pytest.mark.parametrize("patch", [0, -2, True, 2.0])
+def test_patches_are_whole(patch) -> None:
+    with pytest.raises(BenchmarkError, match="Patchify with patch"):
+        exact_layer_bound(altered(Patchify(2), patch, "patch"), draw(2, 1, 4, 4))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_inputs_that_are_not_finite_are_refused(value) -> None:
+    with pytest.raises(BenchmarkError, match="the layer Identity is given NaN or infinity"):
+        exact_layer_bound(nn.Identity(), torch.full((2, 3), value, dtype=torch.float64))
+
+
+MULTIPLY = {  # layers that multiply sums of products with each other, with weights of `size` and inputs of norm about 1e6
+    "self": (SelfAttention(4, 2), 1e7),
+    "self, scaled": (SelfAttention(4, 2, scale=1e6), 1e7),
+    "residual": (ResidualAttention(4, 2, qk_norm=9e10, vo_norm=1e-3), 1.0),
+    "l2": (L2Attention(4, 2), 1e7),
+    "window": (L2WindowAttention(4, 2, side=2, window=2), 1e7),
+    "cosine": (ScaledCosineAttention(4, 2, eps=0.1), 1e7),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLY)
+@pytest.mark.parametrize("inputs", [1.0, 1e3, 9e5])
+def test_where_a_product_leaves_float32_nothing_is_bounded(name, inputs) -> None:
+    """Whatever the bound calls finite, float32 computes as such, on inputs of any size up to LARGEST, and within the bound."""
+    layer, size = copy.deepcopy(MULTIPLY[name])
+    layer.requires_grad_(False).eval()
+    for seed, (name, parameter) in enumerate(layer.named_parameters()):
+        if parameter.ndim and name != "bias_table":
+            parameter.copy_(draw(*parameter.shape, seed=seed).sign() * size)
+    x = (draw(6, 4, 4) * inputs).float()
+    bound = exact_layer_bound(copy.deepcopy(layer).double(), x.double())
+    allowed = bound.rounding_in_range(torch.zeros(6).double())
+    computed, exact = layer(x).double(), copy.deepcopy(layer).double()(x.double())
+    gap = (computed - exact).flatten(1).norm(dim=1)
+    assert (gap.isfinite() | allowed.isinf()).all()
+    assert ((gap <= allowed) | allowed.isinf()).all()
+    if not gap.isfinite().all():
+        assert allowed.isinf().any()
+
+
+def test_the_guard_of_products_is_needed_and_no_wider_than_it_says() -> None:
+    layer = SelfAttention(256, 1, scale=5e5).requires_grad_(False).eval()
+    for parameter in layer.parameters():
+        parameter.fill_(LARGEST)
+    x = torch.full((1, 4, 256), 2.8e5)  # of norm 9e6
+    exact = copy.deepcopy(layer).double()
+    assert not layer(x).isfinite().all()  # scores are above float32's largest, weights and inputs below LARGEST
+    still = torch.zeros(1).double()
+    assert exact_layer_bound(exact, x.double()).rounding_in_range(still).isinf().all()
+    smaller = x * 1e-4
+    assert (exact.query(smaller.double()).norm() ** 2 * exact.factor) < ROOM
+    assert exact_layer_bound(exact, smaller.double()).rounding_in_range(still).isfinite().all()
+
+
+FALSE_BEFORE = [
+    (nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Softplus(threshold=100), nn.Linear(4, 3)), "threshold"),
+    (
+        nn.Sequential(
+            Patchify(2), ResidualAttention(4, 2, qk_norm=1e19, vo_norm=1e-20), MeanPool(), NormalisedHead(4, 3)
+        ),
+        "qk_norm",
+    ),
+    (nn.Sequential(Patchify(2), TakeToken([0] * 100), nn.Flatten(), nn.Linear(400, 3)), "index"),
+    (nn.Sequential(altered(Normalise(), -1, "std"), nn.Flatten(), nn.Linear(16, 3)), "std"),
+    (nn.Sequential(altered(Normalise(), math.nan, "std"), nn.Flatten(), nn.Linear(16, 3)), "std"),
+    (
+        nn.Sequential(Patchify(2), altered(LayerProject(1.0), -1, "radius"), MeanPool(), NormalisedHead(4, 3)),
+        "radius",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "argument"), FALSE_BEFORE)
+def test_networks_that_once_had_false_certificates_are_refused(model, argument) -> None:
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    model.eval().requires_grad_(False)
+    for call in (local.certify, local.float32_gap, lambda *given: local.certified_at(*given, 0.1)):
+        with pytest.raises(BenchmarkError, match=argument):
+            call(model, images, torch.zeros(3, dtype=torch.long))
