@@ -132,17 +132,17 @@ def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -
     """
     if not brought:
         return record, scores
-    if scores is None:
-        raise BenchmarkError(
-            f"{record.row} was broken by others, but its numbers by image are missing; publish it again"
-        )
-    robust, kept = [], dict(scores)
+    robust, kept = [], dict(scores or {})
     for one in record.robust:
         name = f"robust {one.threat.label}"
         lost = {image.image for each in brought for image in each.images if one.threat.label in image.lost}
-        kept[name] = "".join("0" if image in lost else digit for image, digit in enumerate(scores[name]))
-        changed = kept[name] != scores[name]
-        robust.append(one.model_copy(update={"accuracy": _share(kept[name])}) if changed else one)
+        if lost and name not in kept:
+            raise BenchmarkError(
+                f"{record.row}: others broke images of {name}, which it lacks by image; publish it again"
+            )
+        if lost:
+            kept[name] = "".join("0" if image in lost else digit for image, digit in enumerate(kept[name]))
+        robust.append(one.model_copy(update={"accuracy": _share(kept[name])}) if lost else one)
     certified = () if any(one.contradicted for one in brought) else record.certified
     return record.model_copy(update={"robust": tuple(robust), "certified": certified}), kept
 
@@ -167,7 +167,7 @@ def effect(record: Record, scores: Scores, known: Sequence[Brought], new: Brough
     found = []
     for one, other in zip(before.robust, after.robust, strict=True):
         name = f"robust {one.threat.label}"
-        pairs = enumerate(zip((was or {})[name], (now or {})[name], strict=True))
+        pairs = enumerate(zip((was or {}).get(name, ""), (now or {}).get(name, ""), strict=True))
         lost = tuple(image for image, (digit, again) in pairs if digit != again)
         found.append(Lowered(threat=one.threat.label, before=one.accuracy.count, after=other.accuracy.count, lost=lost))
     return tuple(found)

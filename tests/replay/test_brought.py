@@ -24,6 +24,10 @@ from tiny_verified import (
     rvb,
 )
 
+from benchmark.loading import tracks
+from benchmark.loading.rows import load_rows
+from benchmark.pipeline import generate
+
 pytestmark = pytest.mark.usefixtures("verified_row")
 FILE, BROKEN = Path("brought.safetensors"), PUBLISHED / "broken" / f"{NAME}.json"
 
@@ -99,6 +103,18 @@ def test_one_more_image_lowers_the_number_with_its_credit() -> None:
     assert "lowered by adversarial images that others brought: Jane Doe" in told.output
     assert rvb("regress", "--published").exit_code == 0
     assert rvb("verify", NAME).exit_code == 0, "the Record stays as it was measured"
+
+
+def test_the_board_is_rendered_anew_when_something_is_brought() -> None:
+    def reads() -> list[str]:
+        stages = generate.definitions(tracks.load("tiny"), load_rows("tiny"))
+        return stages[generate.board_file("tiny")]["leaderboard"]["deps"]
+
+    assert str(BROKEN.parent) not in reads()
+    image, *_ = robust_and_near()
+    bring({"L2 0.5": one_more(image)})
+    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+    assert str(BROKEN.parent) in reads()
 
 
 def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
@@ -187,12 +203,21 @@ def moved(**changes: float) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (lambda: {"Linf 0.05": moved(to=0.5)}, "'Linf 0.05' of brought.safetensors left its Linf 0.05 ball by 0.45 at image 2"),
+        (
+            lambda: {"Linf 0.05": moved(to=0.5)},
+            "'Linf 0.05' of brought.safetensors left its Linf 0.05 ball by 0.45 at image 2",
+        ),
         (lambda: {"L2 0.5": moved(to=-0.1)}, "'L2 0.5' of brought.safetensors left [0, 1]: pixels from -0.1 to 1"),
-        (lambda: {"L2 0.5": moved(to=float("nan"))}, "'L2 0.5' of brought.safetensors returned pixels that are not finite"),
+        (
+            lambda: {"L2 0.5": moved(to=float("nan"))},
+            "'L2 0.5' of brought.safetensors returned pixels that are not finite",
+        ),
         (lambda: {"L2 0.5": clean()[0][:5]}, "tensor 'L2 0.5' is F32 (5, 1, 8, 8); float32 (20, 1, 8, 8) is needed"),
         (lambda: {"L2 0.5": clean()[0].double()}, "tensor 'L2 0.5' is F64 (20, 1, 8, 8)"),
-        (lambda: {"L2 0.50": clean()[0]}, "tensor 'L2 0.50' names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?"),
+        (
+            lambda: {"L2 0.50": clean()[0]},
+            "tensor 'L2 0.50' names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?",
+        ),
         (lambda: {"L2 inf": clean()[0]}, "names no ball"),
         (lambda: {"L3 0.5": clean()[0]}, "names no ball"),
         (lambda: {"pgd": clean()[0]}, "names no ball"),
