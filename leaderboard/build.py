@@ -29,10 +29,12 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from benchmark.results import study_table
+from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.headline import headline
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.runtime import errors
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.charts import reliability_charts
@@ -62,7 +64,8 @@ def build(name: str, *options: str) -> None:
     studies = study_table.read(PUBLISHED / name / "studies")
     records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
     images = {record.row: read_images(work / record.row / "record" / "per_image.json") for record in records}
-    rows = rank(records, track, images, studies)
+    records, images, brought = lowered_all(PUBLISHED / name / FOLDER, records, images)
+    rows = rank(records, track, images, studies, brought)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
@@ -243,4 +246,4 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    build(*sys.argv[1:])
+    errors.run(lambda: build(*sys.argv[1:]))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from benchmark.results.brought import Brought, Scores, credits
 from benchmark.results.headline import headline, headline_names
 from benchmark.results.paired import better
 from benchmark.results.proportion import Proportion
@@ -38,7 +39,7 @@ class Row:
     `best` and `worst` are the ranks that are left to it: one more than the rows shown to be better, and all rows but those
     shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows between
     them: were it not, two of the other rows at least would be both worse than the one and better than the other.
-    `trainings` is None where the row is one training.
+    `trainings` is None where the row is one training. `brought` are adversarial images of others, which the numbers count.
     """
 
     best: int
@@ -47,6 +48,12 @@ class Row:
     cells: tuple[Proportion | None, ...]
     spreads: tuple[Spread | None, ...]  # over seeds, in the order of the columns
     trainings: Trainings | None
+    brought: tuple[Brought, ...] = ()
+
+    @property
+    def credits(self) -> dict[str, str]:
+        """By column who lowered the number, by how many images."""
+        return credits(self.brought)
 
     @property
     def rank(self) -> str:
@@ -66,8 +73,9 @@ def heads(names: list[str]) -> list[Head]:
 def rank(
     records: list[Record],
     track: Track,
-    images: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    images: Mapping[str, Scores] = MappingProxyType({}),
     studies: Sequence[PublishedStudy] = (),
+    brought: Mapping[str, tuple[Brought, ...]] = MappingProxyType({}),
 ) -> list[Row]:
     """The rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
@@ -78,6 +86,7 @@ def rank(
     Args:
         images: by row and name of a number, a digit an image: 1 where it counts, 0 where not. Rows that lack the number
             which ranks are not ordered.
+        brought: by row what others broke, which `records` and `images` count already.
     """
     names = columns(track)
     key = ranking_name(track)
@@ -100,6 +109,7 @@ def rank(
                 1 + verdicts.count(-1), len(records) - verdicts.count(1), record,
                 tuple(numbers.get(name) for name in names),
                 tuple(seeds.spreads.get(name) if seeds else None for name in names), seeds,
+                tuple(brought.get(record.row, ())),
             )
         )  # fmt: skip
     return rows

@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from benchmark.results import study_table
+from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.headline import headline
 from benchmark.results.record import Record
 from benchmark.runtime import errors, files
@@ -41,7 +42,8 @@ def main(arguments: list[str]) -> None:
     images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
     studies = study_table.read(folder / "studies", "*-seeds.json")
     track = read_track(TRACK)
-    after = put(before, table(rank(records, track, images, studies), track))
+    records, images, brought = lowered_all(folder / FOLDER, records, images)
+    after = put(before, table(rank(records, track, images, studies, brought), track))
     if before == after:
         print(f"{README} fits the published Records")
     elif arguments:
@@ -81,8 +83,7 @@ def table(rows: list[Row], track: Track) -> str:
     for row in rows:
         numbers = headline(row.record)
         cells = [f"{100 * numbers[name].value:.3g}" if name in numbers else "–" for name in names]
-        title = row.record.title.replace("|", "\\|")
-        model = f"[{title}](submissions/{row.record.submission})"
+        model = f"[{_escaped(row.record.title)}](submissions/{row.record.submission})"
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
     found = [p for row in rows for name, p in headline(row.record).items() if name in names]
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in found)
@@ -90,7 +91,20 @@ def table(rows: list[Row], track: Track) -> str:
     left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
     said = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
     lines += ["", f"Percent of {counted} test images, {said}"]
+    lowered = [f"{_escaped(row.record.title)} ({_escaped(_credited(row))})" for row in rows if row.brought]
+    lines += ["", f"Lowered by images that others brought: {'; '.join(lowered)}."] if lowered else []
     return "\n".join(lines)
+
+
+def _credited(row: Row) -> str:
+    return ", ".join(dict.fromkeys(one.credit for one in row.brought))
+
+
+def _escaped(text: str) -> str:
+    """For Markdown: names come from a stranger's files."""
+    for sign in "\\|<[]`":
+        text = text.replace(sign, f"\\{sign}")
+    return text
 
 
 def _title(name: str) -> str:

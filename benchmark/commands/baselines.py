@@ -1,7 +1,7 @@
 """leaderboard/results/<track>: what git keeps of published rows, and what has to hold of it.
 
-Beside each Record, images/<row>.json has its numbers image by image; machine.json says on what each row was computed, and
-track.json by which rules of the track.
+Beside each Record, images/<row>.json has its numbers image by image, and broken/<row>.json what others' adversarial images
+broke since; machine.json says on what each row was computed, and track.json by which rules of the track.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
     from benchmark.results.per_image import PerImage
+    from benchmark.results.record import Record
     from benchmark.results.regression import Built
 
 CHANGELOG = Path("CHANGELOG.md")
@@ -52,6 +53,20 @@ def built_row(track: str, row: str) -> Built | None:
 
 def published_rows(track: str) -> list[str]:
     return sorted(path.stem for path in (PUBLISHED / track).glob("*-*.json"))
+
+
+def counted(track: str, record: Record, images: Path) -> tuple[Record, str]:
+    """A Record as the board counts it, less what others' adversarial images broke, and who brought them; `images` are its
+    numbers by image.
+    """
+    from benchmark.results import brought
+
+    found = brought.read(PUBLISHED / track / brought.FOLDER, record)
+    if not found:
+        return record, ""
+    scores = _images(images, AGAIN)
+    made, _ = brought.lowered(record, scores.scores if scores else None, found)
+    return made, ", ".join(dict.fromkeys(one.credit for one in found))
 
 
 def write(track: str, rows: dict[str, Built]) -> list[Path]:
@@ -127,6 +142,18 @@ def faults(track: str, rows: Iterable[str]) -> list[str]:
             found += [f"{row}: {words}; {AGAIN}" for words in contradictions(one.record, one.images)]
         if one.record.reason and one.record.reason not in said:
             found.append(f"{row} was published anew for a reason that {CHANGELOG} does not give: {one.record.reason}")
+    return found + _stale_brought(track)
+
+
+def _stale_brought(track: str) -> list[str]:
+    """What was brought against networks or rows that are no longer the published ones."""
+    from benchmark.results import brought
+
+    found = []
+    for path in sorted((PUBLISHED / track / brought.FOLDER).glob("*.json")):
+        one = published_row(track, path.stem)
+        if why := brought.stale(brought.load(path), one.record if one else None):
+            found.append(f"{path} holds {why}; bring them again, or delete the file")
     return found
 
 

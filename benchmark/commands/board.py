@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.commands import baselines
 from benchmark.commands.rows import read_record
 from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
@@ -44,7 +45,10 @@ def board(
         paths, where, again = built, f"built here, in {built[min(built)].parents[2]}", "delete it and run `rvb repro`"
     if not paths:
         raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
-    records = [read_record(path, again) for path in paths.values()]
+    images = {row: folder / "images" / path.name for row, path in paths.items()}
+    images |= {row: path.parent / "per_image.json" for row, path in built.items()} if paths is built else {}
+    counted_rows = [baselines.counted(track, read_record(path, again), images[row]) for row, path in paths.items()]
+    records, lowered = [record for record, _ in counted_rows], [f"{r.row} ({by})" for r, by in counted_rows if by]
     names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
     numbers = {record.row: headline(record) for record in records}
     key = next((name for name in names if name.startswith("robust")), "clean")
@@ -55,6 +59,8 @@ def board(
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
     counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     console.print(f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side.")
+    if lowered:
+        console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
     if paths is built and (old := _not_todays(track, paths)):
         console.print(f"Not of today's code and settings: {', '.join(old)}; `rvb list` says why")
     if missing := [name for name in files if name not in paths]:

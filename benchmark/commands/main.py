@@ -25,6 +25,7 @@ from benchmark.commands import (
     regress,
     rows,
     study,
+    verify,
 )
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, checkout, errors
@@ -66,6 +67,7 @@ app.command()(new.new)
 app.command()(check.check)
 app.command()(publish.publish)
 app.command()(regress.regress)
+app.command()(verify.verify)
 app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)

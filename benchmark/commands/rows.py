@@ -14,6 +14,7 @@ from benchmark.commands.completion import track_names
 from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
     from benchmark.results.record import Record
@@ -62,13 +63,18 @@ def _words(age: list[str] | None) -> str:
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:
     """Print the numbers of one row."""
+    from benchmark.commands import baselines  # which imports this module
+
     record = built_record(track, row)
+    record, credit = baselines.counted(track, record, WORK / track / record.row / "record" / "per_image.json")
     table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
     from benchmark.results.headline import headline
 
     for name, p in headline(record).items():
         table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
     console.print(table)
+    if credit:
+        console.print(f"lowered by adversarial images that others brought: {credit}", markup=False)
     for attack in record.attacks:
         for warning in attack.warnings:
             console.print(f"warning: {attack.id}: {warning}")

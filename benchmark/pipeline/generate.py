@@ -18,9 +18,10 @@ import yaml
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
+from benchmark.results.brought import FOLDER as BROKEN
 from benchmark.results.headline import headline_names
 from benchmark.runtime import files
-from benchmark.runtime.paths import WORK
+from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track
 from benchmark.stages import catalogue
 from benchmark.stages.base import inputs_file
@@ -196,9 +197,9 @@ def _study_stage(grid: Grid) -> dict[str, Any]:
 
 
 def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[str, Any]:
-    claimed = Path("leaderboard/claimed") / track.name
+    beside = [Path("leaderboard/claimed") / track.name, PUBLISHED / track.name / BROKEN]
     deps = [inputs_file(track.name, "", "leaderboard"), Path("leaderboard/templates"), Path("leaderboard/static")]
-    deps += [claimed] if claimed.is_dir() else []
+    deps += [folder for folder in beside if folder.is_dir()]
     deps += [rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
     deps += [row.folder / "record" for row in rows]
     studies = published_files(track.name)

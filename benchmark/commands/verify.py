@@ -1,0 +1,154 @@
+"""`rvb verify`: Records computed again from stored bytes, or anybody's adversarial images judged against a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from benchmark.commands import baselines, bring
+from benchmark.commands.completion import row_names
+from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime.errors import BenchmarkError, near_miss
+
+if TYPE_CHECKING:
+    from benchmark.loading.rows import Row
+    from benchmark.replay.verify import Target
+    from benchmark.results.record import Record
+    from benchmark.results.verification import Contradiction, Verification
+
+SHOWN = 10  # contradictions of one kind that are printed; --json has all
+
+
+def verify(
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="<submission>-<variant>, built or published", autocompletion=row_names)
+    ] = None,
+    track: TrackOption = "digits",
+    every: Annotated[bool, typer.Option("--all", help="Every row that is published on the track.")] = False,
+    sample: Annotated[int, typer.Option(min=0, help="Certified images to certify again in each row; 0 for all.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, help="Which ones, and their attacks' starts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
+    adversarial: Annotated[
+        Path | None, typer.Option(help="A safetensors file of adversarial images to judge against one row.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="With --adversarial: keep what it breaks beside the published Record.")
+    ] = False,
+) -> None:
+    """Compute verdicts, distances and counts of rows again from what is stored; exit status 1 if anything is otherwise.
+
+    With --adversarial: which images of a row these adversarial images break; exit status 1 if a certificate is contradicted.
+    """
+    if adversarial is None and write:
+        raise BenchmarkError("--write keeps what --adversarial breaks; give both")
+    if every and (rows or adversarial):
+        raise BenchmarkError("--all verifies every published row of the track; leave out rows and --adversarial")
+    if adversarial is not None:
+        if not rows or len(rows) > 1:
+            raise BenchmarkError("--adversarial is judged against one row; name it, <submission>-<variant>")
+        bring.judge(track, rows[0], adversarial, write, as_json)
+        return
+    if not rows and not every:
+        raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
+    found = list(verified(track, rows or baselines.published_rows(track), sample, seed, quiet=as_json))
+    if as_json:
+        typer.echo(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
+    known = {one.row: one.tier for one in found}
+    if failed := list(dict.fromkeys(one.row for one in found if not one.holds)):
+        raise BenchmarkError(f"{len(failed)} of {len(known)} rows do not hold: {', '.join(failed)}")
+    if as_json:
+        return
+    if not found:
+        console.print(f"no row of {track} is published; nothing was verified", markup=False)
+    else:
+        replayed = [*known.values()].count("replayed")
+        console.print(
+            f"{len(known)} rows hold: {replayed} replayed, {len(known) - replayed} as far as they could be checked"
+        )
+
+
+def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: bool = False) -> Iterable[Verification]:
+    """Each Record of these rows, built or published, printed unless `quiet`.
+
+    Raises:
+        BenchmarkError: an unknown track, or a row that is neither built here nor published.
+    """
+    from benchmark.loading import tracks
+
+    tracks.load(track)
+    wanted = [(row, targets(track, row)) for row in rows]
+    if not wanted:
+        return
+
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.replay.verify import verify as verify_record
+    from benchmark.runtime.torch_setup import set_up
+
+    device = set_up(run_settings().evaluate.device)
+    for row, found in wanted:
+        for target in found:
+            made = verify_record(target, _today(track, row), device, sample, seed)
+            if not quiet:
+                _print(made)
+            yield made
+
+
+def targets(track: str, row: str) -> list[Target]:
+    """The Records of a row: the one built here and the published one, or both as one where they say the same.
+
+    Raises:
+        BenchmarkError: there is neither (the near miss is suggested), or one is damaged.
+    """
+    from benchmark.replay.verify import Target
+
+    built, published = baselines.built_row(track, row), baselines.published_row(track, row)
+    if built and published and (_said(built.record), built.images) == (_said(published.record), published.images):
+        return [Target("built and published", published.record, published.images, published.machine)]
+    found = []
+    if built:
+        found.append(Target("built", built.record, built.images, built.machine))
+    if published:
+        found.append(Target("published", published.record, published.images, published.machine))
+    if not found:
+        unknown = isinstance(_today(track, row), BenchmarkError)
+        near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"
+        raise BenchmarkError(f"{row} is neither built here nor published on {track}{near}")
+    return found
+
+
+def _said(record: Record) -> Record:
+    """What a Record says of numbers and bytes: not by which code, nor why it was published."""
+    kept = {name: digest for name, digest in record.sha256.items() if not name.startswith("code ")}
+    return record.model_copy(update={"sha256": kept, "reason": ""})
+
+
+def _today(track: str, row: str) -> Row | BenchmarkError:
+    from benchmark.loading.rows import load_row
+
+    try:
+        return load_row(track, row)
+    except BenchmarkError as error:
+        return error
+
+
+def _print(found: Verification) -> None:
+    verdict = "holds, replayed" if found.tier == "replayed" else "holds as far as it was checked"
+    verdict = verdict if found.holds else f"does NOT hold: {len(found.contradictions)} contradictions"
+    console.print(f"{found.row} on {found.track}, {found.of}: {verdict}", markup=False)
+    for check in found.checked:
+        console.print(f"  checked: {check.count} {check.what}", markup=False)
+    for words in found.unchecked:
+        console.print(f"  not checked: {words}", markup=False)
+    kinds: dict[str, list[Contradiction]] = {}
+    for one in found.contradictions:
+        kinds.setdefault(one.what, []).append(one)
+    for what, same in kinds.items():
+        for one in same[:SHOWN]:
+            console.print(one.line, markup=False)
+        if len(same) > SHOWN:
+            console.print(f"{found.row}: {what}: {len(same) - SHOWN} images more (--json names all)", markup=False)
+    console.print(f"  trust: these checks amount to `{found.tier}`; the Record says `{found.trust}`", markup=False)

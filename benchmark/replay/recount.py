@@ -1,0 +1,192 @@
+"""A Record's numbers counted again: from its numbers by image, and from the evidence. No model, no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmark.evaluation import evidence as counting
+from benchmark.evaluation.corrupted import corrupted
+from benchmark.evaluation.evidence import attack_ids, check_sandwich, column
+from benchmark.evaluation.per_image import per_image
+from benchmark.evaluation.proportion import proportion
+from benchmark.evaluation.smoothed import check_smoothed, smoothed
+from benchmark.replay.findings import Findings
+from benchmark.results.headline import headline
+from benchmark.results.per_image import PerImage, contradictions
+from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.track import Track
+
+OF_AN_ATTACK = ("success", "prediction", "margin", "linf", "l2")
+OF_SMOOTHING = ("prediction", "l2", "candidate", "count", "samples", "spent")
+PROBED = re.compile(r"(probed|pictured) (Linf|L2) \d[\d.e+-]*")
+SAME_SHARE = 1e-9  # of an interval's ends, which other versions of scipy may round otherwise
+
+
+def check_itself(record: Record, images: PerImage | None, findings: Findings) -> None:
+    """What a Record and its numbers by image say of themselves: shares and intervals, sums, and the sandwich gate."""
+    for name, share in numbers(record).items():
+        again = proportion(np.arange(share.n) < share.count) if 0 <= share.count <= share.n > 0 else None
+        if again is None or (share.n == record.n and not _same(share, again)):
+            findings.contradict(f"share of {name}", _words(share), "none" if again is None else _words(again))
+    findings.check("shares with their intervals, worked out again", len(numbers(record)))
+    if images is None:
+        findings.unchecked.append("the sums over images: the Record's numbers by image are not here")
+        return
+    for words in contradictions(record, images):
+        findings.contradict(words)
+    _check_sums_sandwich(record, images, findings)
+    findings.check("images' numbers: their sums, and certified <= robust <= clean", record.n)
+
+
+def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -> None:
+    """Certified <= robust <= clean per image, by the radii and scores that stand beside the Record."""
+    scores, radii = {"clean": images.score("clean")}, images.radii.get("certified", (0.0,) * record.n)
+    scores |= {r.threat.label: images.score(f"robust {r.threat.label}") for r in record.robust}
+    if any(score is None or len(score) != record.n for score in scores.values()) or len(radii) != record.n:
+        return  # `contradictions` has said it
+    clean = scores["clean"] or []
+    for image, radius in enumerate(radii):
+        if radius > 0 and not clean[image]:
+            findings.contradict("certified, but wrong when clean", f"l2 {radius:.6g}", "wrong when clean", image)
+        for one in record.robust:
+            stands = (scores[one.threat.label] or [])[image]
+            if stands > clean[image]:
+                findings.contradict(f"robust {one.threat.label}, but wrong when clean", "robust", "wrong", image)
+            if one.threat.norm == "L2" and radius >= one.threat.eps > 0 and not stands:
+                findings.contradict(
+                    f"certified, but broken within {one.threat.label}", f"l2 {radius:.6g}", "broken", image
+                )
+
+
+def numbers(record: Record) -> dict[str, Proportion]:
+    """All shares of a Record by name."""
+    found = headline(record) | {attack.id: attack.accuracy for attack in record.attacks}
+    if record.smoothed:
+        found["smoothed clean"] = record.smoothed.clean
+    if record.corrupted:
+        rules = record.corrupted.rules
+        found |= {
+            f"corrupted severity {s}": p for s, p in zip(rules.severities, record.corrupted.severities, strict=True)
+        }
+        for one in record.corrupted.corruptions:
+            found |= {f"corrupted {one.name} {s}": p for s, p in zip(rules.severities, one.severities, strict=True)}
+            found[f"corrupted {one.name}"] = one.mean
+    return found
+
+
+def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
+    """Whether the evidence has a value of the right kind for every image wherever the Record needs one."""
+    if evidence.num_rows != record.n:
+        findings.contradict("images in the evidence", record.n, evidence.num_rows)
+        return False
+    probes = [name for name in evidence.column_names if name.startswith(("probed ", "pictured "))]
+    lacking = [name for name in [*_needed(record), *probes] if not _is_whole(evidence, name)]
+    for name in lacking:
+        findings.contradict(f"the evidence has no whole column {name!r}")
+    ids = {attack.id for attack in record.attacks}
+    for name in sorted({*attack_ids(evidence)} ^ ids):
+        findings.contradict(f"attack {name} stands in the {'Record' if name in ids else 'evidence'} alone")
+    return not lacking
+
+
+def _needed(record: Record) -> list[str]:
+    names = ["label", "clean_prediction", "clean_margin"]
+    names += [f"{attack.id}:{what}" for attack in record.attacks for what in OF_AN_ATTACK]
+    names += ["certified_l2"] if record.certified else []
+    names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
+    cells = record.corrupted.rules.cells if record.corrupted else ()
+    return names + [f"corrupted {name} {severity}" for name, severity in cells]
+
+
+def _is_whole(evidence: pa.Table, name: str) -> bool:
+    if evidence.column_names.count(name) != 1 or evidence[name].null_count:
+        return False
+    kind = evidence[name].type
+    if name.endswith(":success") or name.startswith("corrupted ") or PROBED.fullmatch(name):
+        return pa.types.is_boolean(kind)
+    if name.startswith(("probed ", "pictured ")):
+        return False
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: Track, findings: Findings) -> None:
+    """Every number of the Record, and every image's, from the `whole` evidence; the sandwich gate, and smoothing's."""
+    again = recounted(record, evidence, track)
+    was, now = numbers(record), numbers(again)
+    for name in dict.fromkeys([*was, *now]):
+        one, other = was.get(name), now.get(name)
+        if one is None or other is None or not _same(one, other):
+            findings.contradict(name, _words(one), _words(other))
+    _gate(findings, lambda: check_sandwich(evidence, record.row))
+    if rules := record.smoothed and record.smoothed.rules:
+        _gate(findings, lambda: check_smoothed(evidence, rules, record.row))
+    findings.check("numbers counted again from the evidence, and the sandwich gate", len(now))
+    if images is not None:
+        _compare_images(images, per_image(evidence, again), findings)
+
+
+def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
+    """The Record with its numbers as the evidence has them. Of the open division without the attacks' own, which were counted
+    against a clean pass of their stage.
+    """
+    changed: dict[str, Any] = {
+        "clean": counting.clean(evidence),
+        "robust": counting.robust(evidence, track, record.settings.adaptive),
+    }
+    if record.certificate:
+        changed["certified"] = counting.certified(evidence, track, record.certificate.name)
+    if record.division == "closed":
+        changed["attacks"] = tuple(
+            one.model_copy(update={"accuracy": proportion(_standing(evidence, one.id))}) for one in record.attacks
+        )
+    if record.smoothed:
+        made = record.smoothed
+        changed["smoothed"] = smoothed(evidence, track.certified_radii, made.rules, made.guarantee)
+    if record.corrupted:
+        seen = record.corrupted
+        changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
+    return record.model_copy(update=changed)
+
+
+def _standing(evidence: pa.Table, attack: str) -> np.ndarray:
+    return (column(evidence, "clean_margin") > 0) & ~column(evidence, f"{attack}:success")
+
+
+def _gate(findings: Findings, gate: Callable[[], None]) -> None:
+    try:
+        gate()
+    except BenchmarkError as error:
+        findings.contradict(str(error).removeprefix(f"{findings.row}: ").partition("; ")[0])
+
+
+def _compare_images(recorded: PerImage, found: PerImage, findings: Findings) -> None:
+    for name in dict.fromkeys([*recorded.scores, *found.scores]):
+        one, other = recorded.scores.get(name), found.scores.get(name)
+        if one is None or other is None or len(one) != len(other):
+            findings.contradict(f"numbers by image of {name}", one or "none", other or "none")
+        else:
+            findings.compare(f"{name} of an image", np.array([*one]), np.array([*other]))
+    for name in dict.fromkeys([*recorded.radii, *found.radii]):
+        ours, theirs = (np.array(side.radii.get(name, ())) for side in (recorded, found))
+        if len(ours) != len(theirs):
+            findings.contradict(f"{name} radii of images", len(ours), len(theirs))
+        else:
+            findings.compare(f"{name} radius", ours, theirs)
+
+
+def _same(one: Proportion, other: Proportion) -> bool:
+    near = all(abs(getattr(one, end) - getattr(other, end)) <= SAME_SHARE for end in ("value", "low", "high"))
+    return near and (one.count, one.n) == (other.count, other.n)
+
+
+def _words(share: Proportion | None) -> str:
+    if share is None:
+        return "none"
+    return f"{share.count} of {share.n} ({share.value:.6g}, {share.low:.6g} to {share.high:.6g})"
