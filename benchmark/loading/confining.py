@@ -31,9 +31,12 @@ class Wall:
         """As a Record has it."""
         return ", ".join(self.parts) or "none"
 
-    def confinement(self, read: Iterable[Path], write: Iterable[Path] = (), *, network: bool = False) -> Confinement:
-        """For a process that reads and writes these files and folders."""
-        return Confinement(tuple(read), tuple(write), network=network, memory=memory_limit())
+    def confinement(
+        self, read: Iterable[Path], write: Iterable[Path] = (), *, network: bool = False, device: str = "cpu"
+    ) -> Confinement:
+        """For a process that reads and writes these files and folders, and computes on this device."""
+        gpu = device.startswith(("cuda", "auto"))
+        return Confinement(tuple(read), tuple(write), network=network, gpu=gpu, memory=memory_limit())
 
 
 def wall() -> Wall:
@@ -50,7 +53,14 @@ def wall() -> Wall:
 
 
 def messages(
-    work: Work, held: Wall, owner: str, *, read: Iterable[Path], write: Iterable[Path] = (), seconds: float
+    work: Work,
+    held: Wall,
+    owner: str,
+    *,
+    read: Iterable[Path],
+    write: Iterable[Path] = (),
+    seconds: float,
+    device: str = "cpu",
 ) -> Iterator[dict[str, Any]]:
     """What `work` sends on its channel, one after another, behind the wall; the last is `{}`, which it sends by itself.
 
@@ -65,7 +75,7 @@ def messages(
         work(channel)
         channel.send({})
 
-    walled = Walled(ended, held.confinement(read, write), held.parts, owner=owner, seconds=seconds)
+    walled = Walled(ended, held.confinement(read, write, device=device), held.parts, owner=owner, seconds=seconds)
     try:
         while message := walled.receive(most=0)[0]:
             yield message

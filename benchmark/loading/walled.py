@@ -41,7 +41,7 @@ def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
     files = (*submission_files(row), row.weights.absolute())
     walled = Walled(
         partial(_serve, row, device),
-        wall.confinement(files),
+        wall.confinement(files, device=device.type),
         wall.parts,
         owner=f"submissions/{row.submission.name}",
         seconds=CALL_SECONDS,

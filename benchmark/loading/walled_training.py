@@ -51,7 +51,7 @@ def fit_walled(
     read += [row.start.absolute()] if row.start else []
     walled = Walled(
         partial(_train, row, run, folder),
-        wall.confinement(read, [folder.absolute()]),
+        wall.confinement(read, [folder.absolute()], device=run.device),
         wall.parts,
         owner=f"submissions/{row.submission.name}",
         seconds=SILENCE,

@@ -18,6 +18,8 @@ def set_up(device: str) -> torch.device:
     vector_functions.mend()
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # how many devices there are, asked without starting CUDA, which a fork could then not use
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

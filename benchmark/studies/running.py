@@ -95,7 +95,8 @@ def _held(grid: Grid, settings: RunSettings, folder: Path, inputs: dict[str, Any
     files = submission_files(*rows, *(row.source for row in rows))
     read = [*files, grid.data.absolute(), *(start.absolute() for start in grid.starts)]
     owner, taken = f"submissions/{grid.submission.name}", list[dict[str, Any]]()
-    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=SILENCE):
+    device, write = settings.evaluate.device, [folder.absolute()]
+    for message in messages(work, held, owner, read=read, write=write, seconds=SILENCE, device=device):
         if "say" in message:
             print(plain(message["say"]), flush=True)
         else:

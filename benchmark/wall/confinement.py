@@ -33,6 +33,7 @@ MACHINE = (  # what Python and torch read of it while they run
 )  # fmt: skip
 # images and labels of tracks that lie among installed packages: no stranger's code reads them from there
 DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews")
+GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
 
@@ -45,6 +46,7 @@ class Confinement:
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
         network: whether it may use the network.
+        gpu: whether it may use NVIDIA's devices, which its `memory` does not limit.
         memory: bytes of data, at most.
         file_size: bytes of any file that it writes, at most.
     """
@@ -52,6 +54,7 @@ class Confinement:
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     network: bool = False
+    gpu: bool = False
     memory: int = 0
     file_size: int = 2**32
 
@@ -83,8 +86,10 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
         _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
     _limit(wanted)
     if "landlock" in on:
-        written = [*wanted.write, home, Path("/dev/null")]
-        landlock.restrict([*_installed(), *wanted.read], written, listed=_packages(), network=wanted.network)
+        devices = sorted(Path("/dev").glob("nvidia*")) if wanted.gpu else []
+        read = [*_installed(), *wanted.read, *(map(Path, GPU) if wanted.gpu else ())]
+        written = [*wanted.write, home, Path("/dev/null"), *devices]
+        landlock.restrict(read, written, listed=_packages(), network=wanted.network)
     if "seccomp" in on:
         system_calls.refuse(network=wanted.network)
 
@@ -150,7 +155,7 @@ def _namespaces() -> bool:
 
 def _limit(wanted: Confinement) -> None:
     limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: wanted.file_size, resource.RLIMIT_NOFILE: 1024}
-    if wanted.memory:
+    if wanted.memory and not wanted.gpu:
         limits[resource.RLIMIT_DATA] = wanted.memory
     for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
