@@ -219,6 +219,8 @@ def _one(measuring: _Measuring, cell: str, seed: int, folder: Path, left_out: di
         if measure.label in left_out:
             print(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}", flush=True)
             continue
+        if not measure.of(cell):
+            continue
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)
