@@ -38,12 +38,12 @@ from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.resize import Resize
-from benchmark.layers.tokens import Patchify
+from benchmark.layers.tokens import MergeTokens, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 64  # images at a time
 CLIPS = (nn.ReLU, ClippedReLU)
-COPIES = (nn.Flatten, nn.Identity, Normalise, Patchify, Resize)
+COPIES = (nn.Flatten, nn.Identity, Normalise, Patchify, MergeTokens, Resize)
 
 
 def guarantee() -> str:

@@ -240,13 +240,17 @@ def tight_bounds(
     network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, NetworkBound]]:
     """`NetworkBound`s of the images `rows` for the tight bounds, as many images at a time as memory allows, with their
-    indices.
+    indices. Images of which not even rounding is bounded are left out: nothing can certify them.
     """
     prefix, few = None, 1  # the first image shows how large the network is
     while len(rows):
         part, rows = rows[:few], rows[few:]
         bounded = bound_network(network, images[part], labels[part], prefix=prefix)
-        yield part, bounded
+        hopeful = torch.isfinite(bounded.composed(_all(0.0, part))).all(1)
+        if hopeful.all():
+            yield part, bounded
+        elif hopeful.any():
+            yield part[hopeful], bounded.take(hopeful.nonzero()[:, 0])
         prefix = bounded.prefix
         largest = max(activation[0].numel() for activation in bounded.activations[bounded.prefix.layers :])
         few = max(1, min(FEW, JACOBIAN_NUMBERS // largest**2))

@@ -9,7 +9,8 @@ margin > sqrt(2) eps L. Wrong: LayerNorm counts as 1, though its constant is max
 1.12 is below GELU's largest slope 1.12890; attention has ||W_Q,h||^2 where the fourth power belongs. The released code
 (`released`) also takes for a linear layer what is no norm, for a convolution five power steps on 32x32 images whatever their
 size, a lower bound, and for attention sigma_Q + sigma_V, of whole matrices, under the root. Its eps meets normalised
-images; radii here are in pixels, like all others. `FORMULAS` has both by name, for a row's `unsound_formulas`.
+images; radii here are in pixels, like all others. Swin's windows count here as attention on the tokens of one, without the
+position bias: the paper prints no other formula for them. `FORMULAS` has both by name, for a row's `unsound_formulas`.
 
 SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
 bounds/dot_product_norm.py has what is sound. Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
@@ -31,18 +32,19 @@ from benchmark.certificates.bounds.linear import conv2d_norm_upper
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_constant import kim_constant, phi_inverse
+from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 GELU_AS_PRINTED = 1.12
 COUNTED_AS_ONE = (
     nn.LayerNorm, nn.ReLU, ClippedReLU, nn.Flatten, nn.Identity,
-    Patchify, Positions, ClassToken, TakeToken, MeanPool, LayerProject,
+    Patchify, MergeTokens, Positions, ClassToken, TakeToken, MeanPool, LayerProject,
 )  # fmt: skip
 
 
@@ -101,7 +103,10 @@ def _expression(layer: nn.Module, x: torch.Tensor, released: bool) -> float:
     if isinstance(layer, Residual):
         return 1 + _expression(layer.body, x, released)
     if isinstance(layer, L2Attention | ReleasedL2Attention):
-        return _released_attention(layer, x.shape[1]) if released else printed_attention(layer, x.shape[1])
+        return _released_attention(layer, x.shape[1] - 1) if released else printed_attention(layer, x.shape[1])
+    if isinstance(layer, L2WindowAttention):
+        attention = _released_attention if released else printed_attention
+        return attention(layer.content, layer.window**2)
     if isinstance(layer, nn.Linear | BoundedLinear | NormalisedHead):
         return _sigma(layer.weight, released)
     if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size:
@@ -125,9 +130,9 @@ def printed_attention(layer: L2Attention, tokens: int) -> float:
     return kim_constant(tokens) / math.sqrt(query.shape[2]) * root
 
 
-def _released_attention(layer: L2Attention, tokens: int) -> float:
+def _released_attention(layer: L2Attention, patches: int) -> float:
     """sqrt(N / (D/H)) (4 W(N / e) + 1) sqrt(sigma_Q + sigma_V) sigma_O, N the patches without the class token."""
-    patches, inner = tokens - 1, layer.query.weight.shape[0] / layer.heads
+    inner = layer.query.weight.shape[0] / layer.heads
     query, value, output = (_sigma(part.weight, True) for part in (layer.query, layer.value, layer.output))
     # W(N / e) is phi^-1(N)
     return math.sqrt(patches / inner) * (4 * phi_inverse(patches) + 1) * math.sqrt(query + value) * output

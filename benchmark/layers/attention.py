@@ -50,12 +50,17 @@ class SelfAttention(nn.Module):
         """V by head: (n, heads, tokens, width / heads)."""
         return self._split(self.value(x))
 
-    def mixed(self, x: torch.Tensor) -> torch.Tensor:
-        """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads)."""
+    def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+        """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
+
+        Args:
+            offsets: (n or 1, heads, tokens, tokens), added to the scores, as attention_window.py does. This layer's bounds
+                are without them.
+        """
         query, key = self._split(self.query(x)), self._split(self.key(x))
         if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away
             query = query * self.factor
-        return nn.functional.scaled_dot_product_attention(query, key, self.values(x))
+        return nn.functional.scaled_dot_product_attention(query, key, self.values(x), attn_mask=offsets)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.output(self.mixed(x).transpose(1, 2).flatten(2))

@@ -18,8 +18,14 @@ from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError
 
 # timm's with a fused `qkv`, whose outputs are queries, keys and values; inside each, head after head
-FUSED = ("timm.models.vision_transformer.Attention", "timm.layers.attention.Attention", "timm.models.xcit.XCA")
-NORM_FIRST = ("timm.models.vision_transformer.Block", "timm.models.xcit.XCABlock")  # x + attn(norm1(x))
+FUSED = (
+    "timm.models.vision_transformer.Attention", "timm.layers.attention.Attention", "timm.models.xcit.XCA",
+    "timm.models.swin_transformer.WindowAttention",
+)  # fmt: skip
+NORM_FIRST = (
+    "timm.models.vision_transformer.Block", "timm.models.xcit.XCABlock",
+    "timm.models.swin_transformer.SwinTransformerBlock",
+)  # x + attn(norm1(x))  # fmt: skip
 ROLES = ("query", "key", "value", "output")
 DEFINE = "define attention(model) in method.py, returning a list of benchmark.layers.attention_weights.AttentionWeights"
 

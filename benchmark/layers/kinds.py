@@ -31,7 +31,7 @@ from benchmark.layers.token_convolution import (
     SliceConvolution,
     TokenConvolution,
 )
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ KINDS = (
     _kind(Normalise, mean=number, std=positive),
     _kind(Resize, size=whole(1, 1024)),
     _kind(Patchify, patch=whole(1, 1024)),
+    _kind(MergeTokens, side=whole(2, 1024)),
     _kind(Positions, tokens=_side("offset", 0), width=_side("offset", 1)),
     _kind(ClassToken, width=_side("token", 0)),
     _kind(TakeToken, index=whole(-65536, 65535)),

@@ -18,6 +18,27 @@ class Patchify(nn.Module):
         return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
+class MergeTokens(nn.Module):
+    """Puts each 2x2 square of a side x side grid of tokens side by side, down first, as Swin's patch merging does before its
+    norm and linear layer (Liu et al. 2021): (n, side^2, width) to (n, side^2 / 4, 4 width). An isometry (it only reorders).
+
+    Raises:
+        ValueError: a side that is odd, which timm fills up with zeros, or an input of other tokens.
+    """
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        if side < 2 or side % 2:
+            raise ValueError(f"2x2 tokens do not tile {side}x{side} tokens")
+        self.side = side
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.ndim != 3 or x.shape[1] != self.side**2:
+            raise ValueError(f"{tuple(x.shape)} are not images of {self.side}x{self.side} tokens")
+        squares = x.reshape(len(x), self.side // 2, 2, self.side // 2, 2, x.shape[2])  # n, rows, 2, columns, 2, width
+        return squares.permute(0, 1, 3, 4, 2, 5).reshape(len(x), self.side**2 // 4, 4 * x.shape[2])
+
+
 class Positions(nn.Module):
     """Adds a learned offset to each token: (n, tokens, width) to the same. An isometry."""
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue, model_validator
 
+from benchmark.runtime.errors import near_miss
 from benchmark.specs.base import Frozen
 from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import AttackSpec, check_distinct
@@ -46,6 +47,7 @@ class MeasureSpec(Frozen):
     another; or a function: of the submission's own measures.py, else of the file of that name in benchmark/measures. `name`
     is what the table calls it. A measure that `needs` an optional package is left out, and the result says why, where that
     does not import. One that is a function may take the first `images` of the study's alone; its label then says how many.
+    With `cells`, by name, networks of these cells alone are measured: a certificate refuses some attention.
     """
 
     measure: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
@@ -56,6 +58,11 @@ class MeasureSpec(Frozen):
     parameters: dict[str, Setting | tuple[Setting, ...]] = Field(default={})
     needs: str = Field(default="", pattern=r"^[A-Za-z_0-9]*$")
     images: int | None = Field(default=None, gt=0)
+    cells: tuple[str, ...] = ()
+
+    def of(self, cell: str) -> bool:
+        """Whether it is taken of a cell's networks."""
+        return not self.cells or cell in self.cells
 
     @property
     def label(self) -> str:
@@ -147,6 +154,10 @@ class Study(Frozen):
                 )
             if not names:
                 raise ValueError(f"no {what}: give at least one")
+        for measure in self.measures:
+            for cell in measure.cells:
+                if cell not in cells:
+                    raise ValueError(f"measure {measure.label!r}: no cell {cell!r}{near_miss(cell, cells)}")
         check_distinct([measure.attack for measure in self.measures if measure.attack], "in measures")
         for key, values in self.axes.items():
             if not values:

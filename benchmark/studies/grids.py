@@ -98,7 +98,8 @@ class Grid:
             if measure.attack:
                 files.add(attack_file(measure.attack.attack))
             elif measure.measure == "certified":
-                files |= {certificate_file(self.certificate(cell, measure)[0]) for cell in self.cells.values()}
+                measured = [cell for name, cell in self.cells.items() if measure.of(name)]
+                files |= {certificate_file(self.certificate(cell, measure)[0]) for cell in measured}
             elif measure.measure not in BUILTIN:
                 files |= checks.measure_files(self.submission.name, measure.measure)
         return sorted(files)

@@ -264,6 +264,8 @@ def _one(
         if measure.label in left_out:
             say(f"{grid.id}: {measure.label} is left out: {left_out[measure.label]}")
             continue
+        if not measure.of(cell):
+            continue
         started = time.perf_counter()
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)

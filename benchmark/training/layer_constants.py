@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_constant import mixing_constant
+from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.convolution_matrices import convolution_matrix, zero_padded_frequencies
 from benchmark.layers.gelu_slope import GELU_SLOPE
@@ -25,7 +26,7 @@ from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, Orthogonal
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.resize import Resize
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -184,6 +185,7 @@ def _(layer: nn.GELU, x: Tensor) -> Constant:
 @layer_constant.register(nn.Flatten)
 @layer_constant.register(nn.Identity)
 @layer_constant.register(Patchify)
+@layer_constant.register(MergeTokens)
 @layer_constant.register(Positions)
 @layer_constant.register(ClassToken)
 @layer_constant.register(TakeToken)
@@ -202,6 +204,7 @@ def _(layer: nn.Module, x: Tensor) -> Constant:
 @layer_constant.register(ReleasedL2Attention)
 @layer_constant.register(ResidualAttention)
 @layer_constant.register(SelfAttention)
+@layer_constant.register(DotProductWindowAttention)
 @layer_constant.register(nn.MultiheadAttention)
 def _(layer: nn.Module, x: Tensor) -> Constant:
     raise BenchmarkError(f"{type(layer).__name__} has no global Lipschitz constant (Kim et al. 2021); use L2Attention")

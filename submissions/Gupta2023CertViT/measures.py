@@ -1,10 +1,20 @@
-"""Measures of CertViT's tables: what a network costs."""
+"""Measures of CertViT's tables: what a network costs, and whether its attention does anything."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.attention_window import MASKED
+
+Attention = SelfAttention | L2Attention
 
 
 def cost(
@@ -20,3 +30,36 @@ def cost(
     forward = float(counter.get_total_flops())
     parameters = float(sum(p.numel() for p in model.parameters()))
     return {"parameters": parameters, "forward": forward, "training": 3 * forward * epochs * train_images}
+
+
+def attention_used(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int) -> dict[str, float]:
+    """Shares of images whose predicted class is another one where all heads give zeros ("without"), and where they give the
+    mean of the values ("uniform"), of a window's where there are windows, on the same side of a masked border.
+
+    Near 0 says that attention is idle: the network does the same without it.
+    """
+    with torch.no_grad():
+        predicted = model(images).argmax(1)
+        changed = [(_with(model, mixed)(images).argmax(1) != predicted).double().mean() for mixed in (_zeros, _mean)]
+    return {"without": float(changed[0]), "uniform": float(changed[1])}
+
+
+def _with(model: nn.Module, mixed: Callable[..., torch.Tensor]) -> nn.Module:
+    """A copy of the model whose attention layers have this in place of their `mixed`."""
+    changed = copy.deepcopy(model)
+    for part in changed.modules():
+        if isinstance(part, Attention):
+            part.mixed = partial(mixed, part)
+    return changed
+
+
+def _zeros(layer: Attention, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.zeros_like(layer.values(x))
+
+
+def _mean(layer: Attention, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
+    values = layer.values(x)
+    seen = torch.ones_like(values[..., :1] @ values[..., :1].mT)
+    if offsets is not None:
+        seen = seen * (offsets > MASKED / 2)  # position biases are far smaller
+    return seen / seen.sum(-1, keepdim=True) @ values

@@ -40,7 +40,7 @@ def test_the_nine_parameter_counts_of_the_paper(images, options, count) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"network": "5c3f"}, "network '5c3f' is none of 4c3f, 6c2f, 8c2f, vit"),
+        ({"network": "5c3f"}, "network '5c3f' is none of 4c3f, 6c2f, 8c2f, vit, swin"),
         ({"network": "4c3f", "activation": "gelu"}, "activation 'gelu' is none of"),
         ({"network": "8c2f"}, "too small for the strides of 8c2f"),
         ({"network": "vit", "patch_size": 3}, "patch_size 3 does not tile 8x8"),

@@ -37,9 +37,12 @@ class _Block:
         return [LayerProject(self.radius)] if self.norm == "project" else []
 
     def parts(self) -> list[nn.Module]:
-        attention = (
-            _started(self.width, self.heads) if self.attention == "l2" else SelfAttention(self.width, self.heads)
-        )
+        attention: nn.Module
+        if self.attention == "l2":
+            attention = L2Attention(self.width, self.heads)
+            start_queries(attention)
+        else:
+            attention = SelfAttention(self.width, self.heads)
         if self.bounded:
             return [*self.norms(), Residual(attention), SLLBlock(self.width, self.hidden)]
         into, back = nn.Linear(self.width, self.hidden, bias=False), nn.Linear(self.hidden, self.width, bias=False)
@@ -100,11 +103,9 @@ def vit(
     return nn.Sequential(*layers, pool, head)
 
 
-def _started(width: int, heads: int) -> L2Attention:
-    """With W_Q,h W_Q,h^T / s a projection: at torch's own start it is a tenth of one, and values vanish."""
-    made = L2Attention(width, heads)
-    nn.init.orthogonal_(made.query.weight, gain=(width // heads) ** 0.25)
-    return made
+def start_queries(attention: L2Attention) -> None:
+    """Makes W_Q,h W_Q,h^T / s a projection: at torch's own start it is a tenth of one, and values vanish."""
+    nn.init.orthogonal_(attention.query.weight, gain=(attention.query.out_features // attention.heads) ** 0.25)
 
 
 def one_of(value: str, what: str, known: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from jacobian_ascent import ascend
+from jacobian_ascent import ascend, jacobian_norm
 from pydantic import ValidationError
 from tiny_layers import LINEAR, draw
 from torch import nn
@@ -17,11 +17,13 @@ from benchmark.certificates.unsound_paper_formula import (
     UnsoundRadius,
     certvit_constant,
     certvit_radius,
+    printed_attention,
     specformer_constant,
 )
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
+from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.lipschitz import NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
@@ -193,6 +195,21 @@ def test_the_papers_expression_lies_below_the_truth() -> None:
     found = ascend(lambda y: model(y[None])[0], x[0], 20, 1e-3)
     assert found > certvit_constant(model, x).value
     assert found <= lipschitz_constant(model, x)
+
+
+def test_the_papers_expression_knows_no_position_bias() -> None:
+    """A window of Swin counts as attention on its tokens; with a bias of 50 one Jacobian is above what is printed."""
+    layer = L2WindowAttention(1, 1, side=2, window=2).double().requires_grad_(False)
+    for linear in (layer.content.query, layer.content.value, layer.content.output):
+        linear.weight.fill_(1.0)
+    x = torch.tensor([0.0, 7.075, 0.0, 7.075]).double()[None, :, None]
+    printed, released = (float(certvit_constant(layer, x, released=released).value) for released in (False, True))
+    assert printed == printed_attention(layer.content, 4)
+    layer.bias_table.copy_(torch.tensor([-99, -99, -99, 50, 0, 50, -99, -99, -99])[:, None])
+    assert printed == certvit_constant(layer, x).value
+    assert released == certvit_constant(layer, x, released=True).value
+    found = jacobian_norm(lambda y: layer(y[None])[0], x[0]).item()
+    assert max(printed, released) < found <= lipschitz_constant(layer, x)
 
 
 def test_the_released_norm_of_an_orthogonal_matrix_is_far_below_one() -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_certified import network, random_perturbations
+from tiny_layers import mlp
 from tiny_networks import Draw, random_network
 from torch import nn
 
@@ -27,6 +28,7 @@ from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBloc
 from benchmark.layers.residual import Residual
 from benchmark.layers.token_convolution import TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
+from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -404,3 +406,42 @@ def test_an_orthonormal_embedding_keeps_lengths_and_rounds_once() -> None:
         assert allowed.max() < 1e-6 * x.norm()
         trained = layer.train()(x)
         assert torch.allclose(trained, layer.eval()(x), atol=1e-3)
+
+
+def overflowing(blocks: int = 4) -> nn.Sequential:
+    """LayerNorm before L2 attention in windows, so many times that float32's rounding has no finite bound."""
+    torch.manual_seed(0)
+    mixers: list[nn.Module] = []
+    for _ in range(blocks):
+        attention = L2WindowAttention(4, 2, side=4, window=2, shift=1)
+        nn.init.orthogonal_(attention.content.query.weight, gain=3.0)
+        mixers += [Residual(nn.Sequential(nn.LayerNorm(4), attention)), Residual(mlp())]
+    model = nn.Sequential(Patchify(1), nn.Linear(1, 4), *mixers, MeanPool(), nn.Linear(4, 3))
+    return model.eval().requires_grad_(False)
+
+
+def test_where_not_even_rounding_is_bounded_nothing_is_certified() -> None:
+    model, images = overflowing(), torch.rand(3, 1, 4, 4)
+    labels = model(images).argmax(1)
+    network = checked_copy(model)
+    assert not torch.isfinite(bound_network(network, images, labels).composed(torch.zeros(3).double())).all(1).any()
+    assert (certify(model, images, labels) == 0).all()
+    assert not certified_at(model, images, labels, 1e-6).any()
+
+
+def test_images_of_which_nothing_is_known_do_not_keep_the_others_from_their_bounds(monkeypatch) -> None:
+    model, images = overflowing(1), torch.rand(6, 1, 4, 4)
+    labels = model(images).argmax(1)
+    alone = certify(model, images, labels)
+    assert (alone > 0).all()
+    hopeless, composed = images[[0, 3]].double(), NetworkBound.composed
+
+    def patched(self, radius, **options):
+        found = composed(self, radius, **options)
+        known = torch.stack([(self.activations[0] != one).flatten(1).any(1) for one in hopeless]).all(0)
+        return torch.where(known[:, None], found, torch.nan)
+
+    monkeypatch.setattr(NetworkBound, "composed", patched)
+    radii = certify(model, images, labels)
+    assert (radii[[0, 3]] == 0).all()
+    assert torch.allclose(radii[[1, 2, 4, 5]], alone[[1, 2, 4, 5]], rtol=1e-3)

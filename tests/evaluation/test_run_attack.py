@@ -20,6 +20,7 @@ def linear() -> tuple[Linear, torch.Tensor, torch.Tensor]:
     return model, images, model(images).argmax(1)
 
 
+@pytest.mark.slow
 def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) -> None:
     """The harness runs the four components one by one; the package runs them in its own loop: the same verdicts."""
     model, images, labels = linear
@@ -37,6 +38,7 @@ def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) ->
     assert torch.equal(state.robust, after.correct)
 
 
+@pytest.mark.slow
 def test_an_attack_resumes_from_the_images_already_done(linear, tmp_path, monkeypatch) -> None:
     """Stopped after any batch, the rest gives the same adversarial images and runs no batch twice."""
     model, images, labels = linear

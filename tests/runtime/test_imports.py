@@ -89,6 +89,7 @@ def test_import_and_help_do_not_import_torch() -> None:
     assert "repro" in result.stdout
 
 
+@pytest.mark.slow
 def test_looking_does_not_import_torch_or_dvc() -> None:
     code = (
         "import sys, benchmark.commands.main as rvb\n"

@@ -70,6 +70,7 @@ def said(found: Record) -> str:
     return "; ".join(found.division_reasons)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd_row", ["noise of torch", "noise of numpy"], indirect=True)
 def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request) -> None:
     if "torch" in request.node.name:  # drawn by the track's seed, so that all stages see one clean pass

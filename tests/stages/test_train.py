@@ -38,6 +38,7 @@ def recipe(tmp_path, monkeypatch):
     return lambda text: path.write_text(tiny_linear_row.SUBMISSION.replace(PLAIN, text))
 
 
+@pytest.mark.slow
 def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> None:
     recipe(RECIPE)
     run_stage("train", *NAMES)

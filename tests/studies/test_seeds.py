@@ -49,6 +49,7 @@ def grid() -> grids.Grid:
     return grids.load(*grids.split_id(ID), "tiny")
 
 
+@pytest.mark.slow
 def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch) -> None:
     Path("params.yaml").write_text("wall: none\n")  # in this process, where the trainings are counted
     run_stage("data", "tiny")

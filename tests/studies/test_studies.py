@@ -73,6 +73,10 @@ def project(tmp_path, monkeypatch):
             "claims: no cell 'slower, bias of'; did you mean 'slower, bias off'?",
         ),
         (("{clean: 0.25}", "{clear: 0.25}"), "no measure 'clear'; did you mean 'clean'?"),
+        (
+            ("measure: clean}", "measure: clean, cells: [slower, bias off]}"),
+            "measure 'clean': no cell 'slower'; did you mean 'slower, bias on'?",
+        ),
         (("images: 10", "images: 21"), "images 21 are more than the 20 of tiny"),
         (("seeds: [0, 1]", "seeds: [0, 0]"), "the seed 0 stands twice"),
         (("name: slower", "name: as it is"), "the cell as it is, bias on stands twice"),
@@ -241,6 +245,20 @@ def test_fewer_images_are_for_measures_of_ones_own_and_no_more_than_the_study_s(
         tiny_study.add(loading, change)
         with pytest.raises(BenchmarkError, match=message):
             grids.load("Tiny2026Linear", "grid")
+
+
+def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(project) -> None:
+    """The second cell alone has a certificate, which the measure does not name."""
+    run_stage("data", "tiny")
+    file = tiny_study.add(project, ("axes:\n  model.bias: [true, false]\n", ""))
+    text = file.read_text().replace("seeds: [0, 1]", "seeds: [0]").replace("slower, bias off", "slower")
+    text = text.replace("learning_rate: 0.001", "learning_rate: 0.001, certificate: {name: lipschitz}")
+    file.write_text(text.replace("claims:", "  - {measure: certified, radii: [0.01], cells: [slower]}\nclaims:"))
+    run_stage("study", *tiny_study.NAMES)
+    published = collect_study(grids.load("Tiny2026Linear", "grid"))
+    assert ["certified" in run.values for run in published.result.runs] == [False, True]
+    (index,) = [i for i, column in enumerate(table(published).columns) if column.label == "certified"]
+    assert [len(line.entries[index].values) for line in table(published).lines] == [0, 1]
 
 
 def test_a_removed_study_leaves_the_pipeline(project) -> None:

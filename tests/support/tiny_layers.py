@@ -16,7 +16,7 @@ from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
-from benchmark.layers.tokens import ClassToken, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -37,6 +37,7 @@ LINEAR = [
     (TakeToken(), (3, 4)),
     (MeanPool(), (3, 4)),
     (Patchify(2), (1, 4, 4)),
+    (MergeTokens(4), (16, 3)),
     (Positions(3, 4), (3, 4)),
     (Normalise(0.5, 0.25), (1, 2, 2)),
     (BoundedLinear(4, 6, norm=2.0), (3, 4)),

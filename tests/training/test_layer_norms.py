@@ -14,12 +14,13 @@ from benchmark.layers import convolution_matrices
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_constant import mixing_constant
+from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.resize import Resize
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_norms import LayerNorms, sequence
 
@@ -40,6 +41,7 @@ LINEAR = [
     (nn.Flatten(), (2, 3, 3)),
     (nn.Identity(), (4,)),
     (Patchify(2), (1, 4, 4)),
+    (MergeTokens(2), (4, 3)),
     (Positions(3, 4), (3, 4)),
     (ClassToken(4), (3, 4)),
     (TakeToken(), (3, 4)),
@@ -185,6 +187,11 @@ class Twice(nn.Linear):
             ResidualAttention(4, 2, qk_norm=1.0, vo_norm=1.0),
             (3, 4),
             "ResidualAttention has no global Lipschitz constant",
+        ),
+        (
+            DotProductWindowAttention(4, 2, side=2, window=2),
+            (4, 4),
+            "DotProductWindowAttention has no global Lipschitz constant",
         ),
         (ReleasedL2Attention(4, 2), (3, 4), "ReleasedL2Attention has no global Lipschitz constant"),
         (nn.Softplus(), (4,), "no global Lipschitz constant is known in training for the layer Softplus"),

@@ -27,7 +27,7 @@ from benchmark.layers.arguments import shown
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.layers.tokens import LayerProject, MeanPool, MergeTokens, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -88,6 +88,14 @@ def _(layer: Patchify, x: torch.Tensor) -> LayerBound:
     whole(layer, 1, x.shape[2], patch=layer.patch)
     if x.shape[2] % layer.patch or x.shape[3] % layer.patch:
         raise BenchmarkError(f"patches of {layer.patch} do not tile {x.shape[2]}x{x.shape[3]} images")
+    return LayerBound(layer, 1.0, torch.zeros_like)
+
+
+@layer_bound.register
+def _(layer: MergeTokens, x: torch.Tensor) -> LayerBound:
+    _needs(layer, x, 3)
+    if x.shape[1] != layer.side**2:
+        raise BenchmarkError(f"MergeTokens needs {layer.side}x{layer.side} tokens; it is given shape {tuple(x.shape)}")
     return LayerBound(layer, 1.0, torch.zeros_like)
 
 

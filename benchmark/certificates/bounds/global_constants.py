@@ -21,6 +21,7 @@ from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.gelu_slope import GELU_SLOPE as GELU_SLOPE
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
@@ -114,6 +115,7 @@ def _(layer: nn.Module, x: torch.Tensor) -> float:
 
 @constant.register(ResidualAttention)
 @constant.register(SelfAttention)
+@constant.register(DotProductWindowAttention)
 @constant.register(nn.MultiheadAttention)
 def _(layer: nn.Module, x: torch.Tensor) -> float:
     raise BenchmarkError(

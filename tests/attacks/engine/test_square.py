@@ -104,6 +104,7 @@ def margin_of(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 @NORMS
+@pytest.mark.slow
 def test_square_asks_the_model_far_less_than_the_authors_file(norm, monkeypatch) -> None:
     """On 6x6 images, where proposals come back: each is asked once a point, and the end is that of asking one at a time."""
     monkeypatch.setattr(square, "QUERIES", 1500)

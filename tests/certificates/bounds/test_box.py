@@ -11,7 +11,7 @@ from benchmark.certificates.bounds import linear  # noqa: F401  registers torch'
 from benchmark.certificates.bounds.box import Convolution, Copies, Linear, Matrix, Region, Stage, largest_product
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import MeanPool, Patchify
+from benchmark.layers.tokens import MeanPool, MergeTokens, Patchify
 
 
 def random_region(n: int, units: int, seed: int, still: float = 0.3) -> Region:
@@ -79,6 +79,7 @@ LAYERS = {
     "normalisation": (Normalise(0.5, 0.25), (1, 3, 3)),
     "flattening": (nn.Flatten(), (2, 3, 2)),
     "patches": (Patchify(2), (1, 4, 4)),
+    "merged tokens": (MergeTokens(2), (4, 3)),
     "mean": (MeanPool(), (5, 3)),
 }
 
@@ -92,7 +93,7 @@ def views(name: str, x: torch.Tensor) -> tuple[nn.Module, torch.Tensor, list[Lin
     found = [Linear(bound, shape, units), Matrix(bound, shape, units, torch.device("cpu"))]
     if isinstance(layer, nn.Conv2d):
         found.append(Convolution(layer, bound, shape, units))
-    if name in ("normalisation", "flattening", "patches"):
+    if name in ("normalisation", "flattening", "patches", "merged tokens"):
         found.append(Copies(bound, shape, units))
     return layer, weight, found
 

@@ -23,7 +23,8 @@ from benchmark.certificates.bounds.l2_window_norm import (
     phi_inverse_of_exp,
     window_mixing_constants,
 )
-from benchmark.layers.attention_l2_window import MASKED, L2WindowAttention
+from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import MASKED
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual

@@ -62,6 +62,7 @@ def test_extreme_settings(extreme, radius) -> None:
     st.floats(-1, 1),
     st.floats(-3, 0),
 )
+@pytest.mark.slow
 def test_tight_is_least_and_above_ascent(seed, heads, n, norm, spread, radius) -> None:
     x, weights = attention_case(seed, 10**norm, 10**spread, heads=heads, n=n, d=8, batch=2)
     tight, paper, naive = (attention_bound(x, *weights, 10**radius, method=m) for m in METHODS)

@@ -189,6 +189,7 @@ def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
         assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
     from benchmark.attacks import pgd

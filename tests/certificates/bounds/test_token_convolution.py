@@ -176,6 +176,7 @@ def test_no_attack_breaks_a_network_inside_its_certified_radius(seed, kernels, n
         balls.pgd(image, restarts=4, seed=seed, steps=15)
 
 
+@pytest.mark.slow
 def test_the_audit_finds_nothing_and_a_gain_a_hundredth_too_small_is_caught(monkeypatch) -> None:
     model = network(3, (3, 5), 1.0)
     images = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))

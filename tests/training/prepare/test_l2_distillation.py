@@ -12,6 +12,7 @@ from torch import nn
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
@@ -167,6 +168,26 @@ def test_windows_learn_too(shift, tmp_path) -> None:
         assert layer["after"] < layer["before"] < 1
     fresh = LayerFit(start[4].body[1], L2WindowAttention(WIDTH, 2, side=4, window=2), start[:4](SPLIT[0]), 20)
     assert history["layers"][0]["before"] < 0.95 * fresh._error()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_windows_learn_from_windows_and_start_with_their_position_biases(shift, tmp_path) -> None:
+    def windows(kind):
+        return lambda width: kind(width, 2, side=4, window=2, shift=shift)
+
+    start = trained(network(windows(DotProductWindowAttention), token=False))
+    model = network(windows(L2WindowAttention), token=False, seed=1)
+    distilled(tmp_path / "start", model, start, layer_epochs=0, epochs=0)
+    for block in (4, 6):
+        assert torch.equal(model[block].body[1].bias_table, start[block].body[1].bias_table)
+    history = distilled(tmp_path / "fit", model, start, layer_epochs=5, epochs=0)
+    assert not torch.equal(model[4].body[1].bias_table, start[4].body[1].bias_table)
+    for layer in history["layers"]:
+        assert layer["after"] < layer["before"] < 1
+    tokens, layer = start[:4](SPLIT[0]), L2WindowAttention(WIDTH, 2, side=4, window=4)
+    before = layer.bias_table.clone()
+    LayerFit(start[4].body[1], layer, tokens, 20).run(0, 1e-3, 0)
+    assert torch.equal(layer.bias_table, before), "windows of another size have other places"
 
 
 def test_what_is_frozen_does_not_learn(tmp_path) -> None:
