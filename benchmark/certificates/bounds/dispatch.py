@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
+from benchmark.certificates.bounds.orthogonal import OrthogonalRounding
 from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.rounding import (
     FLOAT64,
@@ -133,17 +134,9 @@ def _(layer: BoundedLinear, x: torch.Tensor) -> LayerBound:
 
 @layer_bound.register
 def _(layer: OrthogonalLinear, x: torch.Tensor) -> LayerBound:
-    """The float32 layer sums in float64, whose unit roundoff is 2^-29 of float32's, as the nominal pass does, and rounds the
-    result once.
-    """
     weight = layer.weight
-    norm, sums, nominal = spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias), size(layer(x))
-
-    def rounding(delta: torch.Tensor) -> torch.Tensor:
-        inside = 2 * 2.0**-29 * sums(delta)
-        return (inside + UNIT32 * (nominal + delta * norm + inside)) * FLOAT64 + TINY
-
-    return LayerBound(lambda y: y @ weight.mT, norm, rounding)
+    norm = spectral_norm_upper(weight)
+    return LayerBound(lambda y: y @ weight.mT, norm, OrthogonalRounding(layer, x, weight, norm))
 
 
 @layer_bound.register
