@@ -123,7 +123,7 @@ def failure(error: BaseException) -> dict[str, Any]:
     """The answer that says what was raised, and where in a submission."""
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
     words = f"{place}: {said(error)}" if place else said(error)
-    return {"error": words, "refused": type(error) is RuntimeError}  # torch's own: there may be no gradient
+    return {"error": words[:LONGEST], "refused": type(error) is RuntimeError}  # torch's own: there may be no gradient
 
 
 def _become(work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str]) -> None:

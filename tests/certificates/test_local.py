@@ -23,12 +23,12 @@ from benchmark.certificates.bounds.network_bound import NetworkBound, bound_netw
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
 from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock, almost_orthogonal
 from benchmark.layers.residual import Residual
 from benchmark.layers.token_convolution import TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
-from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 
