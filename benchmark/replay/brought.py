@@ -63,6 +63,7 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Judge:
             f"run `rvb repro {record.row} --track {record.track}`"
         )
     images, labels = (one.to(device) for one in tensors(stored.images))
+    torch.manual_seed(row.track.evaluation.seed)  # for what an open model draws
     return Judge(trained_model(row, device), images, labels, row.track.evaluation.batch_size, exact=False)
 
 

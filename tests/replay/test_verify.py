@@ -101,7 +101,9 @@ def test_pixels_outside_the_box_and_none_at_all() -> None:
         images[FGSM][7, 0, 0, 0] = float("nan")
 
     change_tensors(STORED, move)
-    lines = found()["lines"]
+    content = found()
+    lines = content["lines"]
+    assert any(one["what"].startswith("attacks' images, 20 each") and one["count"] == 2 for one in content["checked"])
     assert f"image 4: {FGSM} box: pixels in [0, 1] -> pixels from -0.00999999978 to 1" in lines
     assert f"image 7: {FGSM} pixels: in [0, 1] -> not finite" in lines
     assert any(line.startswith("sha256 of adversarial images more") for line in lines)
@@ -308,6 +310,9 @@ def test_a_row_that_is_another_today_is_held_against_itself() -> None:
     content = found()
     assert "submission.yaml asks for another model or certificate today" in content["unchecked"][0]
     assert content["tier"] == "claimed"
+    track = Path("benchmark/tracks/tiny.yaml")
+    track.write_text(track.read_text().replace("version: 1", "version: 2"))
+    assert "computed by version 1 of the track, which is at 2 today" in found()["unchecked"][0]
     shutil.rmtree(yaml.parent)
     assert "unknown submission 'Tiny2026Linear'" in found()["unchecked"][0]
 
