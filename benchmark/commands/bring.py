@@ -39,7 +39,8 @@ def judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> None
     if write and published is None:
         raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
     device = set_up(run_settings().evaluate.device)
-    judged = judge_file(path, judge_of(one.record, row, device), one.record, one.images)
+    with judge_of(one.record, row, device) as judge:
+        judged = judge_file(path, judge, one.record, one.images)
     known = brought.read(PUBLISHED / track / brought.FOLDER, one.record)
     effect = brought.effect(one.record, one.images.scores, known, judged.brought)
     if as_json:

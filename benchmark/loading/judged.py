@@ -20,7 +20,7 @@ from benchmark.verdicts.prediction import logits
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedModel:
     """What is judged.
 
     Attributes:
@@ -54,7 +54,7 @@ class Judged:
 
 
 @contextmanager
-def judged_model(row: Row, device: torch.device) -> Iterator[Judged]:
+def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
     """The row's network with its trained weights, for as long as the block lasts.
 
     Raises:
@@ -63,12 +63,12 @@ def judged_model(row: Row, device: torch.device) -> Iterator[Judged]:
     """
     held = wall()
     if not held.stands:
-        yield Judged(trained_model(row, device), held.words)
+        yield JudgedModel(trained_model(row, device), held.words)
         return
     model = walled_model(row, device, held)
     try:
         if not (row.settings.certificate or row.settings.unsound_formulas):
-            yield Judged(model, held.words)
+            yield JudgedModel(model, held.words)
             return
         try:
             rebuilt = rebuild(*model.description())
@@ -76,6 +76,6 @@ def judged_model(row: Row, device: torch.device) -> Iterator[Judged]:
             raise BenchmarkError(f"{row.name}: {error}") from None
         rebuilt = rebuilt.to(device)
         cache_weights(rebuilt)
-        yield Judged(rebuilt, held.words, model)
+        yield JudgedModel(rebuilt, held.words, model)
     finally:
         model.close()

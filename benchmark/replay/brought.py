@@ -8,14 +8,17 @@ runs nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
+from benchmark.loading.judged import JudgedModel, judged_model
 from benchmark.loading.rows import Row
-from benchmark.loading.trained import tensors, trained_model
+from benchmark.loading.trained import tensors
 from benchmark.replay.findings import Findings
 from benchmark.replay.judge import Judge
 from benchmark.replay.stored import read
@@ -46,8 +49,9 @@ class Judged(Frozen):
     brought: Brought
 
 
-def judge_of(record: Record, row: Row, device: torch.device) -> Judge:
-    """The network of a Record with its evaluation images.
+@contextmanager
+def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
+    """The network of a Record with its evaluation images, for as long as the block lasts.
 
     Raises:
         BenchmarkError: its weights or data are not at hand, or today's row is another than the Record speaks of.
@@ -55,8 +59,14 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Judge:
     findings = Findings(record.row)
     if reason := other_row(record, row):
         raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
+    # the row's process starts before labels are read, of which it would else have a copy
+    with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
+        yield _judge(record, row, judged, device, findings)
+
+
+def _judge(record: Record, row: Row, judged: JudgedModel | None, device: torch.device, findings: Findings) -> Judge:
     stored = read(row, record, own=False, findings=findings)
-    if not stored.weights or stored.images is None:
+    if not stored.weights or stored.images is None or judged is None:
         lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
         raise BenchmarkError(
             f"{record.row}: the Record's own {' and '.join(lacking)} are not in {row.folder.parent}; "
@@ -64,7 +74,8 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Judge:
         )
     images, labels = (one.to(device) for one in tensors(stored.images))
     torch.manual_seed(row.track.evaluation.seed)  # for what an open model draws
-    return Judge(trained_model(row, device), images, labels, row.track.evaluation.batch_size, exact=False)
+    judged.confirm(images, row.track.evaluation.batch_size, row.name)
+    return Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact=False)
 
 
 def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Judged:

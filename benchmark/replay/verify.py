@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
 import torch
 
 from benchmark.evaluation.evidence import column, unbroken
+from benchmark.loading.judged import JudgedModel, judged_model
 from benchmark.loading.rows import Row
-from benchmark.loading.trained import tensors, trained_model
+from benchmark.loading.trained import tensors
 from benchmark.replay import judge as judging
 from benchmark.replay.certificates import recheck
 from benchmark.replay.findings import Findings
@@ -89,6 +91,20 @@ def other_row(record: Record, row: Row | BenchmarkError) -> str:
 
 def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed: int, findings: Findings) -> bool:
     """Digests, numbers, and what the model says today; whether all of it was there to be replayed."""
+    # the row's process starts before labels are read, of which it would else have a copy
+    with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
+        return _by_model(target, row, judged, device, sample, seed, findings)
+
+
+def _by_model(
+    target: Target,
+    row: Row,
+    judged: JudgedModel | None,
+    device: torch.device,
+    sample: int,
+    seed: int,
+    findings: Findings,
+) -> bool:
     record = target.record
     stored = read(row, record, target.own, findings)
     if target.own:
@@ -98,12 +114,13 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
         return False
     recount(record, target.images, stored.evidence, row.track, findings)
     _note_never_stored(row, record, stored.evidence, findings)
-    if not stored.weights or stored.images is None:
+    if not stored.weights or stored.images is None or judged is None:
         findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
         return False
     images, labels = (one.to(device) for one in tensors(stored.images))
     exact = _is_exact(target, findings)
-    judge = Judge(trained_model(row, device), images, labels, row.track.evaluation.batch_size, exact)
+    judged.confirm(images, row.track.evaluation.batch_size, row.name)
+    judge = Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact)
     replayed = _replay(judge, record, stored, findings)
     return _recheck(judge, record, stored, sample, seed, findings) and replayed
 
