@@ -19,13 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from pydantic import TypeAdapter
 from safetensors.torch import load_file, save
 from torch import nn
 
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.loading import methods
-from benchmark.loading.confining import messages, submission_files, wall
 from benchmark.loading.fitting import check_recipe, fit
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
@@ -43,11 +41,8 @@ from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies import checks, measures
 from benchmark.studies.grids import Grid, recipe
+from benchmark.studies.held import row_of, run_held
 from benchmark.studies.measures import Measure, Measured
-from benchmark.wall.channel import Channel
-from benchmark.wall.process import plain
-
-SILENCE = 12 * 3600.0  # seconds that a cell may take
 
 
 def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
@@ -74,34 +69,10 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
     }
     with scratch.locked(f"{grid.track.name}/studies/{grid.id}", inputs, grid.folder) as folder:
         if folder is not None:
-            seconds = _held(grid, settings, folder, inputs)
+            run = partial(_checked_run, grid, settings, folder, inputs)
+            seconds = run_held(grid, folder, settings.evaluate.device, run)
             files.put_folder(folder / "out", grid.folder)
             files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)
-
-
-def _held(grid: Grid, settings: RunSettings, folder: Path, inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """`_checked_run`, behind the wall where there is one: its networks and measures are the submission's code, which sees the
-    study's data and weights and writes to the study's folder alone.
-    """
-    held = wall()
-    if not held.stands:
-        return _checked_run(grid, settings, folder, inputs, partial(print, flush=True))
-
-    def work(channel: Channel) -> None:
-        seconds = _checked_run(grid, settings, folder, inputs, lambda text: channel.send({"say": text}))
-        channel.send({"seconds": seconds})
-
-    rows = [_row(grid, cell) for cell in grid.cells.values()]
-    files = submission_files(*rows, *(row.source for row in rows))
-    read = [*files, grid.data.absolute(), *(start.absolute() for start in grid.starts)]
-    owner, taken = f"submissions/{grid.submission.name}", list[dict[str, Any]]()
-    device, write = settings.evaluate.device, [folder.absolute()]
-    for message in messages(work, held, owner, read=read, write=write, seconds=SILENCE, device=device):
-        if "say" in message:
-            print(plain(message["say"]), flush=True)
-        else:
-            taken = TypeAdapter(list[dict[str, Any]]).validate_python(message.get("seconds"))
-    return taken
 
 
 def _checked_run(
@@ -111,10 +82,6 @@ def _checked_run(
     measuring = _Measuring(grid, settings, _functions(grid), device)
     _check(measuring)
     return _run(measuring, folder, inputs, say)
-
-
-def _row(grid: Grid, settings: VariantOnTrack) -> Row:
-    return Row(grid.track, grid.submission, grid.study.variant, settings)
 
 
 def _weights(path: Path) -> str:
@@ -251,7 +218,7 @@ def _one(
 ) -> None:
     """Trains and measures one network; `folder`/run.json, written last, says that it is done."""
     grid, wanted = measuring.grid, measuring.grid.cells[cell]
-    row = _row(grid, wanted)
+    row = row_of(grid, wanted)
     started, seconds = time.perf_counter(), {}
     _train(row, measuring.settings, seed, folder, _start(grid, wanted, seed, folder.parent))
     seconds["training"] = round(time.perf_counter() - started, 2)
@@ -292,7 +259,7 @@ def _start(grid: Grid, wanted: VariantOnTrack, seed: int, folder: Path) -> Start
     if init is None or not init.cell:
         return None
     weights = folder / f"{[*grid.cells].index(init.cell)}-{seed}" / "model.safetensors"
-    return Start(weights, _row(grid, grid.cells[init.cell]), init.new)
+    return Start(weights, row_of(grid, grid.cells[init.cell]), init.new)
 
 
 def _train(row: Row, settings: RunSettings, seed: int, folder: Path, start: Start | None) -> None:
