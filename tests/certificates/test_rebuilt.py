@@ -104,6 +104,17 @@ def test_what_an_object_hides_moves_no_radius_and_is_found_by_its_logits(certifi
         module.float32_gap(model, IMAGES, labels)
 
 
+def test_a_model_that_writes_to_its_images_is_found(certificate) -> None:
+    """It computes another function of what it was given, which the images left behind would hide."""
+    module, made = certificate
+    model, images = made(), IMAGES.clone()
+    labels = model(images).argmax(1)
+    model.register_forward_pre_hook(lambda _module, given: (given[0].mul_(0.5),))
+    with pytest.raises(BenchmarkError, match="logits differ"):
+        module.float32_gap(model, images, labels)
+    assert torch.equal(images, IMAGES)
+
+
 def test_hooks_that_only_look_change_nothing(certificate) -> None:
     module, made = certificate
     model, seen = made(), []

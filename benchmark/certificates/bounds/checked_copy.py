@@ -55,7 +55,7 @@ def same_logits(model: nn.Module, network: nn.Module, images: torch.Tensor) -> t
     Raises:
         BenchmarkError: they are not, so a certificate of the network says nothing about the model.
     """
-    logits, ours = model(images), network(images)
+    logits, ours = model(images.clone()), network(images)  # a model may write to what it is given
     if type(logits) is not torch.Tensor or logits.shape != ours.shape or logits.dtype != ours.dtype:
         raise BenchmarkError(
             f"the model returns a {type(logits).__name__} where its layers give {tuple(ours.shape)} logits"

@@ -1,0 +1,76 @@
+"""Networks changed at random, in attributes, weights, types, hooks, methods and parts: no certificate of one is false."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from ball_search import breaks
+from certified_mutants import trial
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from mutations import BASES, CASES, IMAGES, MUTATIONS, base
+
+MUTANTS = {
+    "which": st.integers(0, CASES - 1),
+    "mutations": st.lists(
+        st.tuples(st.sampled_from(sorted(MUTATIONS)), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=3
+    ),
+}
+SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
+PHASES = (Phase.generate,)  # shrinking a failure takes minutes; the mutations in its message repeat it
+
+
+@settings(max_examples=60, phases=PHASES, **SHARED)
+@given(**MUTANTS)
+def test_no_mutant_has_a_false_certificate(which, mutations) -> None:
+    trial(which, mutations)
+
+
+@pytest.mark.slow
+def test_no_mutant_of_a_thousand_has_a_false_certificate() -> None:
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=1000, phases=PHASES, **SHARED)
+    @given(**MUTANTS)
+    def tried(which, mutations) -> None:
+        outcome = trial(which, mutations)
+        seen[outcome.end] += 1
+        seen["attacked"] += outcome.attacked
+
+    tried()
+    assert seen["accepted"] > 200
+    assert seen["refused"] > 200
+    assert seen["attacked"] > 500
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_every_mutation_alone_leaves_no_false_certificate(name) -> None:
+    for which in range(0, CASES, 5):
+        for turn in (3, 52):
+            trial(which, [(name, turn, 7 * turn + which)])
+
+
+@pytest.mark.parametrize("which", range(len(BASES), CASES))
+def test_bases_are_certified_and_their_attacks_find_what_lies_beyond(which) -> None:
+    """Else the fuzzer would attack nothing, or with nothing."""
+    certificate, model = base(which)
+    labels = model(IMAGES).argmax(1)
+    radii = certificate.certify(model, IMAGES, labels, precision=0.05)
+    assert (radii > 0).all()
+    double, broken = base(which)[1].double(), []
+    for factor in (1.0, 10.0, 100.0, 1000.0):
+        three = zip(IMAGES, labels.tolist(), (factor * radii).tolist(), strict=True)
+        broken.append(any(breaks(model, double, *one) for one in three))
+    assert not broken[0]
+    assert any(broken[1:])
+
+
+@pytest.mark.parametrize("wrong", [lambda y: y * torch.nan, lambda y: 0 * y, lambda y: -y])
+def test_an_answer_that_is_nan_tied_or_another_class_is_found(wrong) -> None:
+    _, model = base(0)
+    label = int(model(IMAGES[:1]).argmax())
+    double = base(0)[1].double()
+    assert not breaks(model, double, IMAGES[0], label, 1e-6)
+    assert breaks(lambda x: wrong(model(x)), double, IMAGES[0], label, 1e-6)
