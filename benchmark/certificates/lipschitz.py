@@ -108,6 +108,8 @@ def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tup
     head = model[-1]
     if isinstance(head, HEADS) and type(head) in HEADS:
         move, features = _move(model[:-1], x), model[:-1](x)
+        if type(head) is BoundedLinear:
+            exact_layer_bound(head, features)  # refuses a norm for which float32 could overflow
         margins = _margins_of(head(features), labels)
         return margins, partial(_head_margin_drop, head.weight, head.bias, labels, move, size(features))
     move, margins = _move(model, x), _margins_of(model(x), labels)

@@ -24,7 +24,7 @@ from benchmark.layers.kinds import BY_NAME, BY_TYPE, Kind
 from benchmark.runtime.errors import BenchmarkError, said
 
 DEPTH = 16  # of layers inside layers
-LAYERS = 4096
+LAYERS = 1024
 
 Tree = dict[str, Any]
 

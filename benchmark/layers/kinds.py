@@ -149,9 +149,9 @@ KINDS = (
         L2WindowAttention,
         width=_side("content.query.weight", 1),
         heads=Argument(HEADS, attrgetter("content.heads")),
-        side=whole(1, 128),
-        window=whole(1, 32),
-        shift=whole(0, 32),
+        side=whole(1, 64),  # its mask, which no tensor of the description pays for, has side^2 window^2 numbers
+        window=whole(1, 16),
+        shift=whole(0, 16),
     ),
     _kind(SliceConvolution, **KERNEL),
     _kind(BoundedSliceConvolution, width=_side("raw", 0), kernel=_side("raw", 2), norm=positive),

@@ -23,8 +23,12 @@ from benchmark.certificates.unsound_paper_formula import (
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
+<<<<<<< HEAD
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.lipschitz import NormalisedHead, SLLBlock
+=======
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
+>>>>>>> 5a0b848e59ad77726b94e5ae7a565f73ba7db929
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
@@ -161,6 +165,7 @@ def ending(*layers: nn.Module) -> nn.Sequential:
         (ending(Patchify(2), Doubled(4, 4)), "layer Doubled"),
         (ending(Patchify(2), Residual(nn.Dropout())), "layer Dropout"),
         (ending(Patchify(2), nn.LayerNorm(4, eps=0.0)), "eps"),
+        (nn.Sequential(nn.Flatten(), BoundedLinear(16, 3, norm=1e38)), "BoundedLinear with norm 1e"),
         (ending(nn.Conv2d(1, 1, 3, dilation=2, padding=2), Patchify(2)), "dilation"),
         (
             nn.Sequential(nn.Conv2d(1, 1, 2, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(25, 3)),

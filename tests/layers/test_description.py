@@ -20,7 +20,7 @@ from benchmark.layers.attention_window import DotProductWindowAttention, WindowA
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.derived import DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
-from benchmark.layers.kinds import BY_TYPE, KINDS
+from benchmark.layers.kinds import BY_NAME, BY_TYPE, KINDS
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
@@ -127,6 +127,7 @@ def test_every_layer_of_the_house_can_be_described() -> None:
     without = {DerivedWeight, _Slices, WindowAttention, DotProductWindowAttention}  # none is a layer with a bound
     assert found - without == {one for one in BY_TYPE if one.__module__.startswith("benchmark")}
     assert {type(layer) for layer, _ in EVERY} == {kind.layer for kind in KINDS}
+    assert len(BY_NAME) == len(KINDS)
 
 
 def test_describing_draws_no_random_numbers_and_takes_the_default_type_from_nowhere() -> None:

@@ -108,7 +108,7 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
 def test_a_start_that_is_handed_over_replaces_the_recipes(linear_row, monkeypatch, tmp_path) -> None:
     scaling_preparation.installed(monkeypatch)
     row = tuned(init_from={"cell": "plain"})
-    with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name one by"):
+    with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
         fitted(row, tmp_path / "none")
     start = Start(load_row("tiny", "Tiny2026Linear-small").weights, load_row("tiny", "Tiny2026Linear-small"))
     best, _, _ = fitted(row, tmp_path, start=start)

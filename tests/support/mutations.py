@@ -58,6 +58,10 @@ def bends() -> list[nn.Module]:
     return [*first, nn.LeakyReLU(0.1), nn.Linear(5, 4), nn.Sigmoid(), nn.GELU(approximate="tanh"), nn.Linear(4, 3)]
 
 
+def bounded() -> list[nn.Module]:
+    return [Normalise(), nn.Flatten(), BoundedLinear(16, 6), nn.ReLU(), BoundedLinear(6, 3, norm=2.0)]
+
+
 def mixes() -> list[nn.Module]:
     mixed = (Residual(BoundedTokenConvolution(4, (3,), norm=0.5)), TokenConvolution(4, (1, 3)), nn.GELU())
     return [Resize(8), Patchify(4), nn.Linear(16, 4), *mixed, MeanPool(), nn.Linear(4, 3)]
@@ -77,6 +81,7 @@ BASES: list[tuple[ModuleType, Callable[[], list[nn.Module]]]] = [
     (local, bends),
     (local, mixes),
     (lipschitz, mixes),
+    (lipschitz, bounded),
 ]
 CASES = 2 * len(BASES)
 IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
