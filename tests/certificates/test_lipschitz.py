@@ -23,12 +23,8 @@ from benchmark.certificates.unsound_paper_formula import (
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-<<<<<<< HEAD
 from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.lipschitz import NormalisedHead, SLLBlock
-=======
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
->>>>>>> 5a0b848e59ad77726b94e5ae7a565f73ba7db929
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
