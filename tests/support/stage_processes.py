@@ -19,15 +19,18 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
 
 
 def stage_processes(project, stage: str) -> list[int]:
-    """Python processes that run this stage in this project (not the shells around them)."""
-    found = []
+    """Python processes that run this stage in this project: neither the shells around them nor what they hold behind the
+    wall.
+    """
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
             here = os.readlink(entry / "cwd")
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
         named = any(word.partition(b"-")[0] == stage.encode() for word in words)
         if b"benchmark.stages" in words and named and here == str(project.root):
-            found.append(int(entry.name))
-    return found
+            found[int(entry.name)] = parent
+    return [pid for pid, parent in found.items() if parent not in found]
