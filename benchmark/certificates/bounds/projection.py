@@ -72,7 +72,8 @@ class ProjectionBound(LayerBound):
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
         square, kink = (bend[:, None] for bend in self._bends(perturbation))
         sizes, d = torch.linalg.vector_norm(a, dim=-1), perturbation.delta[:, None]
-        turn = _chord_of_angle(self.least.clamp(min=1e-300), d)[:, None] * (1 + 1e-9)
+        length = self.least.clamp(min=1e-300)
+        turn = ((d / length) * _chord_over_sine(length, d))[:, None] * (1 + 1e-9)
         inward = ((a * self.unit[:, None]).sum(-1) + sizes * turn).clamp(min=0)
         taken = torch.where((self.least > d)[:, None], torch.minimum(inward, sizes), sizes) * kink
         return ((sizes * square).amax(2) * d**2 + taken.sum(2)) * UP
@@ -99,7 +100,7 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
         (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
     """
     r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
-    by_angle = ball * _chord_of_angle(r, e)
+    by_angle = ball * (e / r) * _chord_over_sine(r, e)
     tiny = ball < TINY_BALL * r
     squares = torch.where(tiny, (e - r + ball) * (e + r - ball), e**2 - (r - ball) ** 2)
     by_chord = ((ball / r) * squares.clamp(min=0)).sqrt()
@@ -109,11 +110,11 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
     return torch.minimum(most, radius).clamp(max=2 * ball * math.sqrt(norms.shape[1]) * UP)
 
 
-def _chord_of_angle(r: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-    """The chord, on the sphere of radius 1, of the largest angle by which e can turn a vector of length r >= e:
-    sqrt(2 (1 - c)) = (e / r) sqrt(2 / (1 + c)), without cancellation, c = sqrt(1 - (e / r)^2). For e within 1% of r, c by the
-    difference r - e, which is exact.
+def _chord_over_sine(r: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    """Of the largest angle by which e can turn a vector of length r >= e. Its sine is e / r, its chord on the sphere of
+    radius 1 sqrt(2 (1 - c)) = (e / r) sqrt(2 / (1 + c)), c = sqrt(1 - (e / r)^2); the second form loses nothing for small
+    angles. For e within 1% of r, c by the difference r - e, which is exact.
     """
     near = ((r - e).clamp(min=0) * (r + e)).sqrt() / r
     cosine = torch.where(e > 0.99 * r, near, (1 - (e / r) ** 2).clamp(min=0).sqrt())
-    return (e / r) * (2 / (1 + cosine)).sqrt()
+    return (2 / (1 + cosine)).sqrt()
