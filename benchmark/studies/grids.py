@@ -83,7 +83,7 @@ class Grid:
             "images": self.images,
             "seeds": list(self.study.seeds),
             "evaluation": self.track.evaluation.model_dump(mode="json"),
-            "run": run_settings().model_dump(mode="json"),
+            "run": run_settings().model_dump(mode="json", exclude={"wall"}),  # on which no number depends
         }
 
     @property
