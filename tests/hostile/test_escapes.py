@@ -176,7 +176,7 @@ def _end(code: str, channel) -> None:
 @pytest.mark.parametrize("name", ENDS)
 def test_however_it_ends_the_judge_gets_one_line(name) -> None:
     code, words = ENDS[name]
-    walled = Walled(partial(_end, code), Confinement(memory=2**31), PARTS, owner="a test", seconds=1)
+    walled = Walled(partial(_end, code), Confinement(memory=2**33), PARTS, owner="a test", seconds=1)
     with pytest.raises(BenchmarkError) as error:
         walled.receive(seconds=1 if "within" in words else 20)
     text = str(error.value)
