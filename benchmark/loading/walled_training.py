@@ -6,6 +6,7 @@ What comes back is plain tensors and what the process says of its training, whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
 from benchmark.training.checkpoint import Tensors, TrainingProgress
-from benchmark.wall.channel import Channel
+from benchmark.wall.channel import Channel, Printed
 from benchmark.wall.process import Walled, plain
 
 SILENCE = 12 * 3600.0  # seconds that an epoch or a preparation may take
@@ -84,11 +85,8 @@ def _fit(
 def _train(row: Row, run: TrainRun, folder: Path, channel: Channel) -> None:
     """In the process."""
     set_up(run.device)
-    best, done, result = _fit(
-        row,
-        run,
-        folder,
-        lambda epoch, score: channel.send({"epoch": epoch, "score": score}),
-        lambda text: channel.send({"say": text}),
-    )
+    with redirect_stdout(Printed(channel)):
+        best, done, result = _fit(
+            row, run, folder, lambda epoch, score: channel.send({"epoch": epoch, "score": score}), print
+        )
     channel.send({"done": asdict(done), "result": result.model_dump(mode="json")}, best)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from benchmark.loading.confining import messages, submission_files, wall
 from benchmark.loading.rows import Row
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies.grids import Grid
-from benchmark.wall.channel import Channel
+from benchmark.wall.channel import Channel, Printed
 from benchmark.wall.process import plain
 
 SILENCE = 12 * 3600.0  # seconds that a cell may take
@@ -32,7 +33,9 @@ def run_held(grid: Grid, folder: Path, device: str, run: Callable[[Callable[[str
         return run(lambda text: print(text, flush=True))
 
     def work(channel: Channel) -> None:
-        channel.send({"seconds": run(lambda text: channel.send({"say": text}))})
+        with redirect_stdout(Printed(channel)):
+            taken = run(print)
+        channel.send({"seconds": taken})
 
     rows = [row_of(grid, cell) for cell in grid.cells.values()]
     read = [*submission_files(*rows, *(row.source for row in rows)), grid.data.absolute()]

@@ -6,6 +6,7 @@ travel as bytes through the socket, not in memory that both sides hold, so that 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import socket
@@ -123,6 +124,19 @@ class Channel:
             if not count:
                 raise Broken("it ended")
             view = view[count:]
+
+
+class Printed(io.TextIOBase):
+    """What is printed, sent as {"say": line}: for `contextlib.redirect_stdout` where the other side listens for it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._begun = channel, ""
+
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._channel.send({"say": line})
+        return len(text)
 
 
 def _opened(head: bytearray) -> tuple[dict[str, Any], dict[str, tuple[str, list[int]]]]:
