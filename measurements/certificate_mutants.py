@@ -55,9 +55,9 @@ def main() -> None:
         seen["images attacked"] += outcome.attacked
     seconds = time.process_time() - started
     machine = f"{platform.machine()}, {os.cpu_count()} cores, one thread"
-    print(f"{machine}; seeds {first} to {first + wanted - 1}, {seconds:.0f} core-seconds")
+    print(f"{machine}; seeds {first} to {first + wanted - 1}, {seconds:.0f} core-seconds\n")
     for name, count in seen.most_common():
-        print(f"{name}: {count}")
+        print(f"- {name}: {count}")
 
 
 if __name__ == "__main__":

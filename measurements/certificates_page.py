@@ -56,6 +56,15 @@ MEASUREMENTS = (
         "falls lowered by 1% the same trials find violations.",
     ),
     Measurement(
+        "mutants",
+        "Trying to be certified for what one is not",
+        "python measurements/certificate_mutants.py 12000",
+        "Small networks changed at random in attributes, weights (NaN, infinity, huge, tiny, denormal), number types, hooks, "
+        "replaced methods, subclasses, arguments, swapped and inserted layers: each is refused, or every certified image is "
+        "attacked inside its radius, and what the changed object answers in float32 counts. The same trials find false "
+        "certificates where arguments and ranges are not checked.",
+    ),
+    Measurement(
         "speed",
         "Speed and yield of the cascade",
         "python measurements/certificate_speed.py",
@@ -127,10 +136,12 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 
 | file | what it bounds | source |
 |---|---|---|
+| `benchmark/layers/description.py`, `bounds/checked_copy.py` | the network that a certificate speaks of, rebuilt from a model's layers and weights | |
 | `bounds/spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
 | `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
 | `bounds/attention_quick.py` | the same, cheaply | derived there |
-| `bounds/rounding.py` | what float32 does to each layer | Higham 2002 |
+| `bounds/rounding.py`, `plain_float32.py` | what float32 does to each layer, and whether this process computes in it | Higham 2002 |
+| `bounds/orthogonal.py` | by how much machines may differ in an orthonormal weight | Higham 2002; derived there |
 | `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |
 | `bounds/dot_product_norm.py` | one dot-product head at a point and over a ball, in place of SpecFormer's theorem 4.3 | derived there |

@@ -33,6 +33,11 @@ class JudgedModel:
     wall: str
     claimed: WalledModel | None = None
 
+    @property
+    def rebuilt(self) -> bool:
+        """Whether `model` is made of layers that the judge knows, from their description."""
+        return self.claimed is not None
+
     def confirm(self, images: torch.Tensor, batch_size: int, row: str) -> None:
         """Holds the rebuilt network against the row's own model on images (n, c, h, w).
 

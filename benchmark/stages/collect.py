@@ -77,7 +77,7 @@ class Collect(Stage):
         if changed := evidence.unsteady(tables):
             differ = f"the stages' clean passes differ on {changed} of {merged.num_rows} images"
             fields["division_reasons"].append(f"{differ}; clean accuracy counts those that all get right")
-        if row.track.smoothing:
+        if row.track.smoothing and "smooth" in tables:
             check_smoothed(merged, row.track.smoothing, row.name)
         written = io.BytesIO()
         pq.write_table(merged, written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Subject:
     """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
-    predicts for them when clean.
+    predicts for them when clean. `again` is the same model in another process, where a stage wants one and the model runs
+    as its author wrote it.
     """
 
     model: torch.nn.Module
@@ -27,6 +29,7 @@ class Subject:
     labels: torch.Tensor
     batch_size: int
     clean: Predictions
+    again: torch.nn.Module | None = None
 
     @property
     def first_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,6 +42,8 @@ class Subject:
 
 class EvaluationStage(Stage):
     """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too."""
+
+    wants_another: bool = False  # process with the row's model, which is asked nothing but what the stage asks it
 
     @abstractmethod
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -66,7 +71,8 @@ class EvaluationStage(Stage):
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         # the row's process starts before an image or a label is read, of which it would else have a copy
-        with judged_model(work.row, device) as judged:
+        another = judged_model(work.row, device) if self.wants_another else nullcontext()
+        with judged_model(work.row, device) as judged, another as other:
             images, labels = evaluation_images(work.row, device)
             judged.confirm(images, rules.batch_size, work.row.name)
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -74,7 +80,8 @@ class EvaluationStage(Stage):
                     rules.seed
                 )  # an open model may draw noise of its own: every stage sees the same clean pass
                 clean = predict(judged.model, images, labels, rules.batch_size)
-            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean))
+            again = other.model if other and not judged.rebuilt else None
+            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean, again))
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
         fields = {**outcome.fields, "wall": judged.wall}
         return replace(outcome, columns={**shared, **outcome.columns}, fields=fields)

@@ -23,11 +23,15 @@ class Smooth(EvaluationStage):
     name = "smooth"
     order = 40
     typical_seconds = 12
+    wants_another = True
 
     def applies(self, row: Row) -> bool:
-        return row.track.smoothing is not None
+        """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
+        return row.track.smoothing is not None and row.submission.division == "closed"
 
     def refuse(self, row: Row, name: str) -> BenchmarkError:
+        if row.track.smoothing:
+            return BenchmarkError(f"{row.name}: only rows of the closed division are smoothed")
         return BenchmarkError(f"track {row.track.name} declares no smoothing")
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -58,6 +62,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
     from safetensors.torch import load_file, save
 
     from benchmark.certificates.smoothing import smooth
+    from benchmark.evaluation.vote_checks import KEPT, Witness, check_votes
 
     checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
     columns = load_file(checkpoint) if checkpoint.exists() else {}
@@ -65,7 +70,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
     for start in range(done, len(images), CHUNK):
         chunk = images[start : start + CHUNK]
         places = range(start, start + len(chunk))
-        torch.manual_seed(rules.seed + start)  # an open model may draw noise of its own
+        witness = Witness(KEPT * len(chunk))
         found = smooth(
             subject.model,
             chunk,
@@ -73,7 +78,18 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
             work.row.track.certified_radii,
             **rules.model_dump(),
             batch_size=subject.batch_size,
+            observe=witness,
         )
+        if subject.again:
+            check_votes(
+                subject.again,
+                chunk,
+                found,
+                witness,
+                sigma=rules.sigma,
+                batch_size=subject.batch_size,
+                row=work.row.name,
+            )
         new = {f"smoothed_{'l2' if name == 'radius' else name}": tensor for name, tensor in vars(found).items()}
         columns = {name: torch.cat([columns[name], tensor]) if columns else tensor for name, tensor in new.items()}
         files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))

@@ -137,6 +137,27 @@ def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_r
         run_stage("reliability", *NAMES)
 
 
+STICKY = """        y = super().forward(x)
+        for i in range(len(y)):
+            late = getattr(self, 'late', torch.zeros(10))
+            self.late = 0.9 * late + 0.1 * torch.nn.functional.one_hot(y[i].argmax(), 10)
+            y[i] += 100 * late
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    "forward", [COUPLED.replace("5 *", "100 *"), STICKY], ids=["by the other copies", "by what it was asked"]
+)
+def test_votes_that_depend_on_others_carry_no_radius(linear_row, forward) -> None:
+    track = Path("benchmark/tracks/tiny.yaml")
+    track.write_text(track.read_text() + "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n")
+    run_stage("smooth", *NAMES)
+    write(method(forward))
+    with pytest.raises(BenchmarkError, match="get another class when a process that has not voted is asked"):
+        run_stage("smooth", *NAMES)
+
+
 def test_a_model_that_counts_its_calls_is_refused(linear_row) -> None:
     forward = "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n"
     write(method(forward))

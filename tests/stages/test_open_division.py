@@ -77,6 +77,7 @@ def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request
         assert "clean passes differ" not in said(odd_row)
         assert odd_row.clean.count
     assert "the model is random" in said(odd_row)
+    assert odd_row.smoothed is None  # votes that nobody can hold to anything
     assert "counts as lost" in said(odd_row)
     for attack in odd_row.attacks:
         assert attack.accuracy.count <= min(attack.remaining.values())

@@ -1,0 +1,127 @@
+"""Votes that are no function's, or that knew the noise, carry no radius."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmark.certificates.smoothing import smooth
+from benchmark.evaluation.vote_checks import KEPT, Witness, check_votes
+from benchmark.runtime.errors import BenchmarkError
+
+RULES = {"sigma": 0.3, "n0": 40, "n": 400, "looks": 3, "alpha": 0.01, "seed": 0}
+IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Honest(nn.Module):
+    """A random linear model of three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.randn(16, 3, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.flatten(1) - 0.5) @ self.weight
+
+
+class Coupled(Honest):
+    """Answers with what most of the batch would."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = super().forward(x)
+        return own if len(x) < 3 else own + 10 * nn.functional.one_hot(own.argmax(1), 3).double().mean(0).float()
+
+
+class Remembers(Honest):
+    """Leans to what it has answered most of late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late = torch.zeros(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        answers = []
+        for own in super().forward(x):
+            answers.append(own + 20 * self.late)
+            self.late = 0.9 * self.late + 0.1 * nn.functional.one_hot(own.argmax(), 3)
+        return torch.stack(answers)
+
+
+class Patient(Remembers):
+    """The same, after hundreds of honest answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = 200
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left -= len(x)
+        return super().forward(x) if self.left < 0 else Honest.forward(self, x)
+
+
+class KnowsTheNoise(Honest):
+    """A function of the image alone, which is sure of the copies that the track's seed will make of the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        copies = [
+            image.double()
+            + RULES["sigma"] * torch.from_numpy(np.random.default_rng([0, i]).standard_normal((440, 1, 4, 4)))
+            for i, image in enumerate(IMAGES)
+        ]
+        self.known = torch.cat(copies).float().flatten(1)
+        self.of = torch.arange(len(IMAGES)).repeat_interleave(440) % 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        distance, place = torch.cdist(x.flatten(1), self.known, compute_mode="donot_use_mm_for_euclid_dist").min(1)
+        sure = 100.0 * nn.functional.one_hot(self.of[place], 3).float()
+        return torch.where((distance < 1e-3)[:, None], sure, super().forward(x))
+
+
+def held(kind: type[nn.Module]) -> float:
+    """The mean radius of votes that pass; the model that is asked again is another one of its kind."""
+    witness = Witness(KEPT * len(IMAGES))
+    found = smooth(kind(), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64, observe=witness)
+    assert len(witness.copies) == KEPT * len(IMAGES)
+    check_votes(kind(), IMAGES, found, witness, sigma=RULES["sigma"], batch_size=64, row="Row")
+    return float(found.radius.mean())
+
+
+def test_votes_of_a_function_pass() -> None:
+    radii = {held(Honest) for _ in range(20)}
+    assert len(radii) == 1  # what is checked is drawn anew each time, what is found is not
+    assert radii.pop() > 0
+
+
+@pytest.mark.parametrize("kind", [Coupled, Remembers, Patient])
+def test_votes_that_depend_on_others_are_refused(kind) -> None:
+    for _ in range(5):
+        with pytest.raises(BenchmarkError, match=r"noisy copies that voted, .* get another class"):
+            held(kind)
+
+
+def test_votes_that_knew_the_noise_are_refused() -> None:
+    for _ in range(5):
+        with pytest.raises(BenchmarkError, match="under noise that was not known beforehand there are"):
+            held(KnowsTheNoise)
+
+
+def test_without_the_check_such_votes_would_carry_larger_radii() -> None:
+    def radius(kind: type[nn.Module]) -> float:
+        return float(smooth(kind(), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64).radius.mean())
+
+    honest = radius(Honest)
+    assert all(radius(kind) > 1.2 * honest for kind in (Coupled, Remembers, Patient, KnowsTheNoise))
+
+
+def test_the_witness_keeps_each_copy_as_often() -> None:
+    counts = torch.zeros(30)
+    for _ in range(2000):
+        witness = Witness(5)
+        for batch in torch.arange(30.0).reshape(30, 1, 1, 1).split(7):
+            witness(batch, torch.zeros(len(batch), 2))
+        counts[witness.copies.flatten().long()] += 1
+    assert counts.sum() == 10_000
+    assert (counts - 10_000 / 30).abs().max() < 6 * (10_000 / 30) ** 0.5
