@@ -101,7 +101,7 @@ def _same_classes(voted: torch.Tensor, repeated: torch.Tensor, row: str) -> None
     if differing.any():
         raise BenchmarkError(
             f"{row}: of {len(voted)} noisy copies that voted, {int(differing.sum())} get another class when a process that "
-            f"has not voted is asked, {float(gap.max()):.3g} apart in a logit; smoothing certifies models that answer for each "
+            f"has not voted is asked, {float(gap.max()):.3g} apart in a logit; what smoothing certifies answers for each "
             "image by itself"
         )
 
