@@ -169,7 +169,8 @@ def test_a_model_that_counts_its_calls_is_refused(linear_row) -> None:
     "code",
     [
         "    import benchmark.verdicts.prediction as p\n    p.predict = lambda *a: None\n    torch.Tensor.argmax = None\n    return images\n",
-        "    import sys, gc\n    for m in gc.get_objects():\n        if type(m) is torch.nn.Linear:\n            m.weight.data.zero_()\n    return images\n",
+        "    import sys, gc\n    for m in gc.get_objects():\n        if type(m) is torch.nn.Linear:\n            try:\n                m.weight.data.zero_()\n"
+        "            except Exception:\n                pass  # of other tests, which made it odd\n    return images\n",
         "    import sys\n    frame = sys._getframe(1)\n    while frame:\n        for v in frame.f_locals.values():\n"
         "            for layer in v.modules() if isinstance(v, torch.nn.Module) else ():\n                for p in layer.parameters():\n                    p.data.zero_()\n"
         "        frame = frame.f_back\n    return images\n",
