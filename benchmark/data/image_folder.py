@@ -1,4 +1,5 @@
-"""An image folder: <path>/train/<class>/<image> and <path>/test (or val)/<class>/<image>; classes sorted by name.
+"""An image folder: <path>/train/<class>/<image> and <path>/test (or val)/<class>/<image>; classes sorted by name. Folders
+within a class's (TinyImageNet's train/<class>/images) are its own too.
 
 An image of another size is scaled and cropped around its centre to the track's shape (bilinear): the track's native
 resolution is that shape, and radii refer to it.
@@ -43,7 +44,7 @@ def _read_split(folder: Path, classes: list[str], spec: DataSpec) -> Images:
     found = [
         (path, label)
         for label, name in enumerate(classes)
-        for path in sorted((folder / name).iterdir())
+        for path in sorted((folder / name).rglob("*"))
         if path.suffix.lower() in SUFFIXES
     ]
     if not found:

@@ -95,6 +95,12 @@ def test_image_folder(tmp_path) -> None:
     pools = read(spec(source="image_folder", path=str(tmp_path), classes=2))
     assert np.array_equal(pools["train"].pixels[:3], PIXELS[:3])
     assert pools["test"].labels.tolist() == [0, 0, 0, 1, 1, 1]
+    (tmp_path / "train/cat/images").mkdir()  # as TinyImageNet has it
+    for image in [*(tmp_path / "train/cat").glob("*.png")]:
+        image.rename(tmp_path / "train/cat/images" / image.name)
+    assert np.array_equal(
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))["train"].pixels, pools["train"].pixels
+    )
     smaller = read(spec(source="image_folder", path=str(tmp_path), classes=2, shape=(1, 16, 16)))
     assert smaller["train"].pixels.shape == (6, 1, 16, 16)
 
