@@ -15,8 +15,8 @@ from benchmark.results.record import Record
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.build import read_images
 from leaderboard.rank import TITLES, Row, columns, rank
+from leaderboard.reading import read_images
 
 README = Path("README.md")
 PUBLISHED = Path("leaderboard/results")

@@ -44,7 +44,7 @@ def page(tmp_path: Path, found: list[Row], name: str) -> str:
     for row in found:
         folder = site_rows.write(row.record, tmp_path)
         (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
-    build.render(tmp_path / "site", TRACK, found, tmp_path)
+    site_rows.render(tmp_path / "site", TRACK, found, tmp_path)
     return (tmp_path / "site" / name).read_text()
 
 

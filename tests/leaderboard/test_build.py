@@ -20,7 +20,7 @@ from tiny_record import proportion, record
 from benchmark.loading import tracks
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
-from leaderboard import build
+from leaderboard import build, reading
 from leaderboard.rank import columns, rank
 
 
@@ -60,7 +60,7 @@ def rendered(tmp_path) -> Path:
         folder = site_rows.write(made, tmp_path)
         (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
-    build.render(tmp_path / "site", track, rank(records, track), tmp_path)
+    site_rows.render(tmp_path / "site", track, rank(records, track), tmp_path)
     return tmp_path / "site"
 
 
@@ -83,11 +83,11 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
 
 def test_the_board_names_the_rows_that_are_missing_and_why(tmp_path) -> None:
     track = tracks.load("digits")
-    build.render(tmp_path / "partial", track, [], tmp_path, missing={"Broken-v": "no <b> found [log: l]"})
+    site_rows.render(tmp_path / "partial", track, [], tmp_path, missing={"Broken-v": "no <b> found [log: l]"})
     index = (tmp_path / "partial" / "index.html").read_text()
     assert "<h2>1 row is missing</h2>" in index
     assert "<code>Broken-v</code>: no &lt;b&gt; found [log: l]" in index
-    build.render(tmp_path / "whole", track, [], tmp_path)
+    site_rows.render(tmp_path / "whole", track, [], tmp_path)
     assert "missing" not in (tmp_path / "whole" / "index.html").read_text()
 
 
@@ -136,7 +136,7 @@ def test_a_page_links_to_web_addresses_alone(tmp_path, url) -> None:
     pq.write_table(pa.table(evidence), folder / "evidence.parquet")
     (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
-    build.render(tmp_path / "site", track, rank([made], track), tmp_path)
+    site_rows.render(tmp_path / "site", track, rank([made], track), tmp_path)
     page = (tmp_path / "site/models" / made.row / "index.html").read_text()
     assert ("<a " in page.partition("Row <code>")[0].rpartition("S. A (2026)")[2]) == url.startswith("https:")
     assert ("javascript:" in page) is False
@@ -158,21 +158,21 @@ def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
 def test_images_are_read_by_number_and_damaged_ones_are_one_line(tmp_path) -> None:
     path = tmp_path / "per_image.json"
     with pytest.raises(SystemExit, match=r"per_image\.json is missing"):
-        build.read_images(path)
+        reading.read_images(path)
     path.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
-    assert build.read_images(path) == {"clean": "101"}
+    assert reading.read_images(path) == {"clean": "101"}
     for content in ("{", "[]", "{}"):
         path.write_text(content)
         with pytest.raises(SystemExit, match=r"per_image\.json holds no numbers by image"):
-            build.read_images(path)
+            reading.read_images(path)
 
 
 def test_a_missing_or_damaged_record_is_one_line(tmp_path) -> None:
     with pytest.raises(SystemExit, match=r"record\.json is missing"):
-        build.read_record(tmp_path / "record.json")
+        reading.read_record(tmp_path / "record.json")
     (tmp_path / "record.json").write_text('{"track": "digits"}')
     with pytest.raises(SystemExit, match="is no record"):
-        build.read_record(tmp_path / "record.json")
+        reading.read_record(tmp_path / "record.json")
 
 
 def test_numbers_lacking_are_empty_not_zero() -> None:
@@ -274,7 +274,7 @@ def test_a_published_formula_stands_beside_the_certificate_and_says_that_it_cert
     folder = site_rows.write(shown_record, tmp_path)
     (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
-    build.render(tmp_path / "site", track, rank([shown_record], track), tmp_path)
+    site_rows.render(tmp_path / "site", track, rank([shown_record], track), tmp_path)
     page = (tmp_path / "site/models/Formula-v/index.html").read_text()
     table = page.partition("Published formulas that certify nothing")[2].partition("</table>")[0]
     assert "unsound: A &amp; B 2023, as printed" in table

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.charts import BOTTOM, HEIGHT, TOP, Line, line_chart, ticks
+from leaderboard.charts.lines import BOTTOM, HEIGHT, TOP, Line, line_chart, ticks
 
 
 def heights(svg: ElementTree.Element, line: str) -> list[float]:

@@ -16,10 +16,11 @@ from benchmark.results.points import CLASSES
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
 from leaderboard import build
-from leaderboard.marks import class_of, mark
+from leaderboard.charts.marks import class_of, mark
+from leaderboard.charts.scatter import BOTTOM, EDGE, TOP, WIDTH
+from leaderboard.charts.studies import figures
+from leaderboard.pages import models
 from leaderboard.rank import rank
-from leaderboard.scatter import BOTTOM, EDGE, TOP, WIDTH
-from leaderboard.study_charts import figures
 
 
 def spots(chart: str) -> list[list[tuple[float, float]]]:
@@ -94,10 +95,10 @@ def test_the_page_has_the_scatter_its_sheet_and_its_points(tmp_path, monkeypatch
     plain["result"]["name"] = "plain"
     (folder / "Sub-plain.json").write_text(PublishedStudy.model_validate(plain).model_dump_json())
     monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
-    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    monkeypatch.setattr(models, "pictures", lambda *_: [])
     row = record("Sub", 40, 30)
     site_rows.write(row, tmp_path)
-    build.render(tmp_path / "site", tracks.load("digits"), rank([row], tracks.load("digits")), tmp_path)
+    site_rows.render(tmp_path / "site", tracks.load("digits"), rank([row], tracks.load("digits")), tmp_path)
     page = tmp_path / "site/models/Sub-v"
     text = (page / "index.html").read_text()
     assert text.count("<svg") == 2

@@ -14,6 +14,7 @@ from benchmark.loading import tracks
 from benchmark.results.record import Record
 from benchmark.results.study import PublishedStudy
 from leaderboard import build
+from leaderboard.pages import models
 from leaderboard.rank import rank
 from leaderboard.seeds import trainings
 
@@ -53,13 +54,13 @@ def site(tmp_path, monkeypatch):
     """Two rows of one submission's kind, the first with a study over its seeds that is not today's."""
     rows, study = [certified_row(), record("B", 40, 30)], published("A", [70, 60, 80], certified=[20, 30, 10])
     monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
-    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    monkeypatch.setattr(models, "pictures", lambda *_: [])
     (tmp_path / "published/digits/studies").mkdir(parents=True)
     (tmp_path / "published/digits/studies/A-v-seeds.json").write_text(study.model_dump_json())
     for row in rows:
         site_rows.write(row, tmp_path, certified_l2=0.2)
     ages = {"A-v-seeds": ["made with <other> code"]}
-    build.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, ages=ages)
+    site_rows.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, ages=ages)
     return tmp_path / "site"
 
 

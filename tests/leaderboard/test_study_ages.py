@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from leaderboard import build
+from leaderboard import reading
 
 
 def test_ages_are_read_as_they_were_written(tmp_path) -> None:
     ages = {"Sub-grid": ["made with other code"], "Sub-other": []}
     (tmp_path / "study_ages.json").write_text(json.dumps(ages))
-    assert build.read_ages(tmp_path / "study_ages.json") == ages
+    assert reading.read_ages(tmp_path / "study_ages.json") == ages
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_ages_that_cannot_be_read_are_one_line(tmp_path, content, message) -> No
     if content is not None:
         (tmp_path / "study_ages.json").write_text(content)
     with pytest.raises(SystemExit, match=rf"error: .*study_ages\.json {message}"):
-        build.read_ages(tmp_path / "study_ages.json")
+        reading.read_ages(tmp_path / "study_ages.json")

@@ -11,8 +11,8 @@ from one_training import TRAINING
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_sheets import sheets
-from leaderboard.study_charts import figures
-from leaderboard.violins import BINS, Violin
+from leaderboard.charts.studies import figures
+from leaderboard.charts.violins import BINS, Violin
 
 LEVELS = tuple(i / 20 for i in range(21))
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import site_rows
 import tiny_linear_row
 import yaml
 from hypothesis import given
@@ -22,7 +23,7 @@ from benchmark.results.robustbench import exported, percent, radius, read_board,
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
-from leaderboard import build
+from leaderboard import reading
 from leaderboard.rank import rank
 
 # the example of RobustBench's README, as its file stands
@@ -143,7 +144,9 @@ def test_the_board_shows_them_as_claimed_and_ranks_none(tmp_path, cifar) -> None
     (tmp_path / "claimed").mkdir()
     (tmp_path / "claimed" / "robustbench.json").write_text(board.model_dump_json())
     track = tracks.load("digits")
-    build.render(tmp_path / "site", track, rank([], track), tmp_path, build.read_claimed(tmp_path / "claimed"))
+    site_rows.render(
+        tmp_path / "site", track, rank([], track), tmp_path, claimed=reading.read_claimed(tmp_path / "claimed")
+    )
     index = (tmp_path / "site" / "index.html").read_text()
     claimed = index.partition("Claimed elsewhere: RobustBench")[2]
     assert "Hostile&lt;b&gt;" in claimed
@@ -155,7 +158,7 @@ def test_the_board_shows_them_as_claimed_and_ranks_none(tmp_path, cifar) -> None
     assert "<script>" not in claimed.partition("Radii are in pixels")[0]
     (tmp_path / "claimed" / "robustbench.json").write_text('{"board": "RobustBench"}')
     with pytest.raises(SystemExit, match="holds no claimed rows"):
-        build.read_claimed(tmp_path / "claimed")
+        reading.read_claimed(tmp_path / "claimed")
 
 
 def attacked(autoattack: int, robust: int) -> Record:
@@ -214,7 +217,7 @@ def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path
     assert "Ding2020MMA.json: L2 0.501961 is none of the track's radii" in result.output.replace("\n", "")
     board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert "leaderboard/claimed/tiny" in board["deps"]
-    (read,) = build.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
+    (read,) = reading.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
     assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]
     run_stage("collect", *tiny_linear_row.NAMES)
     result = CliRunner().invoke(app, ["export-robustbench", "Tiny2026Linear-small", "--track", "tiny"])

@@ -8,7 +8,7 @@ from one_training import TRAINING
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_sheets import sheets
-from leaderboard.study_charts import figures
+from leaderboard.charts.studies import figures
 
 RADII = [0.01, 0.03, 0.1]
 CURVES = {"m: ascent": [1.0, 3.0, 9.0], "m: a bound": [1.5, 4.5, 15.0], "m: a wild bound": [100.0, 300.0, 900.0]}

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import site_rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from published_study import published
@@ -18,8 +19,9 @@ from benchmark.loading import tracks
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
 from leaderboard import build
+from leaderboard.charts.studies import figures
+from leaderboard.pages import models
 from leaderboard.rank import rank
-from leaderboard.study_charts import figures
 
 SAMPLE = st.lists(st.floats(0, 1).map(lambda v: round(v, 3)), min_size=2, max_size=6)
 
@@ -101,17 +103,19 @@ def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monk
     (tmp_path / "published/digits/studies/Sub-grid.json").write_text(study.model_dump_json())
     rows = [record("Sub", 40, 30), record("Other", 40, 30)]
     seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]})
-    monkeypatch.setattr(build, "pictures", lambda *_: [])
+    monkeypatch.setattr(models, "pictures", lambda *_: [])
     for row in rows:
         folder = tmp_path / row.row / "record"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text("{}")
         pq.write_table(seen, folder / "evidence.parquet")
     ranked = rank(rows, tracks.load("digits"))
-    build.render(tmp_path / "site", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": ["other code", "<b>"]})
+    site_rows.render(
+        tmp_path / "site", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": ["other code", "<b>"]}
+    )
     page = (tmp_path / "site/models/Sub-v/index.html").read_text()
     assert "⚠ Not today's: other code; &lt;b&gt;. The numbers stand as they were published." in page
-    build.render(tmp_path / "fresh", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": []})
+    site_rows.render(tmp_path / "fresh", tracks.load("digits"), ranked, tmp_path, ages={"Sub-grid": []})
     fresh = (tmp_path / "fresh/models/Sub-v/index.html").read_text()
     assert "Made with today's code, settings and data." in fresh
     assert "Not today's" not in fresh

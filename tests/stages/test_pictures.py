@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 import pytest
+import site_rows
 import tiny_linear_row
 import torch
 import yaml
@@ -21,7 +22,6 @@ from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.catalogue import planned
-from leaderboard import build
 from leaderboard.rank import rank
 
 GREYS = torch.full((10, 1, 2, 5), 0.5)
@@ -80,7 +80,7 @@ def test_the_page_shows_them_with_alt_texts(tmp_path) -> None:
     pq.write_table(seen, folder / "evidence.parquet")
     (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
-    build.render(tmp_path / "site", track, rank([shown], track), tmp_path)
+    site_rows.render(tmp_path / "site", track, rank([shown], track), tmp_path)
     page = tmp_path / "site/models/Shown-v"
     assert (page / "pictures/perturbations.png").read_bytes() == png([GREYS])
     text = (page / "index.html").read_text()

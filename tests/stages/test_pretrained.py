@@ -18,7 +18,7 @@ from benchmark.pipeline import generate
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import WeightsSpec
-from leaderboard import build
+from leaderboard import times
 from leaderboard.rank import rank
 
 TRAINING = {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}
@@ -52,8 +52,8 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
     given = tiny_linear_row.record()
     assert (given.trust, trained.trust) == ("re-evaluated", "rebuilt")
     assert given.training is None
-    assert build.times(Path("work/tiny"), rank([given], tracks.load("tiny"))).keys() == {given.row}
-    assert "training" not in build.times(Path("work/tiny"), rank([given], tracks.load("tiny")))[given.row]
+    assert times.times(Path("work/tiny"), rank([given], tracks.load("tiny"))).keys() == {given.row}
+    assert "training" not in times.times(Path("work/tiny"), rank([given], tracks.load("tiny")))[given.row]
     assert given.sha256["weights as given"] == checkpoint
     assert (given.clean, given.robust) == (trained.clean, trained.robust)
     with pytest.raises(BenchmarkError, match="trained elsewhere"):

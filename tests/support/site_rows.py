@@ -8,7 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmark.results import study_table
 from benchmark.results.record import Record
+from benchmark.specs.track import Track
+from leaderboard import build
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import Row
 
 
 def write(row: Record, work: Path, **columns: float) -> Path:
@@ -19,6 +24,12 @@ def write(row: Record, work: Path, **columns: float) -> Path:
     seen = {"image": 0, "label": 3, "clean_prediction": 3, "clean_margin": 0.5, **columns}
     pq.write_table(pa.table({name: [value] for name, value in seen.items()}), folder / "evidence.parquet")
     return folder
+
+
+def render(site: Path, track: Track, rows: list[Row], work: Path, **more: object) -> None:
+    """The site of these rows, with the studies that are published for the track."""
+    studies = study_table.read(build.PUBLISHED / track.name / "studies")
+    build.render(site, Board(track, rows, work, studies, **more))
 
 
 def board_row(index: str, row: str) -> str:

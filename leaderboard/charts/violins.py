@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from benchmark.results.quantiles import quantile_curves
 from benchmark.results.study_table import Line, Table
-from leaderboard.charts import ticks
+from leaderboard.charts.lines import ticks
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 HEIGHT = 290

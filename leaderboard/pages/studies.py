@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -12,8 +11,8 @@ from benchmark.results.record import Record
 from benchmark.results.study_points import PointSheet, point_sheets, points_csv
 from benchmark.results.study_sheets import Sheet, sheets
 from benchmark.results.study_table import Table
+from leaderboard.charts.studies import figures
 from leaderboard.seeds import belongs_on_page
-from leaderboard.study_charts import figures
 
 
 @dataclass(frozen=True)
@@ -29,18 +28,18 @@ class Shown:
 
 
 def on_page(
-    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]], folder: Path
-) -> tuple[Shown, ...]:
-    """The studies on the page of a row; their points are written as CSV into `folder`, the page's."""
-    found = []
+    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]]
+) -> tuple[tuple[Shown, ...], dict[str, str]]:
+    """The studies on the page of a row, and the files beside it: their points, as CSV."""
+    found, files = [], {}
     for table in tables:
         if not belongs_on_page(table.study, record):
             continue
         text, result = points_csv(table.study), table.study.result
         download = f"points-{result.name}.csv" if text else ""
         if text:
-            (folder / download).write_text(text)
+            files[download] = text
         found.append(
             Shown(table, figures(table), sheets(table), point_sheets(table.study), ages.get(result.id), download)
         )
-    return tuple(found)
+    return tuple(found), files

@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
-from leaderboard.charts import ticks
-from leaderboard.scatter import scatters
-from leaderboard.violins import violins
+from leaderboard.charts.lines import ticks
+from leaderboard.charts.scatter import scatters
+from leaderboard.charts.violins import violins
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from benchmark.results.points import PointClass, Points
 from benchmark.results.study_points import Panel, drawn
 from benchmark.results.study_table import Table
-from leaderboard.charts import ticks
-from leaderboard.marks import class_of, mark, path
+from leaderboard.charts.lines import ticks
+from leaderboard.charts.marks import class_of, mark, path
 
 WIDTH, TOP, BOTTOM = 460, 24, 354  # of the frame
 EDGE, INSIDE = 6, 12  # around the frame, and within it free of points

@@ -1,0 +1,1 @@
+"""Figures of records and studies. Pure: SVG text and Vega-Lite specifications, no files."""

@@ -1,0 +1,77 @@
+"""What all pages of a track's site are made of, and how a page is rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from benchmark.results import study_table
+from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.study import PublishedStudy
+from benchmark.specs.submission import is_web_address
+from benchmark.specs.track import Track
+from leaderboard.rank import Head, Row, columns, heads
+
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+
+@dataclass(frozen=True)
+class Board:
+    """A track's rows in the order of its board, with what was published beside them.
+
+    Attributes:
+        folder: work/<track>, where each row's Record stands with its evidence.
+        studies: the published studies of the track.
+        claimed: what other boards say of the same data.
+        ages: by study's id why it is not today's.
+        missing: by row why the board lacks it.
+        front: the address of the front page of all tracks from the board's; "" where there is none.
+        images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
+    """
+
+    track: Track
+    rows: Sequence[Row]
+    folder: Path
+    studies: Sequence[PublishedStudy] = ()
+    claimed: Sequence[ClaimedBoard] = ()
+    ages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    front: str = ""
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        return columns(self.track)
+
+    @cached_property
+    def heads(self) -> list[Head]:
+        return heads(self.columns)
+
+    @cached_property
+    def tables(self) -> list[study_table.Table]:
+        return [study_table.table(study) for study in self.studies]
+
+    def render(self, template: str, root: str, **shown: Any) -> str:
+        """A page; `root` is the way from it to the site's folder, such as "../../"."""
+        return ENVIRONMENT.get_template(template).render(root=root, board=self, **shown)
+
+
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.tests["web_address"] = is_web_address
+    made.filters["percent"] = lambda value: f"{100 * value:.1f}"
+    return made
+
+
+ENVIRONMENT = _environment()

@@ -1,0 +1,58 @@
+"""What the pages are made of, read and checked: one line says what is wrong with a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.per_image import PerImage
+from benchmark.results.record import Record
+
+
+def read_record(path: Path) -> Record:
+    """A record; exits with one line when it is missing or not one."""
+    try:
+        return Record.model_validate_json(path.read_text())
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+
+
+def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
+    """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
+    try:
+        return PerImage.model_validate_json(path.read_text()).scores
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; {again}")
+    except ValidationError as error:
+        sys.exit(f"error: {path} holds no numbers by image ({error.errors()[0]['msg']}); {again}")
+
+
+def read_claimed(folder: Path) -> list[ClaimedBoard]:
+    """What other boards say, by file; exits with one line when a file is not such a board."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(ClaimedBoard.model_validate_json(path.read_text()))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            sys.exit(f"error: {path} holds no claimed rows ({place}: {first['msg']}); import it again or delete it")
+    return found
+
+
+def read_ages(path: Path) -> dict[str, list[str]]:
+    """By published study why it is not today's; exits with one line when the file is missing or damaged."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
+    except ValueError as error:
+        sys.exit(f"error: {path} is no valid JSON ({error}); delete it and run `rvb repro`")

@@ -1,0 +1,53 @@
+"""A folder of pages: files appear whole, those that say the same as before stay untouched, those of no page any more go."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class Site:
+    """A folder that pages are written to, by their place in it.
+
+    Attributes:
+        written: how many files had to be written, where the folder held them already as they are now: none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.written = folder, 0
+        self._kept: set[Path] = set()
+
+    def write(self, place: str, content: str | bytes) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        path = self._keep(place)
+        if not path.is_file() or path.read_bytes() != data:
+            write(path, data)
+            self.written += 1
+
+    def copy(self, place: str, source: Path) -> None:
+        self.write(place, source.read_bytes())
+
+    def close(self) -> None:
+        """Removes files that nothing has written or copied, and folders that are left empty."""
+        for path in sorted(self.folder.rglob("*"), reverse=True):
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif path not in self._kept:
+                path.unlink()
+
+    def _keep(self, place: str) -> Path:
+        path = self.folder / place
+        self._kept.add(path)
+        return path
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Aside, then renamed: whoever reads the file sees it whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(content.encode() if isinstance(content, str) else content)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
