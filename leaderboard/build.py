@@ -20,6 +20,7 @@ from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.headline import headline
 from benchmark.runtime import errors
 from benchmark.specs.track import Track
+from leaderboard.charts import vega
 from leaderboard.pages import boards, models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
@@ -85,6 +86,7 @@ def render(folder: Path, board: Board) -> Site:
     site = Site(folder)
     for path in sorted(STATIC.iterdir()):
         site.copy(f"static/{path.name}", path)
+    site.write(vega.SCRIPT, vega.script())
     for pages in PAGES:
         pages.write_pages(site, board)
     site.close()

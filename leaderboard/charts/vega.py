@@ -1,0 +1,64 @@
+"""Charts that a page draws itself, with Vega-Lite: a specification, its numbers as CSV, and what it shows in words.
+
+The numbers stand in the page, Vega's own code in one file beside all pages: nothing is fetched, `file://` will do.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+SCRIPT = "static/vega.js"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure.
+
+    Attributes:
+        name: of its element on the page and of its file, such as "sandwich".
+        caption: what is drawn and how to read it, a sentence or two.
+        words: what is to be seen, for who does not see it: the numbers that matter.
+        drawn: Vega-Lite without data, which `alt.Chart(data())...to_dict()` makes. Altair takes some 20 ms to check one: what
+            is the same for all pages is made once (functools.cache).
+        heads, lines: the numbers, which the data set `table` has as a record a line.
+    """
+
+    name: str
+    caption: str
+    words: str
+    drawn: Mapping[str, Any]
+    heads: Sequence[str]
+    lines: Sequence[Sequence[object]]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Vega-Lite, with the numbers."""
+        return {**self.drawn, "datasets": {"table": [dict(zip(self.heads, line, strict=True)) for line in self.lines]}}
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}.csv"
+
+    @property
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([self.heads, *self.lines])
+        return text.getvalue()
+
+
+def data() -> alt.NamedData:
+    """The chart's own numbers, for `alt.Chart(data())`."""
+    return alt.NamedData(name="table")
+
+
+def script() -> str:
+    """Vega, Vega-Lite and vega-embed in one script, of the version that Altair writes for."""
+    return str(vl_convert.javascript_bundle())
