@@ -18,21 +18,22 @@ import yaml
 from benchmark.results import study_table
 from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.headline import headline
-from benchmark.runtime import errors
+from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
+from leaderboard import formats
 from leaderboard.charts import vega
 from leaderboard.pages import boards, models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
 from leaderboard.reading import read_ages, read_claimed, read_images, read_record
-from leaderboard.site import Site, write
+from leaderboard.site import Site
 from leaderboard.times import write_times
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 WORK = Path("work")
 PUBLISHED = HERE / "results"
-PAGES = (boards, models)
+PAGES = (boards, models, formats)
 
 
 def build(name: str, *options: str) -> None:
@@ -57,8 +58,8 @@ def build(name: str, *options: str) -> None:
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
-    write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    write(numbers / "leaderboard.csv", table(rows, track))
+    files.write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+    files.write(numbers / "leaderboard.csv", table(rows, track))
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     claimed = read_claimed(Path("leaderboard/claimed") / name)
     render(folder / "site", Board(track, rows, work, studies, claimed, ages, missing, images=images))

@@ -17,11 +17,16 @@ class Site:
         self.folder, self.written = folder, 0
         self._kept: set[Path] = set()
 
+    @property
+    def pages(self) -> list[str]:
+        """Where they stand, in order."""
+        return sorted(str(path.relative_to(self.folder)) for path in self._kept if path.suffix == ".html")
+
     def write(self, place: str, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
         path = self._keep(place)
         if not path.is_file() or path.read_bytes() != data:
-            write(path, data)
+            _write(path, data)
             self.written += 1
 
     def copy(self, place: str, source: Path) -> None:
@@ -42,12 +47,14 @@ class Site:
         return path
 
 
-def write(path: Path, content: str | bytes) -> None:
-    """Aside, then renamed: whoever reads the file sees it whole."""
+def _write(path: Path, data: bytes) -> None:
+    """Aside, then renamed: whoever reads the file sees it whole. Not forced to the disk, as files.write does, which
+    would take most of the time of a large site: whatever a crash of the machine takes is rendered again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(content.encode() if isinstance(content, str) else content)
+        aside.write_bytes(data)
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmark.runtime import files
 from leaderboard.rank import Row
-from leaderboard.site import write
 
 
 def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
-    write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
+    files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
 
 
 def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:

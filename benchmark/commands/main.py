@@ -24,6 +24,7 @@ from benchmark.commands import (
     publish,
     regress,
     rows,
+    site,
     study,
     verify,
 )
@@ -59,6 +60,7 @@ app.command()(pipeline.pipeline)
 app.command(name="list")(rows.list_rows)
 app.command()(rows.show)
 app.command()(board.board)
+app.command()(site.site)
 app.command()(audit.audit)
 app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)

@@ -1,0 +1,123 @@
+"""The board for machines: `leaderboard.json` with its schema, `leaderboard.csv`, and rows as RobustBench writes them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Literal
+
+from pydantic import Field
+
+from benchmark.results.headline import headline
+from benchmark.results.proportion import Proportion
+from benchmark.results.robustbench import exported
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.base import Frozen, to_json
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import Row
+from leaderboard.site import Site
+
+SCHEMA = "leaderboard.schema.json"
+
+
+class SpreadOverSeeds(Frozen):
+    """A number over trainings that differ in their seed alone, shares of images."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class BoardRow(Frozen):
+    """One model. `rank` has the first and the last rank that are left to it; `record` is the address of its Record."""
+
+    row: str
+    submission: str
+    variant: str
+    title: str
+    paper: str
+    year: int
+    rank: tuple[int, int]
+    trust: str
+    division: str
+    doubts: tuple[str, ...] | None = Field(description="signs that attacks fail on it; null where none were looked for")
+    numbers: dict[str, Proportion]
+    seeds: dict[str, SpreadOverSeeds] = Field(description="by number, where a study over its seeds is published")
+    parameters: int
+    flops: int
+    record: str
+
+
+class MachineBoard(Frozen):
+    """A track's board. Accuracies are shares of the `n` images, radii in their names pixels of [0, 1]."""
+
+    schema_version: Literal[1] = 1
+    track: str
+    track_version: int
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[BoardRow, ...]
+
+
+def write_pages(site: Site, board: Board) -> None:
+    made = machine_board(board)
+    site.write("leaderboard.json", to_json(made))
+    site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
+    site.write("leaderboard.csv", as_csv(made))
+    for row in board.rows:
+        for threat in board.track.threats:
+            try:
+                found = exported(row.record, board.track, threat)
+            except BenchmarkError:  # not judged by AutoAttack there, which such a row is about
+                continue
+            site.write(
+                f"robustbench/{threat.label.replace(' ', '-')}/{row.record.row}.json",
+                json.dumps(found, indent=2) + "\n",
+            )
+
+
+def machine_board(board: Board) -> MachineBoard:
+    return MachineBoard(
+        track=board.track.name,
+        track_version=board.track.version,
+        title=board.track.title,
+        columns=tuple(board.columns),
+        rows=tuple(_row(row, board.columns) for row in board.rows),
+    )
+
+
+def _row(row: Row, columns: list[str]) -> BoardRow:
+    record, found = row.record, row.record.reliability
+    spreads = {name: spread for name, spread in zip(columns, row.spreads, strict=True) if spread is not None}
+    return BoardRow(
+        row=record.row,
+        submission=record.submission,
+        variant=record.variant,
+        title=record.title,
+        paper=record.paper.title,
+        year=record.paper.year,
+        rank=(row.best, row.worst),
+        trust=record.trust,
+        division=record.division,
+        doubts=tuple(signal.name for signal in found.failing) if found else None,
+        numbers=headline(record),
+        seeds={name: SpreadOverSeeds(mean=s.mean, low=s.low, high=s.high) for name, s in spreads.items()},
+        parameters=record.parameters,
+        flops=record.flops,
+        record=f"models/{record.row}/record.json",
+    )
+
+
+def as_csv(board: MachineBoard) -> str:
+    """A line a row; of each number its share and the ends of its interval, empty where the model has no such number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    numbers = [f"{name}{part}" for name in board.columns for part in ("", " low", " high")]
+    writer.writerow(["rank", "row", "title", "trust", "division", *numbers, "parameters", "flops"])
+    for row in board.rows:
+        shares = (row.numbers.get(name) for name in board.columns)
+        cells = [cell for p in shares for cell in ((p.value, p.low, p.high) if p else ("", "", ""))]
+        ranks = f"{row.rank[0]}-{row.rank[1]}"
+        writer.writerow([ranks, row.row, row.title, row.trust, row.division, *cells, row.parameters, row.flops])
+    return text.getvalue()

@@ -1,0 +1,157 @@
+"""The whole site: a front page with a card a track, and each track's board, in work/site. `python -m leaderboard.front`
+
+Pages of rows need their evidence, so they are rendered of the rows that are built in work/; a card counts the published rows
+too. What has not changed is not written again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from benchmark.results import study_table
+from benchmark.results.brought import FOLDER, Scores, lowered_all
+from benchmark.results.headline import headline
+from benchmark.results.record import Record
+from benchmark.results.study import PublishedStudy
+from benchmark.runtime import errors, files
+from benchmark.specs.track import Track
+from leaderboard import build
+from leaderboard.changes import changes, feed, last_change
+from leaderboard.pages.board_data import ENVIRONMENT, Board
+from leaderboard.rank import Row, rank, ranking_name
+from leaderboard.reading import read_ages, read_claimed, read_images, read_record
+from leaderboard.times import write_times
+
+SITE = Path("work/site")
+BEST = 3  # rows of a card
+
+
+@dataclass(frozen=True)
+class Card:
+    """A track on the front page: `rows` are the published and the built ones, `built` how many of them have pages."""
+
+    track: Track
+    rows: Sequence[Row]
+    built: int
+    studies: int
+    changed: str
+
+    @property
+    def pages(self) -> bool:
+        return bool(self.built or self.studies)
+
+    @property
+    def robust(self) -> tuple[str, list[tuple[Row, str]]]:
+        """The number that ranks, and the best rows with their share in percent."""
+        name = ranking_name(self.track)
+        return name, self._best(name)
+
+    @property
+    def certified(self) -> tuple[str, list[tuple[Row, str]]]:
+        """The same of the middle one of the certified radii; "" where the track has none."""
+        radii = self.track.certified_radii
+        name = f"certified L2 {radii[len(radii) // 2]:g}" if radii else ""
+        return name, self._best(name)
+
+    def _best(self, name: str) -> list[tuple[Row, str]]:
+        known = [(row, headline(row.record)[name].value) for row in self.rows if name in headline(row.record)]
+        known.sort(key=lambda pair: (-pair[1], pair[0].record.row))
+        return [(row, f"{100 * value:.1f}") for row, value in known[:BEST]]
+
+
+def render(folder: Path, address: str) -> int:
+    """Writes the site; how many files were new or other than before.
+
+    Args:
+        address: where the site will be, ending in "/", which feed and site map need; "" for one that is read from files.
+    """
+    published = changes(build.PUBLISHED)
+    written, cards, pages = 0, [], ["index.html"]
+    for path in sorted(Path("benchmark/tracks").glob("*.yaml")):
+        track = Track.model_validate({"name": path.stem, **yaml.safe_load(path.read_text())})
+        board, card = _board(track, last_change(published, track.name))
+        cards.append(card)
+        if card.pages:
+            print(f"{track.name}: {len(board.rows)} rows, {card.studies} studies", file=sys.stderr, flush=True)
+            site = build.render(folder / track.name, board)
+            write_times(folder / track.name, board.folder, list(board.rows))
+            written += site.written
+            pages += [f"{track.name}/{page}" for page in site.pages]
+        else:
+            shutil.rmtree(folder / track.name, ignore_errors=True)
+    cards.sort(key=lambda card: (-len(card.rows), -card.studies, card.track.name))
+    shared = {
+        "index.html": ENVIRONMENT.get_template("front.html").render(root="", cards=cards, address=address),
+        "feed.xml": feed(published, address),
+        "static/style.css": (build.STATIC / "style.css").read_text(),
+        "static/front.css": (build.STATIC / "front.css").read_text(),
+    }
+    if address:
+        shared["sitemap.xml"] = _sitemap(pages, address)
+    for place, text in shared.items():
+        target = folder / place
+        if not target.is_file() or target.read_text() != text:
+            files.write(target, text)
+            written += 1
+    return written
+
+
+def _board(track: Track, changed: str) -> tuple[Board, Card]:
+    """The board of the rows that are built, and the card of all that are known."""
+    work, kept = build.WORK / track.name, build.PUBLISHED / track.name
+    names = Path("pipelines") / track.name / "_all" / "rows.json"
+    names = names if names.exists() else Path("pipelines") / track.name / "rows.json"
+    wanted = files.read_json(names) if names.exists() else []
+    places = {row: work / row / "record" for row in wanted if (work / row / "record/record.json").exists()}
+    studies = study_table.read(kept / "studies")
+    built = _ranked(track, [read_record(place / "record.json") for place in places.values()], studies)
+    every = {path.stem: path for path in sorted(kept.glob("*-*.json"))}
+    every |= {row: place / "record.json" for row, place in places.items()}
+    known = _ranked(track, [read_record(path) for path in every.values()], studies)
+    ages = read_ages(work / "inputs/study_ages.json") if (work / "inputs/study_ages.json").exists() else {}
+    claimed = read_claimed(Path("leaderboard/claimed") / track.name)
+    board = Board(track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1])
+    return board, Card(track, known[0], len(places), len(studies), changed)
+
+
+def _ranked(
+    track: Track, records: list[Record], studies: Sequence[PublishedStudy]
+) -> tuple[list[Row], dict[str, Scores]]:
+    """The rows in order, and their numbers by image."""
+    images = {}
+    for record in records:
+        own = build.WORK / track.name / record.row / "record/per_image.json"
+        kept = build.PUBLISHED / track.name / "images" / f"{record.row}.json"
+        if own.exists() or kept.exists():
+            images[record.row] = read_images(
+                own if own.exists() else kept, "bring it back with git, or run `rvb repro`"
+            )
+    lowered, scores, brought = lowered_all(build.PUBLISHED / track.name / FOLDER, records, images)
+    return rank(lowered, track, scores, studies, brought), scores
+
+
+def _sitemap(pages: Sequence[str], address: str) -> str:
+    places = "".join(f"<url><loc>{address}{page}</loc></url>\n" for page in pages)
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+    return f"{head}{places}</urlset>\n"
+
+
+def main(arguments: Sequence[str]) -> None:
+    reader = argparse.ArgumentParser(
+        prog="python -m leaderboard.front", description="Render the whole site in work/site."
+    )
+    reader.add_argument("--address", default="", help="where it will be, such as https://example.org/bench/")
+    given = reader.parse_args(arguments).address
+    written = render(SITE, given if not given or given.endswith("/") else f"{given}/")
+    print(f"{written} files written: open {SITE / 'index.html'}")
+
+
+if __name__ == "__main__":
+    errors.run(lambda: main(sys.argv[1:]))

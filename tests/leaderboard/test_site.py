@@ -1,0 +1,121 @@
+"""The folder of pages, and the front page with its feed and its site map."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import site_rows
+from tiny_record import record
+
+from benchmark.loading import tracks
+from leaderboard import build, changes, formats, front
+from leaderboard.pages import models
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import rank
+from leaderboard.site import Site
+
+DIGITS = tracks.load("digits")
+
+
+def test_a_site_writes_what_changed_and_removes_what_nobody_wrote(tmp_path) -> None:
+    for content, written in (("one", 2), ("one", 0), ("two", 1)):
+        site = Site(tmp_path)
+        site.write("index.html", content)
+        site.write("models/a/index.html", b"a")
+        site.close()
+        assert site.written == written
+    (tmp_path / "models/b").mkdir()
+    (tmp_path / "models/b/index.html").write_text("gone")
+    stamp = (tmp_path / "index.html").stat().st_mtime_ns
+    site = Site(tmp_path)
+    site.write("index.html", "two")
+    site.close()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["index.html"]
+    assert (tmp_path / "index.html").stat().st_mtime_ns == stamp
+    assert site.pages == ["index.html"]
+
+
+def test_machines_get_the_boards_numbers_and_their_schema() -> None:
+    rows = rank([record("A", 40, 30, title="=cmd()"), record("B", 50, 30, certified=10)], DIGITS)
+    made = formats.machine_board(Board(DIGITS, rows, Path()))
+    assert [row.row for row in made.rows] == ["B-v", "A-v"]
+    assert made.rows[0].numbers["certified L2 0.1"].count == 10
+    assert "certified L2 0.1" not in made.rows[1].numbers
+    again = formats.MachineBoard.model_validate_json(made.model_dump_json())
+    assert again == made
+    head, *lines = formats.as_csv(made).splitlines()
+    assert head.startswith("rank,row,title,trust,division,clean,clean low,clean high,robust Linf 0.15,")
+    assert len(lines) == 2
+    assert set(formats.MachineBoard.model_json_schema()["required"]) <= set(json.loads(made.model_dump_json()))
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """A repository with one published row, built too, and a track without any."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "results")
+    monkeypatch.setattr(models, "pictures", lambda *_: [])
+    (tmp_path / "benchmark/tracks").mkdir(parents=True)
+    for name in ("digits", "sst2"):
+        source = Path(tracks.__file__).parent.parent / f"tracks/{name}.yaml"
+        (tmp_path / f"benchmark/tracks/{name}.yaml").write_text(source.read_text())
+    made = record("A", 40, 30, certified=20, title="Name <b>")
+    (tmp_path / "results/digits").mkdir(parents=True)
+    (tmp_path / "results/digits/A-v.json").write_text(made.model_dump_json())
+    site_rows.write(made, tmp_path / "work/digits")
+    images = {"row": "A-v", "scores": {"clean": "1"}}
+    (tmp_path / "work/digits/A-v/record/per_image.json").write_text(json.dumps(images))
+    (tmp_path / "pipelines/digits").mkdir(parents=True)
+    (tmp_path / "pipelines/digits/rows.json").write_text('["A-v"]')
+    return tmp_path
+
+
+def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(project) -> None:
+    assert front.render(Path("site"), "") > 0
+    page = Path("site/index.html").read_text()
+    assert '<a href="digits/index.html">Handwritten digits, 8x8</a>' in page
+    assert "1 model;" in page
+    assert "Name &lt;b&gt;" in page
+    assert "SST-2, 32 words (<code>sst2</code>)" in page
+    assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
+    assert not Path("site/sitemap.xml").exists()
+    assert front.render(Path("site"), "") == 0
+
+
+def test_the_site_map_names_every_page_of_an_address(project) -> None:
+    front.render(Path("site"), "https://example.org/bench/")
+    places = [node.text for node in ET.parse("site/sitemap.xml").getroot().iter() if node.tag.endswith("loc")]
+    assert "https://example.org/bench/digits/models/A-v/index.html" in places
+    for place in places:
+        assert Path("site", str(place).removeprefix("https://example.org/bench/")).is_file()
+
+
+def git(*words: str) -> None:
+    about = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *about, *words], check=True, capture_output=True)
+
+
+def test_the_feed_is_the_history_of_published_records(project) -> None:
+    assert changes.changes(project / "results") == []
+    git("init")
+    git("add", "results")
+    git("commit", "-m", "Rows <published>")
+    (project / "results/digits/studies").mkdir()
+    (project / "results/digits/studies/A-study.json").write_text("{}")
+    git("add", "results")
+    git("commit", "-m", "A study, which is no row")
+    (found,) = changes.changes(project / "results")
+    assert found.rows == (("digits", "A-v"),)
+    assert changes.last_change([found], "digits") == found.time[:10]
+    assert changes.last_change([found], "sst2") == ""
+    feed = ET.fromstring(changes.feed([found], "https://example.org/"))
+    names = {name: f"{{{changes.ATOM}}}{name}" for name in ("entry", "title", "updated", "link", "id")}
+    (entry,) = feed.findall(names["entry"])
+    assert entry.findtext(names["title"]) == "digits: A-v"
+    assert entry.findtext(names["updated"]) == found.time == feed.findtext(names["updated"])
+    assert entry.find(names["link"]).attrib["href"] == "https://example.org/digits/index.html"
+    assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
