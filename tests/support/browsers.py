@@ -1,0 +1,54 @@
+"""Debian's Chromium without a screen or a network of its own, driven by selenium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--force-prefers-reduced-motion",
+)  # fmt: skip
+needs_chromium = pytest.mark.skipif(not all(PROGRAMS), reason="needs chromium and chromedriver (Debian packages)")
+
+
+@contextmanager
+def chromium(profile: Path, *flags: str) -> Iterator:
+    """A driver, ended at the end of the block; its console is kept."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = PROGRAMS[0]
+    for flag in (*FLAGS, *flags, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS[1]))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def width(driver, pixels: int, height: int = 900) -> None:
+    """Of the page, which may be less than Chromium's smallest window."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": pixels, "height": height, "deviceScaleFactor": 1, "mobile": pixels < 600},
+    )
+
+
+def scheme(driver, name: str) -> None:
+    """`light` or `dark`, as the reader's system asks for."""
+    driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]}
+    )
+
+
+def complaints(driver) -> list[str]:
+    """What stands in the console as an error."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
