@@ -27,9 +27,11 @@ from leaderboard.changes import changes, feed, last_change
 from leaderboard.pages.board_data import ENVIRONMENT, Board
 from leaderboard.rank import Row, rank, ranking_name
 from leaderboard.reading import read_ages, read_claimed, read_images, read_record
+from leaderboard.site import Site
 from leaderboard.times import write_times
 
 SITE = Path("work/site")
+DOCS = Path("build/docs")  # where mkdocs writes; the site takes it along where it is
 BEST = 3  # rows of a card
 
 
@@ -87,8 +89,15 @@ def render(folder: Path, address: str) -> int:
         else:
             shutil.rmtree(folder / track.name, ignore_errors=True)
     cards.sort(key=lambda card: (-len(card.rows), -card.studies, card.track.name))
+    if documentation := (DOCS / "index.html").exists():
+        site = Site(folder / "docs")
+        for path in (path for path in sorted(DOCS.rglob("*")) if path.is_file()):
+            site.copy(str(path.relative_to(DOCS)), path)
+        site.close()
+        written += site.written
+    page = ENVIRONMENT.get_template("front.html")
     shared = {
-        "index.html": ENVIRONMENT.get_template("front.html").render(root="", cards=cards, address=address),
+        "index.html": page.render(root="", cards=cards, address=address, documentation=documentation),
         "feed.xml": feed(published, address),
         "static/style.css": (build.STATIC / "style.css").read_text(),
         "static/front.css": (build.STATIC / "front.css").read_text(),

@@ -115,8 +115,9 @@ def test_the_pages_hold_the_board_and_the_documentation(branch) -> None:
     done, _ = script(branch, "pages", "tiny")
     assert done.returncode == 0, done.stderr
     pages = branch.root / "build/pages"
-    assert f'data-row="{ROW}"' in (pages / "index.html").read_text()
-    assert (pages / "models" / ROW / "index.html").exists()
+    assert 'href="tiny/index.html"' in (pages / "index.html").read_text()
+    assert f'data-row="{ROW}"' in (pages / "tiny/index.html").read_text()
+    assert (pages / "tiny/models" / ROW / "index.html").exists()
     assert "robust-vit-bench" in (pages / "docs/index.html").read_text()
 
 
