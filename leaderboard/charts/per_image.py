@@ -76,8 +76,9 @@ def _drawn() -> dict[str, Any]:
     diagonal = (
         alt.Chart(data())
         .transform_aggregate(far="max(certified)")
+        .transform_calculate(near="0")
         .mark_rule(strokeDash=[4, 4])
-        .encode(x=alt.datum(0), y=alt.datum(0), x2="far:Q", y2="far:Q")
+        .encode(x="near:Q", y="near:Q", x2="far:Q", y2="far:Q")
     )
     return (
         alt.layer(
