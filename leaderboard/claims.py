@@ -13,7 +13,9 @@ from benchmark.specs.submission import Claim
 from leaderboard.rank import Row
 
 KINDS = {"clean": "clean", "robust": "robust", "autoattack": "robust", "certified": "certified", "smoothed": "smoothed"}
-METRIC = re.compile(r"(?P<kind>[A-Za-z]+)(?: (?P<norm>Linf|L2) (?P<eps>[0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?))?", re.IGNORECASE)
+METRIC = re.compile(
+    r"(?P<kind>[A-Za-z]+)(?: (?P<norm>Linf|L2) (?P<eps>[0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?))?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -42,17 +43,30 @@ class ImageRadii:
             return np.zeros(self.n, bool)
         return np.asarray(self.right & (self.certified > 0) & (self.broken <= self.certified + ROUNDING))
 
-    def attacked(self, radii: np.ndarray) -> np.ndarray:
-        """(m,) int: images right when clean and not known to be broken within each radius."""
-        return _more(self.broken[self.right], radii + ROUNDING)
+    @cached_property
+    def falls(self) -> np.ndarray:
+        """The radii at which images right when clean are broken, in order; infinite ones at the end."""
+        return np.sort(self.broken[self.right])
 
-    def held(self, radii: np.ndarray) -> np.ndarray:
-        """(m,) int: images right when clean and certified at each radius; of radius 0 all that are right when clean."""
-        return _reach(self.certified[self.right] if self.certified is not None else np.zeros(0), radii)
+    @cached_property
+    def reaches(self) -> np.ndarray | None:
+        """The certified radii of images right when clean, in order."""
+        return None if self.certified is None else np.sort(self.certified[self.right])
 
-    def smoothed_held(self, radii: np.ndarray) -> np.ndarray:
-        """(m,) int: images that the smoothed version gets right and certifies at each radius."""
-        return _reach(self.smoothed if self.smoothed is not None else np.zeros(0), radii)
+    @cached_property
+    def smoothed_reaches(self) -> np.ndarray | None:
+        """Those of images that the smoothed version gets right."""
+        return None if self.smoothed is None else np.sort(self.smoothed[self.smoothed >= 0])
+
+
+def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many of `falls`, in order, are not broken within each radius."""
+    return len(falls) - np.searchsorted(falls, radii + ROUNDING, side="right")
+
+
+def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many of `reaches`, in order, are certified at each radius; all of them at 0."""
+    return len(reaches) - np.searchsorted(reaches, radii, side="left")
 
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
@@ -82,13 +96,3 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
 def _column(evidence: pa.Table, name: str) -> np.ndarray:
     values: np.ndarray = evidence[name].to_numpy()
     return values
-
-
-def _more(values: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """How many values lie above each radius."""
-    return len(values) - np.searchsorted(np.sort(values), radii, side="right")
-
-
-def _reach(values: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """How many values are each radius or more."""
-    return len(values) - np.searchsorted(np.sort(values), radii, side="left")

@@ -69,7 +69,12 @@ def _doubts(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]
         said = "Training made it robust to the attack that it was trained on, and less to others (Wong et al. 2020)."
         found.append(("catastrophic overfitting", said))
     if record.division == "open":
-        found.append(("open division", f"{'; '.join(record.division_reasons)}: its numbers hang on chance, or on gradients that attacks cannot use."))
+        found.append(
+            (
+                "open division",
+                f"{'; '.join(record.division_reasons)}: its numbers hang on chance, or on gradients that attacks cannot use.",
+            )
+        )
     if record.wall == "none":
         found.append(("no wall", "The row's own code ran with nothing that held it."))
     return found

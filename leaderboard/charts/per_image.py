@@ -11,7 +11,7 @@ import numpy as np
 from leaderboard.charts.vega import Chart, data
 from leaderboard.image_radii import ImageRadii
 
-POINTS = 600  # images drawn at most, contradicted ones besides
+POINTS = 500  # images drawn at most, contradicted ones besides
 BROKEN, UNBROKEN, CONTRADICTED = "broken", "never broken (at the top)", "contradiction"
 
 
@@ -61,18 +61,26 @@ def _words(found: ImageRadii) -> str:
 @functools.cache
 def _drawn() -> dict[str, Any]:
     names = [BROKEN, UNBROKEN, CONTRADICTED]
-    base = alt.Chart(data()).encode(
-        x=alt.X("certified:Q", title="certified l2 radius", scale=alt.Scale(zero=True)),
-        color=alt.Color("state:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=None, orient="bottom")),
-        shape=alt.Shape("state:N", scale=alt.Scale(domain=names, range=["circle", "triangle-up", "cross"])),
-        tooltip=[
-            alt.Tooltip("image:Q", title="image"),
-            alt.Tooltip("certified:Q", format=".4f"),
-            alt.Tooltip("broken:Q", format=".4f"),
-        ],
+    points = (
+        alt.Chart(data())
+        .transform_joinaggregate(top="max(broken)", far="max(certified)")
+        .transform_calculate(height="isValid(datum.broken) ? datum.broken : 1.06 * max(datum.top || 0, datum.far)")
+        .mark_point(filled=True, size=34, opacity=0.65)
+        .encode(
+            x=alt.X("certified:Q", title="certified l2 radius", scale=alt.Scale(zero=True)),
+            y=alt.Y("height:Q", title="nearest adversarial image, l2", scale=alt.Scale(zero=True)),
+            color=alt.Color(
+                "state:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=None, orient="bottom", columns=1)
+            ),
+            shape=alt.Shape("state:N", scale=alt.Scale(domain=names, range=["circle", "triangle-up", "cross"])),
+            tooltip=[
+                alt.Tooltip("image:Q", title="image"),
+                alt.Tooltip("certified:Q", format=".4f", title="certified"),
+                alt.Tooltip("broken:Q", format=".4f", title="broken"),
+                alt.Tooltip("state:N", title="state"),
+            ],
+        )
     )
-    nearest = alt.Y("broken:Q", title="nearest adversarial image, l2", scale=alt.Scale(zero=True))
-    points = base.mark_point(filled=True, size=34, opacity=0.65)
     diagonal = (
         alt.Chart(data())
         .transform_aggregate(far="max(certified)")
@@ -80,12 +88,4 @@ def _drawn() -> dict[str, Any]:
         .mark_rule(strokeDash=[4, 4])
         .encode(x="near:Q", y="near:Q", x2="far:Q", y2="far:Q")
     )
-    return (
-        alt.layer(
-            diagonal,
-            points.transform_filter("isValid(datum.broken)").encode(y=nearest),
-            points.transform_filter("!isValid(datum.broken)").encode(y=alt.value(6)),
-        )
-        .properties(width="container", height=320)
-        .to_dict()
-    )
+    return alt.layer(diagonal, points).properties(width="container", height=320).to_dict()

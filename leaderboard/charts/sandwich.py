@@ -11,11 +11,11 @@ import altair as alt
 import numpy as np
 
 from leaderboard.charts.vega import Chart, data
-from leaderboard.image_radii import ImageRadii
+from leaderboard.image_radii import ImageRadii, held, intact
 
 POINTS = 200  # radii drawn at most, with those of the track
 ATTACKED, GAP = "attacked: right, and not known to be broken", "between: neither broken nor certified"
-CERTIFIED, SMOOTHED = "certified", "smoothed version, certified (another classifier)"
+CERTIFIED, SMOOTHED = "certified", "smoothed version: another classifier"
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class Curves:
 
 def curves(found: ImageRadii, marked: Sequence[float], points: int = POINTS) -> Curves:
     """Accuracy over radius at no more than `points` radii, `marked` (the track's) and both ends among them."""
-    known = [found.broken[found.right]]
-    known += [values[values >= 0] for values in (found.certified, found.smoothed) if values is not None]
-    steps = [values[np.isfinite(values)] for values in known]
-    fixed = np.unique([0.0, *marked, *(values.max() for values in steps if len(values))])
-    room = max(0, points - len(fixed)) // len(steps)
-    radii = np.unique(np.concatenate([fixed, *(_thinned(np.unique(values), room) for values in steps)]))
-    attacked = found.attacked(radii)
-    certified = found.held(radii) if found.certified is not None else None
-    smoothed = found.smoothed_held(radii) if found.smoothed is not None else None
-    hidden = [attacked[:-1] - _below(found.broken[found.right], radii[1:])]
-    hidden += [_above(v, radii[:-1]) - seen[1:] for v, seen in _lower(found, certified, smoothed)]
-    off = max((int(part.max()) for part in hidden if len(part)), default=0)
-    return Curves(found.n, radii, attacked, certified, smoothed, off / found.n)
+    falls = found.falls[np.isfinite(found.falls)]
+    steps = [values for values in (falls, found.reaches, found.smoothed_reaches) if values is not None and len(values)]
+    radii = np.unique([0.0, *marked, *(values[-1] for values in steps)])
+    for left, values in zip(range(len(steps), 0, -1), sorted(steps, key=_different), strict=True):
+        radii = np.union1d(radii, _thinned(values, max(0, points - len(radii)) // left))
+    attacked = intact(found.falls, radii)
+    lower = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
+    hidden = attacked[:-1] - _before(found.falls, radii[1:])
+    off = int(hidden.max(initial=0))
+    for values, counts in zip((found.reaches, found.smoothed_reaches), lower, strict=True):
+        if values is not None and counts is not None:
+            off = max(off, int((_after(values, radii[:-1]) - counts[1:]).max(initial=0)))
+    return Curves(found.n, radii, attacked, lower[0], lower[1], off / found.n)
 
 
 def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
@@ -75,51 +75,48 @@ def _caption(seen: Curves) -> str:
         return said + " Every step is drawn."
     return (
         f"{said} Drawn are {len(seen.radii)} radii, exact there; between two of them the upper curve may be too high and a "
-        f"lower one too low, by {100 * seen.off:.2g} points at most, never the other way."
+        f"lower one too low, by {100 * seen.off:.2g}% of the images at most, never the other way."
     )
 
 
 def _words(found: ImageRadii, marked: Sequence[float]) -> str:
     """What the curves are at the track's radii."""
     radii = np.array(sorted({*marked}), float)
-    said = []
-    for i, radius in enumerate(radii):
-        parts = [f"{100 * found.attacked(radii)[i] / found.n:.1f}% not broken"]
-        if found.certified is not None:
-            parts.append(f"{100 * found.held(radii)[i] / found.n:.1f}% certified")
-        if found.smoothed is not None:
-            parts.append(f"smoothed version {100 * found.smoothed_held(radii)[i] / found.n:.1f}% certified")
-        said.append(f"l2 {radius:g}: {', '.join(parts)}")
+    curves = [
+        ("not broken", intact(found.falls, radii)),
+        ("certified", None if found.reaches is None else held(found.reaches, radii)),
+        (
+            "certified of its smoothed version",
+            None if found.smoothed_reaches is None else held(found.smoothed_reaches, radii),
+        ),
+    ]
+    said = [
+        f"l2 {radius:g}: " + ", ".join(f"{100 * c[i] / found.n:.1f}% {name}" for name, c in curves if c is not None)
+        for i, radius in enumerate(radii)
+    ]
     return f"Accuracy over the l2 radius. {'; '.join(said)}."
 
 
 def _thinned(values: np.ndarray, count: int) -> np.ndarray:
-    """At most `count` of the sorted values, evenly by their place."""
-    if len(values) <= count:
-        return values
+    """At most `count` of the values, which are in order, with equally many of them between any two."""
+    different = values[np.diff(values, prepend=-np.inf) > 0]
+    if len(different) <= count:
+        return different
     return values[np.linspace(0, len(values) - 1, count).round().astype(int)] if count else values[:0]
 
 
-def _lower(
-    found: ImageRadii, certified: np.ndarray | None, smoothed: np.ndarray | None
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The values of the curves that are drawn from below, and their counts."""
-    kept = []
-    if found.certified is not None and certified is not None:
-        kept.append((found.certified[found.right], certified))
-    if found.smoothed is not None and smoothed is not None:
-        kept.append((found.smoothed, smoothed))
-    return kept
+def _different(values: np.ndarray) -> int:
+    return int((np.diff(values) > 0).sum())
 
 
-def _below(broken: np.ndarray, radii: np.ndarray) -> np.ndarray:
+def _before(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
     """(m,) int: how many are not broken just before each radius."""
-    return len(broken) - np.searchsorted(np.sort(broken), radii, side="left")
+    return len(falls) - np.searchsorted(falls, radii, side="left")
 
 
-def _above(values: np.ndarray, radii: np.ndarray) -> np.ndarray:
+def _after(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
     """(m,) int: how many are certified just after each radius."""
-    return len(values) - np.searchsorted(np.sort(values), radii, side="right")
+    return len(reaches) - np.searchsorted(reaches, radii, side="right")
 
 
 @functools.cache
@@ -132,7 +129,16 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
     base = alt.Chart(data()).encode(
         x=alt.X("radius:Q", title="l2 radius, pixels", scale=alt.Scale(nice=False, zero=True)),
     )
-    key = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0, symbolType="stroke", symbolStrokeWidth=3)
+    key = alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=1,
+        labelLimit=0,
+        symbolType="stroke",
+        symbolSize=320,
+        symbolStrokeWidth=3,
+        symbolOpacity=1,
+    )
 
     def line(field: str, name: str, step: str) -> alt.Chart:
         return (

@@ -47,7 +47,9 @@ def training_charts(record: Record, history: dict[str, list[float]]) -> list[Cha
         found.append(Chart("training-loss", caption, words, _drawn("loss"), HEADS, lines))
     scores = {NAMES[name]: history[name] for name in NAMES if history.get(name)}
     if scores:
-        ends = "; ".join(f"{name}: {values[-1]:.3g} at the end, {max(values):.3g} at most" for name, values in scores.items())
+        ends = "; ".join(
+            f"{name}: {values[-1]:.3g} at the end, {max(values):.3g} at most" for name, values in scores.items()
+        )
         caption = f"On validation images. The score is {record.training.selected_by}; the line stands at epoch {epoch}, which was selected."
         longest = max(scores.values(), key=len)
         found.append(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from benchmark.results.record import Record
@@ -20,19 +20,28 @@ from leaderboard.citation import bibtex
 from leaderboard.claims import compare
 from leaderboard.image_radii import ImageRadii, image_radii
 from leaderboard.pages.board_data import Board
-from leaderboard.pages.model_images import pictures, settled, state, table, words
+from leaderboard.pages.model_evidence import evidence_csv, evidence_table
+from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.studies import on_page
-from leaderboard.rank import Row, ranking_name
+from leaderboard.rank import TITLES, Row, headline_columns
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
+LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
+
 
 def write_pages(site: Site, board: Board) -> None:
-    for row in board.rows:
-        _write_page(site, board, row)
+    with ThreadPoolExecutor(2) as pool:  # numbers to text, which takes as long as the rest and needs no interpreter
+        waiting: deque[tuple[str, Future[pa.Buffer]]] = deque()
+        for row in board.rows:
+            waiting.append((f"models/{row.record.row}/evidence.csv", _write_page(site, board, row, pool)))
+            while len(waiting) > 4 or (row is board.rows[-1] and waiting):
+                place, text = waiting.popleft()
+                site.write(place, text.result().to_pybytes())
 
 
-def _write_page(site: Site, board: Board, row: Row) -> None:
+def _write_page(site: Site, board: Board, row: Row, pool: ThreadPoolExecutor) -> Future[pa.Buffer]:
+    """All of it but the evidence as text, which is under way."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.folder / record.row / "record"
     evidence = pq.read_table(source / "evidence.parquet")
@@ -40,11 +49,11 @@ def _write_page(site: Site, board: Board, row: Row) -> None:
         site.copy(f"{place}/{name}", source / name)
     for picture in record.pictures:
         site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
-    site.write(f"{place}/evidence.csv", _csv(evidence))
     citation = bibtex(record.submission, record.paper)
     site.write(f"{place}/paper.bib", citation)
     studies, files = on_page(record, board.tables, board.ages)
     found = image_radii(evidence, row.brought)
+    lines = pool.submit(evidence_csv, evidence, found)
     radii = l2_radii(board.track)
     charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))
@@ -53,16 +62,16 @@ def _write_page(site: Site, board: Board, row: Row) -> None:
             files[chart.file] = chart.csv
     for name, text in files.items():
         site.write(f"{place}/{name}", text)
-    heads, lines = table(evidence, found, record)
     text = board.render(
-        "model.html", "../../", row=row, three=_three(board, row), sandwich=charts["sandwich"], radii=charts["radii"],
+        "model.html", "../../", row=row, three=_three(board), sandwich=charts["sandwich"], radii=charts["radii"],
         settled=settled(found, radii), claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record), shown_radius=_shown_radius(board.track),
         states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
-        commands=commands(row), citation=citation, heads=heads, lines=lines, images=found.n,
+        commands=commands(row), citation=citation, evidence=evidence_table(evidence, found, record),
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
+    return lines
 
 
 def l2_radii(track: Track) -> list[float]:
@@ -76,15 +85,19 @@ def _shown_radius(track: Track) -> float | None:
     return sorted(radii)[len(radii) // 2] if radii else None
 
 
-def _three(board: Board, row: Row) -> list[tuple[str, str, int]]:
-    """What the numbers in large are, the words beneath, and their column: clean, attacked, certified."""
-    names, middle = board.columns, _shown_radius(board.track)
-    wanted = [("clean", "clean"), ("attacked", ranking_name(board.track)), ("certified", f"certified L2 {middle or 0:g}")]
-    return [(title, name, names.index(name)) for title, name in wanted if name in names and (title, name) != ("attacked", "clean")]
+def _three(board: Board) -> list[tuple[str, str, int]]:
+    """What the numbers in large are called, in which ball, and their column: clean, attacked, certified."""
+    found = []
+    for name in headline_columns(board.track):
+        kind, _, ball = name.partition(" ")
+        found.append(
+            (LARGE.get(kind, kind), f"{TITLES[kind]} {ball}" if kind in TITLES else ball, board.columns.index(name))
+        )
+    return found
 
 
 def _states(found: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
-    few = range(min(found.n, 12))
+    few = range(min(found.n, PICTURES))
     return [(state(found, i, radius) if radius is not None else "", words(found, i)) for i in few]
 
 
@@ -115,9 +128,3 @@ def commands(row: Row) -> list[tuple[str, str]]:
     if record.training:
         found.append(("Train it with other seeds", f"rvb study {name} seeds {track}"))
     return found
-
-
-def _csv(evidence: pa.Table) -> bytes:
-    written = io.BytesIO()
-    pyarrow.csv.write_csv(evidence, written)
-    return written.getvalue()
