@@ -28,10 +28,9 @@ def _text(words: str) -> str:
     BibTeX counts braces even where a backslash stands before them, so those that do not pair are left out.
     """
     kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in words)
-    kept = " ".join(kept.split())
     if not _paired(kept):
         kept = kept.replace("{", "").replace("}", "")
-    return "".join(SPECIAL.get(character, character) for character in kept)
+    return "".join(SPECIAL.get(character, character) for character in " ".join(kept.split()))
 
 
 def _paired(words: str) -> bool:

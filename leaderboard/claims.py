@@ -20,7 +20,7 @@ METRIC = re.compile(
 
 @dataclass(frozen=True)
 class Compared:
-    """A claim; `measured` is None where nothing here is of the same thing. `why` says why they differ, or are not compared."""
+    """A claim; `measured` is None where nothing here is of the same thing. `why`: why they differ, or are not compared."""
 
     claim: Claim
     measured: Proportion | None

@@ -83,7 +83,7 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
         else:
             continue
         np.minimum(broken, distance, out=broken)
-    for image in [image for one in brought for image in one.images]:
+    for image in [image for one in brought for image in one.images if image.image < len(broken)]:
         broken[image.image] = min(broken[image.image], image.l2)
     certified = _column(evidence, "certified_l2") if "certified_l2" in names else None
     smoothed = None

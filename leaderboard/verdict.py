@@ -57,8 +57,8 @@ def _doubts(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]
     found = []
     for one in brought:
         for image in one.contradicted:
-            said = f"Certified at l2 {image.certified:.4g} and broken at {image.l2:.4g} by {one.credit}: nothing counts as certified."
-            found.append((f"image {image.image} contradicts the certificate", said))
+            said = f"Certified at l2 {image.certified:.4g} and broken at {image.l2:.4g} by {one.credit}"
+            found.append((f"image {image.image} contradicts the certificate", f"{said}: nothing counts as certified."))
     for sign in record.reliability.failing if record.reliability else ():
         found.append((sign.name, f"{sign.explanation} Measured: {sign.measured}."))
     flagged = [attack for attack in record.attacks if attack.warnings]
@@ -69,12 +69,8 @@ def _doubts(record: Record, brought: Sequence[Brought]) -> list[tuple[str, str]]
         said = "Training made it robust to the attack that it was trained on, and less to others (Wong et al. 2020)."
         found.append(("catastrophic overfitting", said))
     if record.division == "open":
-        found.append(
-            (
-                "open division",
-                f"{'; '.join(record.division_reasons)}: its numbers hang on chance, or on gradients that attacks cannot use.",
-            )
-        )
+        why = "; ".join(record.division_reasons)
+        found.append(("open division", f"{why}: its numbers hang on chance, or on gradients that attacks cannot use."))
     if record.wall == "none":
         found.append(("no wall", "The row's own code ran with nothing that held it."))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
@@ -66,7 +66,10 @@ def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
 
 
 def _caption(seen: Curves) -> str:
-    said = "Percent of all images over the l2 radius in pixels. Above: right, with no adversarial image known within the radius, of whichever attack; the truth can only lie lower."
+    said = (
+        "Percent of all images over the l2 radius in pixels. Above: right, with no adversarial image known within the "
+        "radius, of whichever attack; the truth can only lie lower."
+    )
     if seen.certified is not None:
         said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."
     if seen.smoothed is not None:
@@ -82,13 +85,11 @@ def _caption(seen: Curves) -> str:
 def _words(found: ImageRadii, marked: Sequence[float]) -> str:
     """What the curves are at the track's radii."""
     radii = np.array(sorted({*marked}), float)
+    proven = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
     curves = [
         ("not broken", intact(found.falls, radii)),
-        ("certified", None if found.reaches is None else held(found.reaches, radii)),
-        (
-            "certified of its smoothed version",
-            None if found.smoothed_reaches is None else held(found.smoothed_reaches, radii),
-        ),
+        ("certified", proven[0]),
+        ("certified of its smoothed version", proven[1]),
     ]
     said = [
         f"l2 {radius:g}: " + ", ".join(f"{100 * c[i] / found.n:.1f}% {name}" for name, c in curves if c is not None)
@@ -140,7 +141,7 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
         symbolOpacity=1,
     )
 
-    def line(field: str, name: str, step: str) -> alt.Chart:
+    def line(field: str, name: str, step: Literal["step-before", "step-after"]) -> alt.Chart:
         return (
             base.transform_calculate(curve=f"'{name}'")
             .mark_line(interpolate=step, strokeWidth=2.2, clip=True)

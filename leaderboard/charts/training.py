@@ -47,17 +47,15 @@ def training_charts(record: Record, history: dict[str, list[float]]) -> list[Cha
         found.append(Chart("training-loss", caption, words, _drawn("loss"), HEADS, lines))
     scores = {NAMES[name]: history[name] for name in NAMES if history.get(name)}
     if scores:
-        ends = "; ".join(
-            f"{name}: {values[-1]:.3g} at the end, {max(values):.3g} at most" for name, values in scores.items()
+        ends = "; ".join(f"{name}: {seen[-1]:.3g} at the end, {max(seen):.3g} at most" for name, seen in scores.items())
+        caption = (
+            f"On validation images. The score is {record.training.selected_by}; the line stands at epoch {epoch}, which was "
+            "selected."
         )
-        caption = f"On validation images. The score is {record.training.selected_by}; the line stands at epoch {epoch}, which was selected."
         longest = max(scores.values(), key=len)
-        found.append(
-            Chart(
-                "training-scores", caption + _skipped(longest), f"Scores over epochs. {ends}.", _drawn("on validation images"),
-                HEADS, _lines(scores, epoch),
-            )
-        )  # fmt: skip
+        words, lines = f"Scores over epochs. {ends}.", _lines(scores, epoch)
+        caption += _skipped(longest)
+        found.append(Chart("training-scores", caption, words, _drawn("on validation images"), HEADS, lines))
     return found
 
 
@@ -78,7 +76,7 @@ def _every(values: list[float]) -> int:
 
 
 def _skipped(values: list[float]) -> str:
-    return f" Every {_every(values)}th epoch is drawn." if _every(values) > 1 else ""
+    return f" One epoch in {_every(values)} is drawn." if _every(values) > 1 else ""
 
 
 @functools.cache
