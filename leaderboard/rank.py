@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from benchmark.results.brought import Brought, Scores, credits
 from benchmark.results.headline import headline, headline_names
-from benchmark.results.paired import better
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy
 from benchmark.specs.track import Track
 from leaderboard.seeds import Trainings, trainings
+from leaderboard.standings import Standing, standings
 
 TITLES = {
     "robust": "AutoAttack",  # which decides, others only lower it
@@ -40,6 +40,8 @@ class Row:
     shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows between
     them: were it not, two of the other rows at least would be both worse than the one and better than the other.
     `trainings` is None where the row is one training. `brought` are adversarial images of others, which the numbers count.
+    `standings` are the same ranks, with the rows that are tied, by each robust accuracy by itself; `best` and `worst` are
+    those of the first.
     """
 
     best: int
@@ -49,6 +51,7 @@ class Row:
     spreads: tuple[Spread | None, ...]  # over seeds, in the order of the columns
     trainings: Trainings | None
     brought: tuple[Brought, ...] = ()
+    standings: Mapping[str, Standing] = field(default_factory=dict)
 
     @property
     def credits(self) -> dict[str, str]:
@@ -98,18 +101,18 @@ def rank(
         rest = [-numbers[name].value if name in numbers else 1.0 for name in (*ranking, "clean")]
         return (-numbers[key].value, *rest, record.row)
 
-    known = trainings(records, track, studies)
-    shown = _orders(records, {row: names[key] for row, names in images.items() if key in names}, key, known)
+    known, ordered = trainings(records, track, studies), sorted(records, key=order)
+    by_name = {name: _standings(name, ordered, images, known) for name in dict.fromkeys([key, *_robust(names)])}
     rows = []
-    for record in sorted(records, key=order):
-        verdicts = [sign for pair, sign in shown.items() if pair[0] == record.row]
-        seeds, numbers = known.get(record.row), values[record.row]
+    for record in ordered:
+        seeds, numbers, row = known.get(record.row), values[record.row], record.row
+        own = {name: found[row] for name, found in by_name.items()}
         rows.append(
             Row(
-                1 + verdicts.count(-1), len(records) - verdicts.count(1), record,
+                own[key].best, own[key].worst, record,
                 tuple(numbers.get(name) for name in names),
                 tuple(seeds.spreads.get(name) if seeds else None for name in names), seeds,
-                tuple(brought.get(record.row, ())),
+                tuple(brought.get(row, ())), own,
             )
         )  # fmt: skip
     return rows
@@ -117,19 +120,28 @@ def rank(
 
 def ranking_name(track: Track) -> str:
     """The number that ranks: the first robust accuracy, clean accuracy where a track has no attack."""
-    return next((name for name in columns(track) if name.startswith("robust")), "clean")
+    return next(iter(_robust(columns(track))), "clean")
 
 
-def _orders(
-    records: Sequence[Record], verdicts: Mapping[str, str], key: str, known: Mapping[str, Trainings]
-) -> dict[tuple[str, str], int]:
-    """By pair of rows, in both directions: 1 where the first is shown to be better, -1 where worse, 0 where neither."""
-    pairs = list(itertools.combinations([record.row for record in records], 2))
-    found = {}
-    for one, other in pairs:
-        both = [known[row].verdicts[key] for row in (one, other) if row in known]
-        seeds = (both[0], both[1]) if len(both) == 2 else None
-        judged = one in verdicts and other in verdicts
-        sign = better((verdicts[one], verdicts[other]), seeds, len(pairs)) if judged else 0
-        found[one, other], found[other, one] = sign, -sign
-    return found
+def headline_columns(track: Track) -> list[str]:
+    """The numbers that are shown first: clean; the robust one that ranks; the certified one of the middle radius.
+
+    Of an even number of radii the larger one in the middle: the smallest say little about a model, at the largest most
+    certificates have nothing left.
+    """
+    radii = sorted(track.certified_radii)
+    middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
+    return list(dict.fromkeys(["clean", ranking_name(track), *middle]))
+
+
+def _robust(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.startswith("robust")]
+
+
+def _standings(
+    name: str, records: Sequence[Record], images: Mapping[str, Scores], known: Mapping[str, Trainings]
+) -> dict[str, Standing]:
+    """By row, of one number."""
+    scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}
+    trained = {row: found.verdicts[name] for row, found in known.items() if name in found.verdicts}
+    return standings([record.row for record in records], scores, trained)

@@ -76,4 +76,5 @@ def better(images: tuple[str, str], seeds: tuple[Sequence[str], Sequence[str]] |
 
 def _matrix(verdicts: Sequence[str]) -> np.ndarray:
     """Trainings and images to (trainings, images)."""
-    return np.array([[float(verdict) for verdict in training] for training in verdicts])
+    digits = [np.frombuffer(training.encode(), np.uint8) for training in verdicts]
+    return np.array(digits, dtype=np.float64) - ord("0")

@@ -1,86 +1,130 @@
-"""A page for each row: its numbers, what they rest on, and how to check them."""
+"""A page for each row, in the order of a reader's questions: how good, as claimed, believable, seen, made, repeated."""
 
 from __future__ import annotations
 
-import base64
-import io
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
-from PIL import Image
-from safetensors.numpy import load_file
 
 from benchmark.results.record import Record
+from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts
+from leaderboard.charts.per_image import per_image
+from leaderboard.charts.sandwich import sandwich
+from leaderboard.charts.training import read_history, training_charts
+from leaderboard.citation import bibtex
+from leaderboard.claims import compare
+from leaderboard.image_radii import ImageRadii, image_radii
 from leaderboard.pages.board_data import Board
+from leaderboard.pages.model_evidence import evidence_csv, evidence_table
+from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.studies import on_page
-from leaderboard.rank import Row
+from leaderboard.rank import TITLES, Row, headline_columns
 from leaderboard.site import Site
+from leaderboard.verdict import verdict
 
-PICTURES = 12  # images shown on a model's page
+LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
 
 
 def write_pages(site: Site, board: Board) -> None:
-    for row in board.rows:
-        _write_page(site, board, row)
+    with ThreadPoolExecutor(2) as pool:  # numbers to text, which takes as long as the rest and needs no interpreter
+        waiting: deque[tuple[str, Future[pa.Buffer]]] = deque()
+        for row in board.rows:
+            waiting.append((f"models/{row.record.row}/evidence.csv", _write_page(site, board, row, pool)))
+            while len(waiting) > 4 or (row is board.rows[-1] and waiting):
+                place, text = waiting.popleft()
+                site.write(place, text.result().to_pybytes())
 
 
-def _write_page(site: Site, board: Board, row: Row) -> None:
+def _write_page(site: Site, board: Board, row: Row, pool: ThreadPoolExecutor) -> Future[pa.Buffer]:
+    """All of it but the evidence as text, which is under way."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.folder / record.row / "record"
     evidence = pq.read_table(source / "evidence.parquet")
-    site.copy(f"{place}/record.json", source / "record.json")
+    for name in ("record.json", "evidence.parquet"):
+        site.copy(f"{place}/{name}", source / name)
     for picture in record.pictures:
         site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
-    site.write(f"{place}/evidence.csv", _csv(evidence))
-    seen = evidence.to_pylist()
-    shown, files = on_page(record, board.tables, board.ages)
+    citation = bibtex(record.submission, record.paper)
+    site.write(f"{place}/paper.bib", citation)
+    studies, files = on_page(record, board.tables, board.ages)
+    found = image_radii(evidence, row.brought)
+    lines = pool.submit(evidence_csv, evidence, found)
+    radii = l2_radii(board.track)
+    charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
+    training = training_charts(record, read_history(board.folder / record.row, record))
+    for chart in (*charts.values(), *training):
+        if chart is not None:
+            files[chart.file] = chart.csv
     for name, text in files.items():
         site.write(f"{place}/{name}", text)
     text = board.render(
-        "model.html", "../../", row=row, evidence=seen, pictures=pictures(source, seen, record),
-        charts=reliability_charts(record), studies=shown,
+        "model.html", "../../", row=row, three=_three(board), sandwich=charts["sandwich"], radii=charts["radii"],
+        settled=settled(found, radii), claims=compare(row, board.columns), studies=studies,
+        verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
+        curves=reliability_charts(record), shown=pictures(source, evidence, record), shown_radius=_shown_radius(board.track),
+        states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
+        commands=commands(row), citation=citation, evidence=evidence_table(evidence, found, record),
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
+    return lines
 
 
-def _csv(evidence: pa.Table) -> bytes:
-    written = io.BytesIO()
-    pyarrow.csv.write_csv(evidence, written)
-    return written.getvalue()
+def l2_radii(track: Track) -> list[float]:
+    """The l2 radii that the track speaks of: those certified, and those attacked."""
+    return sorted({*track.certified_radii, *(threat.eps for threat in track.threats if threat.norm == "L2")})
 
 
-def pictures(source: Path, evidence: list[dict[str, Any]], record: Record) -> list[dict[str, Any]]:
-    """The first evaluation images as the model saw them: clean, then under each attack whose images are kept."""
-    images = load_file(source / "images.safetensors")
-    kept = [attack.id for attack in record.attacks if attack.id in images]
-    return [
-        {
-            "image": index,
-            "label": seen["label"],
-            "clean": {"src": _png(images["clean"][index]), "prediction": seen["clean_prediction"]},
-            "attacked": [
-                {
-                    "attack": attack,
-                    "src": _png(images[attack][index]),
-                    "prediction": seen[f"{attack}:prediction"],
-                    "success": seen[f"{attack}:success"],
-                }
-                for attack in kept
-            ],
-        }
-        for index, seen in enumerate(evidence[:PICTURES])
+def _shown_radius(track: Track) -> float | None:
+    """The l2 radius at which single images are called certified, broken or between: the middle of those certified."""
+    radii = track.certified_radii or [threat.eps for threat in track.threats if threat.norm == "L2"]
+    return sorted(radii)[len(radii) // 2] if radii else None
+
+
+def _three(board: Board) -> list[tuple[str, str, int]]:
+    """What the numbers in large are called, in which ball, and their column: clean, attacked, certified."""
+    found = []
+    for name in headline_columns(board.track):
+        kind, _, ball = name.partition(" ")
+        found.append(
+            (LARGE.get(kind, kind), f"{TITLES[kind]} {ball}" if kind in TITLES else ball, board.columns.index(name))
+        )
+    return found
+
+
+def _states(found: ImageRadii, radius: float | None) -> list[tuple[str, str]]:
+    few = range(min(found.n, PICTURES))
+    return [(state(found, i, radius) if radius is not None else "", words(found, i)) for i in few]
+
+
+def recipe(record: Record) -> Iterator[tuple[str, str]]:
+    """What the row's settings say beyond the defaults, a line each: dotted names, values as they are."""
+    yield from _flat("", record.settings.model_dump(mode="json", exclude_defaults=True, exclude={"adaptive"}))
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), inner)
+    elif value not in ({}, [], None, ""):
+        yield name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def commands(row: Row) -> list[tuple[str, str]]:
+    """What each is for, and the command."""
+    record = row.record
+    name, track = record.row, f"--track {record.track}"
+    found = [
+        ("Judge all that is stored again, in seconds", f"rvb verify {name} {track}"),
+        ("Train, attack and certify this row again", f"rvb repro {name} {track}"),
+        ("The whole board", f"rvb repro {track}"),
     ]
-
-
-def _png(image: np.ndarray) -> str:
-    """(c, h, w) in [0, 1] to a data URI; the browser scales it."""
-    pixels = np.rint(image * 255).astype(np.uint8)
-    picture = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else pixels.transpose(1, 2, 0))
-    data = io.BytesIO()
-    picture.save(data, "PNG")
-    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+    if record.certificate:
+        found.insert(1, ("Try harder to break its certificate", f"rvb audit {name} {track}"))
+    if record.training:
+        found.append(("Train it with other seeds", f"rvb study {name} seeds {track}"))
+    return found

@@ -12,6 +12,7 @@ function config() {
     title: { color: ink },
     header: { labelColor: ink, titleColor: soft },
     text: { color: ink, fill: ink },
+    rule: { color: soft },
     view: { stroke: line },
     range: { category: ["--accent", "--s1", "--s2", "--s3", "--s4", "--soft"].map(colour) },
   };

@@ -121,7 +121,10 @@ def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
             "90.0% of 100 validation images withstood the attack trained on, 10.0% also PGD (10 steps, Linf 0.15)"
             in page
         )
-    assert "overfitting" not in pages[2].partition("Provenance")[2].partition("<details>")[0]
+    made = pages[2].partition('<h2 id="made">')[2].partition("</section>")[0]
+    assert "Trained for 1 epochs" in made
+    assert "overfitting seen" not in made
+    assert "<strong>Catastrophic" not in made
 
 
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://example.org/paper"])

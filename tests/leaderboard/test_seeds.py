@@ -86,7 +86,8 @@ def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:
     assert "rvb study A-v seeds</code>" in pages[0]
     assert "Not today's: made with &lt;other&gt; code" in pages[0]
     assert 'class="seeds"' in pages[0]
-    assert "rvb study" not in pages[1]
+    assert 'id="study-' in pages[0]
+    assert 'id="study-' not in pages[1]
 
 
 def test_another_variant_of_the_submission_does_not_show_it() -> None:

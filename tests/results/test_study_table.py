@@ -129,7 +129,8 @@ def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monk
     assert "no effect is shown, the spread of the seeds covers the difference" in page
     assert "rvb study Sub grid" in page
     assert page.count("<svg") == 1
-    assert "Studies</h2>" not in (tmp_path / "site/models/Other-v/index.html").read_text()
+    assert 'id="studies"' in page
+    assert 'id="studies"' not in (tmp_path / "site/models/Other-v/index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,183 @@
+"""The sandwich: accuracy over the l2 radius, attacked above, certified below, what is known of neither between them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import altair as alt
+import numpy as np
+
+from leaderboard.charts.vega import Chart, data
+from leaderboard.image_radii import ImageRadii, held, intact
+
+POINTS = 200  # radii drawn at most, with those of the track
+ATTACKED, GAP = "attacked: right, and not known to be broken", "between: neither broken nor certified"
+CERTIFIED, SMOOTHED = "certified", "smoothed version: another classifier"
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Images counted at each of `radii`, exact there. Drawn so that between two radii they can only err to one side:
+    `attacked` keeps its value up to the next radius (too high), `certified` and `smoothed` have the next one's (too low).
+
+    Attributes:
+        n: how many images there are.
+        off: the most that a drawn curve is off between two radii, a share of all images; 0 where every step is drawn.
+    """
+
+    n: int
+    radii: np.ndarray
+    attacked: np.ndarray
+    certified: np.ndarray | None
+    smoothed: np.ndarray | None
+    off: float
+
+
+def curves(found: ImageRadii, marked: Sequence[float], points: int = POINTS) -> Curves:
+    """Accuracy over radius at no more than `points` radii, `marked` (the track's) and both ends among them."""
+    falls = found.falls[np.isfinite(found.falls)]
+    steps = [values for values in (falls, found.reaches, found.smoothed_reaches) if values is not None and len(values)]
+    radii = np.unique([0.0, *marked, *(values[-1] for values in steps)])
+    for left, values in zip(range(len(steps), 0, -1), sorted(steps, key=_different), strict=True):
+        radii = np.union1d(radii, _thinned(values, max(0, points - len(radii)) // left))
+    attacked = intact(found.falls, radii)
+    lower = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
+    hidden = attacked[:-1] - _before(found.falls, radii[1:])
+    off = int(hidden.max(initial=0))
+    for values, counts in zip((found.reaches, found.smoothed_reaches), lower, strict=True):
+        if values is not None and counts is not None:
+            off = max(off, int((_after(values, radii[:-1]) - counts[1:]).max(initial=0)))
+    return Curves(found.n, radii, attacked, lower[0], lower[1], off / found.n)
+
+
+def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
+    """The chart of one row; `marked` are the radii of its track, in pixels."""
+    seen = curves(found, marked)
+    parts = {"attacked": seen.attacked, "certified": seen.certified, "smoothed": seen.smoothed}
+    drawn = {name: (100 * part / seen.n).tolist() for name, part in parts.items() if part is not None}
+    lines = [*zip(seen.radii.tolist(), *drawn.values(), strict=True)]
+    return Chart(
+        "sandwich", _caption(seen), _words(found, marked), _drawn(*(name in drawn for name in ("certified", "smoothed"))),
+        ["radius", *drawn], lines,
+    )  # fmt: skip
+
+
+def _caption(seen: Curves) -> str:
+    said = (
+        "Percent of all images over the l2 radius in pixels. Above: right, with no adversarial image known within the "
+        "radius, of whichever attack; the truth can only lie lower."
+    )
+    if seen.certified is not None:
+        said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."
+    if seen.smoothed is not None:
+        said += " Dashed: the smoothed version, another classifier, which the attacks were not run on."
+    if not seen.off:
+        return said + " Every step is drawn."
+    return (
+        f"{said} Drawn are {len(seen.radii)} radii, exact there; between two of them the upper curve may be too high and a "
+        f"lower one too low, by {100 * seen.off:.2g}% of the images at most, never the other way."
+    )
+
+
+def _words(found: ImageRadii, marked: Sequence[float]) -> str:
+    """What the curves are at the track's radii."""
+    radii = np.array(sorted({*marked}), float)
+    proven = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
+    curves = [
+        ("not broken", intact(found.falls, radii)),
+        ("certified", proven[0]),
+        ("certified of its smoothed version", proven[1]),
+    ]
+    said = [
+        f"l2 {radius:g}: " + ", ".join(f"{100 * c[i] / found.n:.1f}% {name}" for name, c in curves if c is not None)
+        for i, radius in enumerate(radii)
+    ]
+    return f"Accuracy over the l2 radius. {'; '.join(said)}."
+
+
+def _thinned(values: np.ndarray, count: int) -> np.ndarray:
+    """At most `count` of the values, which are in order, with equally many of them between any two."""
+    different = values[np.diff(values, prepend=-np.inf) > 0]
+    if len(different) <= count:
+        return different
+    return values[np.linspace(0, len(values) - 1, count).round().astype(int)] if count else values[:0]
+
+
+def _different(values: np.ndarray) -> int:
+    return int((np.diff(values) > 0).sum())
+
+
+def _before(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many are not broken just before each radius."""
+    return len(falls) - np.searchsorted(falls, radii, side="left")
+
+
+def _after(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many are certified just after each radius."""
+    return len(reaches) - np.searchsorted(reaches, radii, side="right")
+
+
+@functools.cache
+def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
+    """Vega-Lite without data; the chart of a row without certificate has the attacked curve alone."""
+    shown = [ATTACKED, *([CERTIFIED, GAP] if certified else []), *([SMOOTHED] if smoothed else [])]
+    dashes = {ATTACKED: [1, 0], CERTIFIED: [1, 0], GAP: [1, 0], SMOOTHED: [5, 4]}
+    hue = alt.Scale(domain=shown)
+    stroke = alt.Scale(domain=shown, range=[dashes[name] for name in shown])
+    base = alt.Chart(data()).encode(
+        x=alt.X("radius:Q", title="l2 radius, pixels", scale=alt.Scale(nice=False, zero=True)),
+    )
+    key = alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=1,
+        labelLimit=0,
+        symbolType="stroke",
+        symbolSize=320,
+        symbolStrokeWidth=3,
+        symbolOpacity=1,
+    )
+
+    def line(field: str, name: str, step: Literal["step-before", "step-after"]) -> alt.Chart:
+        return (
+            base.transform_calculate(curve=f"'{name}'")
+            .mark_line(interpolate=step, strokeWidth=2.2, clip=True)
+            .encode(
+                y=_height(field),
+                color=alt.Color("curve:N", scale=hue, legend=key),
+                strokeDash=alt.StrokeDash("curve:N", scale=stroke, legend=key),
+            )
+        )
+
+    layers: list[Any] = []
+    if certified:
+        layers.append(
+            base.transform_window(floor="lead(certified)", sort=[alt.SortField("radius")])
+            .transform_calculate(floor="isValid(datum.floor) ? datum.floor : datum.certified", curve=f"'{GAP}'")
+            .mark_area(interpolate="step-after", opacity=0.25, line=False)
+            .encode(y=_height("attacked"), y2="floor:Q", color=alt.Color("curve:N", scale=hue, legend=key))
+        )
+    layers.append(line("attacked", ATTACKED, "step-after"))
+    layers += [line("certified", CERTIFIED, "step-before")] if certified else []
+    layers += [line("smoothed", SMOOTHED, "step-before")] if smoothed else []
+    fields = ["attacked", *(["certified"] if certified else []), *(["smoothed"] if smoothed else [])]
+    near = alt.selection_point(name="near", on="pointerover", nearest=True, fields=["radius"], empty=False)
+    layers.append(
+        base.mark_rule(strokeWidth=1)
+        .encode(
+            opacity=alt.condition(near, alt.value(0.6), alt.value(0)),
+            tooltip=[
+                alt.Tooltip("radius:Q", format=".4f", title="l2 radius"),
+                *(alt.Tooltip(f"{field}:Q", format=".1f", title=f"{field}, percent") for field in fields),
+            ],
+        )
+        .add_params(near)
+    )
+    return alt.layer(*layers).properties(width="container", height=320).to_dict()
+
+
+def _height(field: str) -> alt.Y:
+    return alt.Y(f"{field}:Q", title="images, percent", scale=alt.Scale(domain=[0, 100]))

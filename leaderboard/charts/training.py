@@ -1,0 +1,93 @@
+"""A row's training, epoch by epoch: its loss, and what epochs were selected by."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from benchmark.results.record import Record
+from leaderboard.charts.vega import Chart, data
+
+NAMES = {
+    "score": "score that selects",
+    "trained": "right under the attack trained on",
+    "pgd": "right under that and PGD",
+}
+POINTS = 400  # epochs drawn at most
+
+
+def read_history(folder: Path, record: Record) -> dict[str, list[float]]:
+    """What the stage `train` of `folder` (the row's, under work/) kept of each epoch; nothing where it is not at hand, is of
+    other weights than the Record's, or cannot be read: a page is not worth less without.
+    """
+    try:
+        about = json.loads((folder / "train" / "stage.json").read_text())
+        history = json.loads((folder / "train" / "history.json").read_text())
+        if about["sha256"]["model.safetensors"] != record.sha256.get("weights"):
+            return {}
+        return {name: [float(value) for value in history[name]] for name in ("loss", *NAMES) if history.get(name)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def training_charts(record: Record, history: dict[str, list[float]]) -> list[Chart]:
+    """The loss, and the scores on validation images; none where nothing was kept."""
+    if record.training is None:
+        return []
+    epoch, found = record.training.selected_epoch, []
+    if loss := history.get("loss"):
+        words = f"Loss over {len(loss)} epochs, from {loss[0]:.3g} to {loss[-1]:.3g}."
+        caption = f"Training loss, the mean of each epoch.{_skipped(loss)}"
+        lines = _lines({"training loss": loss}, epoch)
+        found.append(Chart("training-loss", caption, words, _drawn("loss"), HEADS, lines))
+    scores = {NAMES[name]: history[name] for name in NAMES if history.get(name)}
+    if scores:
+        ends = "; ".join(f"{name}: {seen[-1]:.3g} at the end, {max(seen):.3g} at most" for name, seen in scores.items())
+        caption = (
+            f"On validation images. The score is {record.training.selected_by}; the line stands at epoch {epoch}, which was "
+            "selected."
+        )
+        longest = max(scores.values(), key=len)
+        words, lines = f"Scores over epochs. {ends}.", _lines(scores, epoch)
+        caption += _skipped(longest)
+        found.append(Chart("training-scores", caption, words, _drawn("on validation images"), HEADS, lines))
+    return found
+
+
+HEADS = ("epoch", "curve", "value", "selected")
+
+
+def _lines(curves: dict[str, list[float]], selected: int) -> list[tuple[int, str, float | None, bool]]:
+    return [
+        (i, name, values[i - 1] if math.isfinite(values[i - 1]) else None, i == selected)
+        for name, values in curves.items()
+        for i in range(1, len(values) + 1)
+        if (i - 1) % _every(values) == 0 or i in (selected, len(values))
+    ]
+
+
+def _every(values: list[float]) -> int:
+    return -(-len(values) // POINTS)
+
+
+def _skipped(values: list[float]) -> str:
+    return f" One epoch in {_every(values)} is drawn." if _every(values) > 1 else ""
+
+
+@functools.cache
+def _drawn(title: str) -> dict[str, Any]:
+    base = alt.Chart(data()).encode(x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)))
+    key = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
+    lines = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=12)).encode(
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=title != "loss")),
+        color=alt.Color("curve:N", legend=key),
+        strokeDash=alt.StrokeDash("curve:N", legend=key),
+        tooltip=["epoch:Q", "curve:N", alt.Tooltip("value:Q", format=".4g")],
+    )
+    chosen = base.transform_filter("datum.selected").mark_rule(strokeDash=[4, 4])
+    return alt.layer(chosen, lines).properties(width="container", height=220).to_dict()

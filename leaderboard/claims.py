@@ -1,0 +1,93 @@
+"""A paper's own numbers beside those measured here: compared where both are of one thing, and why not where not. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from benchmark.results.headline import headline
+from benchmark.results.proportion import Proportion
+from benchmark.results.spread import Spread
+from benchmark.specs.submission import Claim
+from leaderboard.rank import Row
+
+KINDS = {"clean": "clean", "robust": "robust", "autoattack": "robust", "certified": "certified", "smoothed": "smoothed"}
+METRIC = re.compile(
+    r"(?P<kind>[A-Za-z]+)(?: (?P<norm>Linf|L2) (?P<eps>[0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?))?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A claim; `measured` is None where nothing here is of the same thing. `why`: why they differ, or are not compared."""
+
+    claim: Claim
+    measured: Proportion | None
+    spread: Spread | None
+    why: str
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less claimed, a fraction."""
+        return None if self.measured is None else self.measured.value - self.claim.value
+
+
+def compare(row: Row, columns: list[str]) -> list[Compared]:
+    """Every claim of the row's Record, in its order."""
+    numbers = headline(row.record)
+    spreads = dict(zip(columns, row.spreads, strict=True))
+    found = []
+    for claim in row.record.claims:
+        name = same_number(claim.metric, [*numbers]) if claim.track == row.record.track else None
+        measured, spread = (numbers[name], spreads.get(name)) if name else (None, None)
+        why = _reason(row, claim, measured, spread) if measured else _not_comparable(row, claim)
+        found.append(Compared(claim, measured, spread, why))
+    return found
+
+
+def same_number(metric: str, names: list[str]) -> str | None:
+    """Which of the headline `names` a claim's metric is, such as "AutoAttack Linf 8/255" of "robust Linf 0.0313725": the same
+    kind and norm, radii alike to a thousandth. None where none is, or where the metric says more than these words.
+    """
+    wanted = _read(metric)
+    return next((name for name in names if wanted is not None and _alike(wanted, _read(name))), None)
+
+
+def _read(metric: str) -> tuple[str, str, float] | None:
+    match = METRIC.fullmatch(metric.strip())
+    kind = KINDS.get(match["kind"].lower()) if match else None
+    if not match or kind is None or (match["norm"] is None) != (kind == "clean"):
+        return None
+    if match["norm"] is None:
+        return kind, "", 0.0
+    over, _, under = match["eps"].partition("/")
+    try:
+        return kind, match["norm"].lower(), float(over) / float(under or 1)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _alike(one: tuple[str, str, float], other: tuple[str, str, float] | None) -> bool:
+    return other is not None and one[:2] == other[:2] and math.isclose(one[2], other[2], rel_tol=1e-3)
+
+
+def _not_comparable(row: Row, claim: Claim) -> str:
+    record = row.record
+    if claim.track != record.track:
+        return f"not comparable: claimed on {claim.track}; this row is trained and judged on {record.track}"
+    if claim.metric.lower().startswith("certified") and not record.certified:
+        return "not comparable: this row certifies nothing here"
+    return "not comparable: the track measures no number of this name and radius"
+
+
+def _reason(row: Row, claim: Claim, measured: Proportion, spread: Spread | None) -> str:
+    record = row.record
+    if measured.low <= claim.value <= measured.high:
+        return "no difference is shown: the interval holds the claim"
+    if spread is not None and spread.low <= claim.value <= spread.high:
+        return f"the claim lies within the range of {len(spread.values)} trainings here"
+    judged = f"judged on {measured.n:,} images; the interval speaks of other images, not of another training"
+    if record.trust == "rebuilt":
+        return f"trained again here, by the settings below, with one seed, and {judged}"
+    return f"weights from elsewhere, attacked anew, and {judged}"

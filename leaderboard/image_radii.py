@@ -1,0 +1,98 @@
+"""How far each evaluation image of a row is known to hold, and to fall: read from its evidence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from benchmark.results.brought import Brought
+
+ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
+
+
+@dataclass(frozen=True)
+class ImageRadii:
+    """l2 radii in pixels of [0, 1], an entry an image.
+
+    Attributes:
+        right: (n,) bool, whether the model is right on the clean image.
+        broken: (n,) float64, the distance of the nearest adversarial image that is known, of all attacks in whichever norm,
+            of probes in l2 balls (their radius) and of what others brought; infinite where none is. Images that are wrong
+            when clean have no meaning here.
+        certified: (n,) float64, the certified radius, 0 where nothing is certified; None for a row without certificate.
+        smoothed: (n,) float64, that of the smoothed version, another classifier; -1 where it is wrong; None without one.
+    """
+
+    right: np.ndarray
+    broken: np.ndarray
+    certified: np.ndarray | None = None
+    smoothed: np.ndarray | None = None
+
+    @property
+    def n(self) -> int:
+        return len(self.right)
+
+    @property
+    def contradicted(self) -> np.ndarray:
+        """(n,) bool: certified at a radius at which it is broken. The pipeline stops at such a one; others may bring one."""
+        if self.certified is None:
+            return np.zeros(self.n, bool)
+        return np.asarray(self.right & (self.certified > 0) & (self.broken <= self.certified + ROUNDING))
+
+    @cached_property
+    def falls(self) -> np.ndarray:
+        """The radii at which images right when clean are broken, in order; infinite ones at the end."""
+        return np.sort(self.broken[self.right])
+
+    @cached_property
+    def reaches(self) -> np.ndarray | None:
+        """The certified radii of images right when clean, in order."""
+        return None if self.certified is None else np.sort(self.certified[self.right])
+
+    @cached_property
+    def smoothed_reaches(self) -> np.ndarray | None:
+        """Those of images that the smoothed version gets right."""
+        return None if self.smoothed is None else np.sort(self.smoothed[self.smoothed >= 0])
+
+
+def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many of `falls`, in order, are not broken within each radius."""
+    return len(falls) - np.searchsorted(falls, radii + ROUNDING, side="right")
+
+
+def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
+    """(m,) int: how many of `reaches`, in order, are certified at each radius; all of them at 0."""
+    return len(reaches) - np.searchsorted(reaches, radii, side="left")
+
+
+def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
+    """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
+    names = set(evidence.column_names)
+    right = _column(evidence, "clean_margin") > 0
+    broken = np.full(len(right), np.inf)
+    for name in evidence.column_names:
+        attack, _, kind = name.rpartition(":")
+        if kind == "success" and f"{attack}:l2" in names:
+            distance = np.where(_column(evidence, name), _column(evidence, f"{attack}:l2"), np.inf)
+        elif name.startswith(("probed L2 ", "pictured L2 ")):
+            distance = np.where(_column(evidence, name), float(name.rpartition(" ")[2]), np.inf)
+        else:
+            continue
+        np.minimum(broken, distance, out=broken)
+    for image in [image for one in brought for image in one.images if image.image < len(broken)]:
+        broken[image.image] = min(broken[image.image], image.l2)
+    certified = _column(evidence, "certified_l2") if "certified_l2" in names else None
+    smoothed = None
+    if "smoothed_l2" in names:
+        sure = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
+        smoothed = np.where(sure, _column(evidence, "smoothed_l2"), -1.0)
+    return ImageRadii(right, broken, certified, smoothed)
+
+
+def _column(evidence: pa.Table, name: str) -> np.ndarray:
+    values: np.ndarray = evidence[name].to_numpy()
+    return values

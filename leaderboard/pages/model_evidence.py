@@ -1,0 +1,87 @@
+"""A row's evidence on its page and beside it: a line an image, the first in the page, all in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from markupsafe import Markup
+
+from benchmark.results.record import Record
+from leaderboard.image_radii import ImageRadii
+
+LINES = 100  # images in the page's table
+WHOLE = 2000  # images up to which the CSV file has every column: writing numbers with fractions takes time and room
+
+
+@dataclass(frozen=True)
+class EvidenceTable:
+    """`lines` are the cells of each image, HTML made of numbers and this file's words alone; `n` images there are."""
+
+    heads: Sequence[str]
+    lines: Sequence[Markup]
+    n: int
+    whole: bool  # whether the CSV file has every column
+
+
+def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> EvidenceTable:
+    """Of the first images."""
+    few = evidence.slice(0, LINES)
+    count = few.num_rows
+    right = found.right[:count].tolist()
+
+    def values(name: str) -> list[Any]:
+        return few[name].to_pylist()
+
+    heads = ["image", "label", "clean prediction", "margin"]
+    columns = [[_number(value) for value in values(name)] for name in ("image", "label", "clean_prediction")]
+    columns.append([f"<td>{float(value):.3f}" for value in values("clean_margin")])
+    if found.certified is not None:
+        heads.append("certified l2")
+        columns.append([f"<td>{radius:.4f}" for radius in found.certified[:count].tolist()])
+    heads.append("broken at l2")
+    nearest = zip(found.broken[:count].tolist(), right, strict=True)
+    columns.append([f"<td class=broken>{b:.4f}" if ok and b != np.inf else "<td>–" for b, ok in nearest])
+    if found.smoothed is not None:
+        heads += ["smoothed version", "its certified l2", "hits of samples"]
+        radii = values("smoothed_l2")
+        said = zip(values("smoothed_prediction"), radii, strict=True)
+        columns.append([_number(p) if r > 0 else "<td>undecided" for p, r in said])
+        columns.append([f"<td>{float(radius):.4f}" for radius in radii])
+        hits = zip(values("smoothed_count"), values("smoothed_samples"), strict=True)
+        columns.append([f"<td>{int(hit)} of {int(samples)}" for hit, samples in hits])
+    for attack in record.attacks:
+        heads.append(attack.id)
+        seen = zip(values(f"{attack.id}:success"), values(f"{attack.id}:prediction"), right, strict=True)
+        columns.append([_verdict(won, prediction, ok) for won, prediction, ok in seen])
+    lines = [Markup("</td>".join(line) + "</td>") for line in zip(*columns, strict=True)]
+    return EvidenceTable(heads, lines, found.n, found.n <= WHOLE)
+
+
+def _number(value: object) -> str:
+    return f"<td>{int(value)}"  # type: ignore[call-overload]
+
+
+def _verdict(won: bool, prediction: int, right: bool) -> str:
+    return f"<td class=broken>broken: {int(prediction)}" if won else "<td>robust" if right else "<td>wrong"
+
+
+def evidence_csv(evidence: pa.Table, found: ImageRadii) -> pa.Buffer:
+    """All images. Of more than WHOLE the margins and distances of each attack, and what probes measured, stand in the Parquet
+    file alone; the distance of the nearest adversarial image stands in their place.
+    """
+    if found.n > WHOLE:
+        kept = [name for name in evidence.column_names if not _detail(name)]
+        nearest = np.where(np.isfinite(found.broken), found.broken, np.nan)
+        evidence = evidence.select(kept).append_column("broken_l2", pa.array(nearest, from_pandas=True))
+    written = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(evidence, written, pyarrow.csv.WriteOptions(batch_size=16384))
+    return written.getvalue()
+
+
+def _detail(name: str) -> bool:
+    return name.endswith((":margin", ":linf", ":l2")) or name.startswith("probe ")

@@ -1,0 +1,130 @@
+"""The images of a model's page: clean, what an attack changed, attacked; and what is known of each."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from safetensors import safe_open
+
+from benchmark.results.record import Record
+from leaderboard.image_radii import ROUNDING, ImageRadii, held, intact
+
+PICTURES = 10  # images shown on a model's page
+WRONG, CERTIFIED, BETWEEN, BROKEN = "wrong when clean", "certified", "between", "broken"
+
+
+@dataclass(frozen=True)
+class Settled:
+    """At an l2 radius, how many images are certified, broken, wrong when clean, or between: none of those."""
+
+    radius: float
+    certified: int | None
+    between: int
+    broken: int
+    wrong: int
+
+
+def settled(found: ImageRadii, radii: Sequence[float]) -> list[Settled]:
+    """A line a radius, smallest first."""
+    places = np.array(sorted({*radii}), float)
+    right, whole = int(found.right.sum()), intact(found.falls, places).tolist()
+    certified = [None] * len(places) if found.reaches is None else held(found.reaches, places).tolist()
+    return [
+        Settled(radius, proven, left - (proven or 0), right - left, found.n - right)
+        for radius, left, proven in zip(places.tolist(), whole, certified, strict=True)
+    ]
+
+
+def state(found: ImageRadii, image: int, radius: float) -> str:
+    """What is known of an image within `radius`, in a word."""
+    if not found.right[image]:
+        return WRONG
+    if found.broken[image] <= radius + ROUNDING:
+        return BROKEN
+    return CERTIFIED if found.certified is not None and found.certified[image] >= radius else BETWEEN
+
+
+def words(found: ImageRadii, image: int) -> str:
+    """How far an image is certified and how near it is broken."""
+    if not found.right[image]:
+        return ""
+    near = found.broken[image]
+    parts = [f"certified to {found.certified[image]:.3f}"] if found.certified is not None else []
+    return ", ".join([*parts, f"broken at {near:.3f}" if np.isfinite(near) else "never broken"])
+
+
+def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]:
+    """The first evaluation images as the model saw them: clean, then under each attack whose images are kept, with what the
+    attack changed, so amplified that the largest change that is shown is black or white; mid-grey is none.
+    """
+    few = evidence.slice(0, PICTURES)
+    count = few.num_rows
+    with safe_open(source / "images.safetensors", framework="numpy") as stored:
+        kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)
+        clean, *attacked = [stored.get_slice(name)[:count] for name in ("clean", *kept)]
+    values = {name: few[name].to_pylist() for name in few.column_names if name in _wanted(kept)}
+    return {
+        "images": [
+            {
+                "image": i,
+                "label": values["label"][i],
+                "src": _png(clean[i]),
+                "prediction": values["clean_prediction"][i],
+            }
+            for i in range(count)
+        ],
+        "attacks": [_attacked(name, clean, moved, values) for name, moved in zip(kept, attacked, strict=True)],
+    }
+
+
+def _wanted(kept: Sequence[str]) -> set[str]:
+    return {"label", "clean_prediction"} | {
+        f"{name}:{part}" for name in kept for part in ("prediction", "success", "l2")
+    }
+
+
+def _attacked(name: str, clean: np.ndarray, moved: np.ndarray, values: dict[str, list[Any]]) -> dict[str, Any]:
+    change = moved - clean
+    largest = float(np.abs(change).max(initial=0.0))
+    factor = 0.5 / largest if largest > 0 else 1.0
+    return {
+        "attack": name,
+        "factor": f"{factor:.3g}",
+        "largest": f"{largest:.3g}",
+        "images": [
+            {
+                "src": _png(image),
+                "change": _png(np.clip(0.5 + factor * delta, 0, 1)),
+                "prediction": values[f"{name}:prediction"][i],
+                "success": values[f"{name}:success"][i],
+                "right": values["clean_prediction"][i] == values["label"][i],
+                "l2": values[f"{name}:l2"][i] if f"{name}:l2" in values else None,
+            }
+            for i, (image, delta) in enumerate(zip(moved, change, strict=True))
+        ],
+    }
+
+
+def _png(image: np.ndarray) -> str:
+    """(c, h, w) in [0, 1], of one channel or three, to a data URI; the browser scales it.
+
+    Written here: for images this small an imaging library takes ten times as long.
+    """
+    pixels = np.rint(image * 255).astype(np.uint8).transpose(1, 2, 0)
+    height, width, channels = pixels.shape
+    rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter, 0: none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    head = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b"")]
+    chunks = b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+    return "data:image/png;base64," + base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()

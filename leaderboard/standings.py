@@ -1,0 +1,104 @@
+"""The ranks that images and seeds leave to each row by one number, and with which rows it is tied. Pure.
+
+All pairs of a board at once: 1,000 rows are half a million pairs, each judged on all images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+
+from benchmark.results.paired import ERROR, better
+
+IMAGES = "images"  # McNemar's exact test over the images does not order the two
+SEEDS = "seeds"  # it does, the difference over trainings and images (Welch) does not
+UNKNOWN = "unknown"  # the number is not known image by image
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Rows, in the order of the board, that one test does not tell from a row: IMAGES, SEEDS or UNKNOWN."""
+
+    test: str
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`best`: one more than the rows shown to be better; `worst`: all rows but those shown to be worse; `ties`: the rest."""
+
+    best: int
+    worst: int
+    ties: tuple[Tie, ...] = ()
+
+    @property
+    def rank(self) -> str:
+        return f"{self.best}" if self.best == self.worst else f"{self.best}–{self.worst}"
+
+
+def standings(
+    rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]]
+) -> dict[str, Standing]:
+    """By row. An order is shown as `better` of benchmark/results/paired.py has it, among all pairs of `rows`.
+
+    Args:
+        rows: their names, in the order of the board.
+        images: a digit an image, by row; a row without is not ordered.
+        trained: by row the digits of each of its trainings, where more than one is known.
+
+    Raises:
+        ValueError: two rows are judged on other numbers of images.
+    """
+    comparisons = len(rows) * (len(rows) - 1) // 2
+    judged = np.array([row in images for row in rows], dtype=bool)
+    signs = np.zeros((len(rows), len(rows)), dtype=np.int8)
+    places = np.flatnonzero(judged)
+    signs[np.ix_(places, places)] = _over_images([images[rows[place]] for place in places], comparisons)
+    seeds = np.zeros_like(signs, dtype=bool)
+    with_seeds = [place for place in places if rows[place] in trained]
+    for i in with_seeds:
+        for j in with_seeds:
+            if i < j and signs[i, j]:
+                pair = rows[i], rows[j]
+                both = trained[pair[0]], trained[pair[1]]
+                if not better((images[pair[0]], images[pair[1]]), both, comparisons):
+                    signs[i, j] = signs[j, i] = 0
+                    seeds[i, j] = seeds[j, i] = True
+    known = judged[:, None] & judged[None, :]
+    np.fill_diagonal(known, True)
+    tied = {IMAGES: (signs == 0) & known & ~seeds, SEEDS: seeds, UNKNOWN: ~known}
+    np.fill_diagonal(tied[IMAGES], False)
+    return {row: _standing(place, rows, signs, tied) for place, row in enumerate(rows)}
+
+
+def _standing(place: int, rows: Sequence[str], signs: np.ndarray, tied: Mapping[str, np.ndarray]) -> Standing:
+    ties = [Tie(test, tuple(rows[other] for other in np.flatnonzero(matrix[place]))) for test, matrix in tied.items()]
+    worse, better_ones = int((signs[place] == 1).sum()), int((signs[place] == -1).sum())
+    return Standing(1 + better_ones, len(rows) - worse, tuple(tie for tie in ties if tie.rows))
+
+
+def _over_images(verdicts: Sequence[str], comparisons: int) -> np.ndarray:
+    """(rows, rows): 1 where McNemar's test shows the first to be better, -1 where the other, 0 where neither."""
+    if len({len(row) for row in verdicts}) > 1:
+        raise ValueError("rows are judged on other numbers of images")
+    if len(verdicts) < 2:
+        return np.zeros((len(verdicts),) * 2, dtype=np.int8)
+    right = np.array([np.frombuffer(row.encode(), np.uint8) == ord("1") for row in verdicts], dtype=np.float32)
+    both = np.rint(right @ right.T).astype(int)  # exact below 2^24 images
+    wins = np.diag(both)[:, None] - both
+    apart = wins + wins.T
+    counted = np.unique(apart)
+    fewest = np.zeros(apart.max() + 1, dtype=int)
+    fewest[counted] = _most(counted, ERROR / comparisons)
+    shown = np.minimum(wins, wins.T) <= fewest[apart]
+    return (np.sign(wins - wins.T) * shown).astype(np.int8)
+
+
+def _most(apart: np.ndarray, error: float) -> np.ndarray:
+    """How many of the images on which two rows differ the worse one may win at most for p <= `error`; -1: none will do."""
+    found = binom.ppf(error / 2, apart, 0.5)
+    found -= 2 * binom.cdf(found, apart, 0.5) > error
+    return found.astype(int)

@@ -1,0 +1,129 @@
+"""A model's page in a real browser: what its charts draw, by keyboard alone, on a phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_site import evidence, page, row
+
+from leaderboard.image_radii import image_radii
+
+CHROMIUM = [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not all(CHROMIUM), reason="needs chromium and chromedriver (Debian packages)"),
+]
+
+
+@pytest.fixture
+def browser(tmp_path) -> Iterator[Any]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM[0]
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMIUM[1]))
+    try:
+        yield started
+    finally:
+        started.quit()
+
+
+def opened(browser: Any, folder: Path) -> None:
+    """The page, its charts drawn."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    (folder.parent.parent / "times.js").write_text("const TIMES = {};\n")
+    browser.get(f"file://{folder}/index.html")
+    undrawn = "return document.querySelectorAll('figure.vega:not([data-drawn])').length"
+    WebDriverWait(browser, 20).until(lambda b: b.execute_script(undrawn) == 0)
+
+
+def marks(browser: Any, figure: str, kind: str) -> list[str]:
+    """What each mark of a figure says of itself."""
+    script = "return [...document.querySelectorAll(arguments[0])].map(m => m.getAttribute('aria-label') || '')"
+    return list(browser.execute_script(script, f"#{figure} .mark-{kind}.role-mark > *"))
+
+
+def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
+    opened(browser, page(row(), tmp_path))
+    found = image_radii(evidence(row(), 60))
+    shown = marks(browser, "sandwich", "rule")
+    lines = (tmp_path / "site/models/Shown-v/sandwich.csv").read_text().splitlines()[1:]
+    assert len(shown) == len(lines)
+    for said, line in zip(shown, lines, strict=True):
+        radius, attacked, certified = map(float, line.split(","))
+        for words in (f"l2 radius: {radius:.4f}", f"attacked, percent: {attacked:.1f}", f"certified, percent: {certified:.1f}"):
+            assert words in said
+    assert len(marks(browser, "sandwich", "line")) == 2
+    assert len(marks(browser, "sandwich", "area")) == 1
+    points = marks(browser, "radii", "symbol")
+    assert len(points) == int(found.right.sum())
+    assert sum("never broken" in said for said in points) == int((found.right & np.isinf(found.broken)).sum())
+    steps = browser.execute_script("return document.querySelector('#sandwich .mark-line path').getAttribute('d')")
+    assert len(re.findall("[LHV]", steps)) >= len({line.split(",")[1] for line in lines}), "a step a value"
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_path) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    made = row(title="x" * 10000, summary="y" * 10000)
+    opened(browser, page(made, tmp_path))
+    folded = browser.find_elements(By.CSS_SELECTOR, "details:not([open])")
+    assert len(folded) >= 5
+    for details in folded:
+        details.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+        assert details.get_attribute("open") is not None
+    for width in (390, 768, 1024, 1440):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        overflow = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+        assert overflow <= 0, f"at {width} pixels the page is wider than the window"
+
+
+def test_commands_are_copied_or_selected(browser, tmp_path) -> None:
+    from selenium.webdriver.common.by import By
+
+    opened(browser, page(row(), tmp_path))
+    places = browser.find_elements(By.CSS_SELECTOR, ".copied")
+    assert len(places) >= 5
+    command = places[0].find_element(By.TAG_NAME, "code").text
+    assert command == "rvb verify Shown-v --track digits"
+    refuse = "navigator.clipboard.writeText = () => Promise.reject(new Error()); document.execCommand = () => false;"
+    browser.execute_script(refuse)
+    button = places[0].find_element(By.TAG_NAME, "button")
+    assert "rvb verify" in button.get_attribute("aria-label")
+    button.click()
+    assert browser.execute_async_script("setTimeout(() => arguments[0](getSelection().toString()), 100)") == command
+    assert button.text.startswith("Selected")
+    browser.execute_script("window.kept = ''; navigator.clipboard.writeText = async (text) => { window.kept = text; };")
+    button.click()
+    assert browser.execute_async_script("setTimeout(() => arguments[0](window.kept), 100)") == command
+    assert button.text == "Copied"
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_a_link_to_a_folded_part_opens_it(browser, tmp_path) -> None:
+    from selenium.webdriver.common.by import By
+
+    folder = page(row(), tmp_path)
+    text = (folder / "index.html").read_text()
+    (folder / "index.html").write_text(text.replace('<table class="attacks">', '<table class="attacks" id="attacks">'))
+    opened(browser, folder)
+    browser.execute_script("location.hash = 'attacks'")
+    shown = browser.execute_async_script("setTimeout(() => arguments[0](), 100)")
+    assert shown is None
+    assert browser.find_element(By.ID, "attacks").is_displayed()

@@ -1,0 +1,178 @@
+"""What a model's charts draw is what its evidence says, and errs to one side alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_site import evidence, row
+
+from benchmark.evaluation.evidence import unbroken
+from benchmark.results.brought import BrokenImage, Brought
+from benchmark.specs.threat import ThreatModel
+from leaderboard.charts.per_image import drawn_images, per_image
+from leaderboard.charts.sandwich import POINTS, Curves, curves, sandwich
+from leaderboard.charts.training import read_history, training_charts
+from leaderboard.image_radii import ROUNDING, ImageRadii, image_radii
+from leaderboard.pages.model_images import settled, state
+
+MARKED = (0.1, 0.25, 0.5, 1.0)
+
+
+def random_radii(n: int, seed: int, step: int = 97) -> ImageRadii:
+    """With ties, images never broken, and ones that nothing certifies."""
+    rng = np.random.default_rng(seed)
+    right = rng.random(n) < 0.9
+    certified = np.where(right & (rng.random(n) < 0.8), rng.integers(0, step, n) / step, 0.0)
+    broken = np.where(rng.random(n) < 0.8, certified + rng.integers(1, step, n) / step, np.inf)
+    smoothed = np.where(rng.random(n) < 0.7, rng.integers(0, 20, n) / 20, -1.0)
+    return ImageRadii(right, broken, certified, smoothed)
+
+
+def upper(seen: Curves, radius: float) -> int:
+    """The attacked curve as it is drawn: a value holds until the next."""
+    return int(seen.attacked[np.searchsorted(seen.radii, radius, side="right") - 1])
+
+
+def lower(radii: np.ndarray, counts: np.ndarray, radius: float) -> int:
+    """A curve from below as it is drawn: a value holds from the one before."""
+    return int(counts[np.searchsorted(radii, radius, side="left")])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 600), st.integers(0, 10**6), st.sampled_from([7, 97, 100003]), st.integers(12, POINTS))
+def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
+    n: int, seed: int, step: int, points: int
+) -> None:
+    found = random_radii(n, seed, step)
+    seen = curves(found, MARKED, points)
+    assert len(seen.radii) <= points
+    assert {0.0, *MARKED} <= {*seen.radii.tolist()}
+    assert seen.certified is not None
+    assert seen.smoothed is not None
+    assert found.certified is not None
+    assert found.smoothed is not None
+    far = float(seen.radii[-1])
+    between = np.random.default_rng(seed).random(50) * far
+    for radius in [*seen.radii.tolist(), *between.tolist()]:
+        attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(found.right, found.broken, strict=True))
+        certified = sum(ok and c >= radius for ok, c in zip(found.right, found.certified, strict=True))
+        smoothed = sum(s >= radius for s in found.smoothed)
+        drawn = (
+            upper(seen, radius), lower(seen.radii, seen.certified, radius), lower(seen.radii, seen.smoothed, radius)
+        )  # fmt: skip
+        assert drawn[0] >= attacked
+        assert drawn[1] <= certified
+        assert drawn[2] <= smoothed
+        off = max(drawn[0] - attacked, certified - drawn[1], smoothed - drawn[2])
+        assert off <= seen.off * n + 1e-9
+        if radius in seen.radii:
+            assert off == 0
+
+
+def test_few_images_are_drawn_step_by_step_and_many_say_how_far_off_they_are() -> None:
+    few, many = sandwich(random_radii(40, 1), MARKED), sandwich(random_radii(10000, 1, 100003), MARKED)
+    assert "Every step is drawn." in few.caption
+    assert len(many.lines) <= POINTS
+    assert "too high and a lower one too low, by" in many.caption
+    assert curves(random_radii(10000, 1, 100003), MARKED).off < 0.02
+
+
+def test_steps_are_drawn_to_the_side_that_the_bound_allows() -> None:
+    layers = sandwich(random_radii(40, 1), MARKED).spec["layer"]
+    kinds = {
+        layer["encoding"]["y"]["field"]: layer["mark"]["interpolate"] for layer in layers if "y" in layer["encoding"]
+    }
+    assert kinds == {"attacked": "step-after", "certified": "step-before", "smoothed": "step-before"}
+    (area,) = (layer for layer in layers if layer["mark"]["type"] == "area")
+    assert area["mark"]["interpolate"] == "step-after"
+    assert area["transform"][0]["window"] == [{"as": "floor", "field": "certified", "op": "lead"}]
+
+
+def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
+    found = ImageRadii(np.array([True, True, False]), np.array([0.2, np.inf, 0.1]))
+    chart = sandwich(found, [0.1, 0.3])
+    assert list(chart.heads) == ["radius", "attacked"]
+    assert [line[1] for line in chart.lines] == pytest.approx([200 / 3, 200 / 3, 100 / 3, 100 / 3])
+    assert [line[0] for line in chart.lines] == [0.0, 0.1, 0.2, 0.3]
+    assert "certified" not in json.dumps(chart.spec)
+    assert per_image(found) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_radii_of_images_agree_with_how_records_count(seed: int) -> None:
+    seen = evidence(row(), 80, seed)
+    seen = seen.append_column("probed L2 0.5", pa.array(np.random.default_rng(seed).random(80) < 0.2))
+    seen = seen.append_column("probed Linf 0.15", pa.array(np.ones(80, bool)))
+    found = image_radii(seen)
+    for eps in (0.05, 0.1, 0.3, 0.5, 1.0):
+        counted = int(unbroken(seen, ThreatModel(norm="L2", eps=eps)).sum())
+        (line,) = settled(found, [eps])
+        assert line.between + (line.certified or 0) == counted
+        words = [state(found, i, eps) for i in range(80)]
+        assert [words.count(word) for word in ("certified", "between", "broken", "wrong when clean")] == [
+            line.certified, line.between, line.broken, line.wrong
+        ]  # fmt: skip
+
+
+def test_what_others_brought_counts_and_contradicts() -> None:
+    seen = evidence(row(), 30)
+    image = int(np.flatnonzero(seen["certified_l2"].to_numpy() > 0.1)[0])
+    one = BrokenImage(image=image, threat="L2 0.5", linf=0.05, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
+    brought = Brought(credit="Jane", sha256="a" * 64, weights="b" * 64, images=(one,))
+    found = image_radii(seen, [brought])
+    assert found.broken[image] == 0.1
+    assert np.flatnonzero(found.contradicted).tolist() == [image]
+    assert not image_radii(seen).contradicted.any()
+    chart = per_image(found)
+    assert chart is not None
+    assert [line for line in chart.lines if line[3] == "contradiction"] == [
+        (image, pytest.approx(float(seen["certified_l2"][image].as_py()), abs=1e-6), 0.1, "contradiction")
+    ]
+    assert "1 contradictions" in chart.words
+
+
+def test_points_of_many_images_are_thinned_evenly_and_contradictions_stay() -> None:
+    found = random_radii(10000, 3)
+    assert found.certified is not None
+    wrong = np.flatnonzero(found.right & (found.certified > 0.5))[:7]
+    found.broken[wrong] = 0.3
+    images = drawn_images(found, 500)
+    assert 500 <= len(images) <= 507
+    assert {*wrong.tolist()} <= {*images.tolist()}
+    assert np.diff(np.setdiff1d(images, wrong)).max() < 60, "none is far from the next"
+    assert found.right[images].all()
+    chart = per_image(found)
+    assert chart is not None
+    assert "evenly taken" in chart.caption
+    never = [line for line in chart.lines if line[2] is None]
+    assert never
+    assert all(line[3].startswith("never broken") for line in never)
+
+
+def test_training_curves_are_those_of_the_records_weights(tmp_path) -> None:
+    made = row()
+    folder = tmp_path / "train"
+    assert read_history(tmp_path, made) == {}
+    folder.mkdir()
+    history = {"loss": [2.0, 1.0, float("nan")], "score": [0.1, 0.9, 0.8], "other": [1]}
+    (folder / "history.json").write_text(json.dumps(history))
+    (folder / "stage.json").write_text(json.dumps({"sha256": {"model.safetensors": "c" * 64}}))
+    assert read_history(tmp_path, made) == {}, "of other weights"
+    (folder / "stage.json").write_text(json.dumps({"sha256": {"model.safetensors": "b" * 64}}))
+    loss, scores = training_charts(made, read_history(tmp_path, made))
+    assert list(loss.lines) == [
+        (1, "training loss", 2.0, True), (2, "training loss", 1.0, False), (3, "training loss", None, False)
+    ]  # fmt: skip
+    assert [line[2] for line in scores.lines] == [0.1, 0.9, 0.8]
+    assert "validation accuracy; the line stands at epoch 1" in scores.caption
+    (folder / "history.json").write_text("{")
+    assert training_charts(made, read_history(tmp_path, made)) == []
+    long = training_charts(made, {"loss": [1.0] * 1000})[0]
+    assert len(long.lines) <= 402
+    assert long.lines[-1][0] == 1000
+    assert long.caption.endswith("One epoch in 3 is drawn.")
