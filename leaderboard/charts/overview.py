@@ -17,13 +17,13 @@ from benchmark.specs.track import Track
 from leaderboard.charts.vega import Chart, data
 from leaderboard.rank import TITLES, Row, columns, headline_columns
 
-FEW = 40  # rows: with more, intervals hide the points
+FEW, LABELLED = 40, 16  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
 LONGEST = 60  # characters of a title in a chart
+ON_FRONT = "indexof(datum.front, datum.series) >= 0"
 SERIES = ("attacked", "certified")
 HEADS = ("row", "model", "clean", *SERIES)
 ENDS = ("attacked_low", "attacked_high", "certified_low", "certified_high")
-FRONTS = ("attacked_front", "certified_front")
 
 Point = tuple[float, float]
 
@@ -34,20 +34,37 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
         return []
     lines = [_line(row, track) for row in rows]
     names = dict(zip(SERIES, [label(name) for name in headline_columns(track)[1:]], strict=False))
-    radii = " and ".join(names.values()) or "robust"
+    if not names:
+        return []
+    radii, many, said = " and ".join(names.values()), len(rows), tuple(names.values())
+    accuracies = (
+        f"Clean accuracy against {radii}. A point is a model; the lines are the Pareto fronts: no model is better in both "
+        "numbers than one on its line. The legend chooses a series, a point leads to its page."
+    )
+    cost = (
+        f"What an image costs, in floating-point operations (log scale), against {radii}. The lines join the models that no "
+        "cheaper one surpasses."
+    )
+    clean = [line["clean"] for line in lines]
+    frugal = [-line["flops"] if line["flops"] else None for line in lines]
     return [
         _chart(
-            "accuracies", f"Clean accuracy against {radii}. A point is a model; the lines are the Pareto fronts: "
-            "no model is better in both numbers than one on the line. Choose a series in the legend, a point for its page.",
-            lines, [line["clean"] for line in lines], names, _drawn("clean", "clean accuracy, percent", False, len(rows) <= FEW, tuple(names.values())),
+            "accuracies",
+            accuracies,
+            lines,
+            clean,
+            names,
+            _drawn("clean", "clean accuracy, percent", False, many <= FEW, many <= LABELLED, said),
         ),
         _chart(
-            "cost", f"What an image costs, in floating-point operations (log scale), against {radii}. The lines join the "
-            "models that no cheaper one surpasses.",
-            lines, [-line["flops"] if line["flops"] else None for line in lines], names,
-            _drawn("flops", "FLOPs of one image, log scale", True, len(rows) <= FEW, tuple(names.values())),
+            "cost",
+            cost,
+            lines,
+            frugal,
+            names,
+            _drawn("flops", "FLOPs of one image, log scale", True, many <= FEW, many <= LABELLED, said),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def label(name: str) -> str:
@@ -86,9 +103,9 @@ def _chart(
     """`across`: the coordinate of each line along the x-axis, such that more is better."""
     fronts = {word: front([(x, line[word]) for x, line in zip(across, lines, strict=True)]) for word in SERIES}
     extra = ("parameters", "flops") if name == "cost" else ()
-    heads = [*HEADS, *extra, *(ENDS if len(lines) <= FEW else ()), *FRONTS]
+    heads = [*HEADS, *extra, *(ENDS if len(lines) <= FEW else ()), "front"]
     for place, line in enumerate(lines):
-        line |= {f"{word}_front": int(fronts[word][place]) for word in SERIES}
+        line["front"] = " ".join(word for word in SERIES if fronts[word][place])
     words = [f"{len(lines)} models."]
     for word, shown in names.items():
         words.append(_words(shown, [line for line, on in zip(lines, fronts[word], strict=True) if on], word, name))
@@ -105,8 +122,10 @@ def _words(shown: str, lines: list[dict], word: str, name: str) -> str:
 
 
 @functools.cache
-def _drawn(across: str, title: str, cheap: bool, few: bool, names: tuple[str, ...]) -> dict[str, Any]:
-    """`cheap`: on a log scale, less is better. `few`: with intervals. `names`: what the legend calls the series."""
+def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, names: tuple[str, ...]) -> dict[str, Any]:
+    """`cheap`: on a log scale, less is better. `few`: with intervals.
+
+    `labelled`: with the names of those on the fronts. `names`: what the legend calls the series."""
     shown = list(SERIES[: len(names)])
     scale = alt.Scale(type="log", nice=False, padding=12) if cheap else alt.Scale(zero=False, nice=False, padding=12)
     base = (
@@ -115,7 +134,7 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, names: tuple[str, ..
         .transform_filter("isValid(datum.accuracy) && isValid(datum.clean)" + (" && datum.flops > 0" if cheap else ""))
         .transform_calculate(
             low="datum[datum.series + '_low']", high="datum[datum.series + '_high']",
-            front="datum[datum.series + '_front']", page="'models/' + datum.row + '/index.html'",
+            page="'models/' + datum.row + '/index.html'",
         )
     )  # fmt: skip
     chosen = alt.selection_point(fields=["series"], bind="legend", name="series")
@@ -127,11 +146,10 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, names: tuple[str, ..
     x = alt.X(f"{across}:Q", title=title, scale=scale, axis=axis)
     y = alt.Y("accuracy:Q", title="percent of images", scale=alt.Scale(domainMin=0, nice=True))
     when = alt.when(chosen)
-    lines = (
-        base.transform_filter("datum.front == 1")
-        .mark_line(interpolate="step-after" if cheap else "step-before", strokeWidth=1.5)
-        .encode(x, y, colour, strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(range=[[1, 0], [5, 3]]), legend=None),
-                opacity=when.then(alt.value(0.75)).otherwise(alt.value(0.05)))
+    on_front = base.transform_filter(ON_FRONT)
+    lines = on_front.mark_line(interpolate="step-after" if cheap else "step-before", strokeWidth=1.5).encode(
+        x, y, colour, strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(range=[[1, 0], [5, 3]]), legend=None),
+        opacity=when.then(alt.value(0.75)).otherwise(alt.value(0.05)),
     )  # fmt: skip
     points = base.mark_point(filled=True, size=90 if few else 45, cursor="pointer").encode(
         x, y, colour, shape, href="page:N",
@@ -141,9 +159,25 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, names: tuple[str, ..
             alt.Tooltip("accuracy:Q", format=".1f"), *([alt.Tooltip("flops:Q", title="FLOPs", format=",")] if cheap else []),
         ],
     )  # fmt: skip
-    ranges = base.mark_rule(strokeWidth=1).encode(
-        x, alt.Y("low:Q"), alt.Y2("high:Q"), colour, opacity=when.then(alt.value(0.35)).otherwise(alt.value(0.03))
-    )
-    layers = [ranges, lines, points] if few else [lines, points]
+    layers = [*([_intervals(base, x, colour, when)] if few else []), lines, points]
+    layers += _labels(base, across, x, y, when) if labelled else []
     made = alt.layer(*layers).add_params(chosen).properties(width="container", height=290).to_dict()
     return {key: value for key, value in made.items() if key != "config"}  # the page has its own
+
+
+def _intervals(base: alt.Chart, x: alt.X, colour: alt.Color, when: Any) -> alt.Chart:
+    opacity = when.then(alt.value(0.35)).otherwise(alt.value(0.03))
+    return base.mark_rule(strokeWidth=1).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour, opacity=opacity)
+
+
+def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list[alt.Chart]:
+    """The names of the models on a front, each towards the middle of the chart."""
+    ends = base.transform_joinaggregate(least=f"min({across})", greatest=f"max({across})")
+    ends = ends.transform_calculate(left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest")
+    opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
+    return [
+        ends.transform_filter(f"{ON_FRONT} && {side}")
+        .mark_text(align=align, dx=dx, dy=-10, limit=180)
+        .encode(x, y, text="model:N", opacity=opacity)
+        for side, align, dx in (("datum.left", "left", -4), ("!datum.left", "right", 4))
+    ]

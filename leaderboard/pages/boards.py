@@ -14,7 +14,7 @@ from leaderboard.rank import Row, columns, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 
-NAMED = 8  # tied rows that a board names; of more, the nearest
+NAMED = 6  # tied rows that a board names; of more, the nearest
 KINDS = {"robust": "AutoAttack"}  # what a heading says in place of a number's first word
 WORDS = {"robust": "attacked", "certified": "certified", "smoothed": "smoothed"}
 PAPER = 80  # characters of a paper that a board's search knows
@@ -27,7 +27,7 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the board: `place` among the track's columns; `first` where the group of its kind begins.
+    """A number of the board: `place` among the track's columns; `first` where a group of one kind begins.
 
     `kind` and `radius` are what its heading says, in two lines.
     """
@@ -61,22 +61,26 @@ def arranged(board: Board) -> tuple[list[Column], list[Column]]:
     names = [*first, *(name for name in columns(board.track) if name not in first)]
     kinds = ["", *(name.split()[0] for name in names)]
     made = [
-        Column(name, KINDS.get(kind, kind), name.partition(" ")[2], board.columns.index(name), kind != before, name.startswith("robust"))
+        Column(
+            name,
+            KINDS.get(kind, kind),
+            name.partition(" ")[2],
+            board.columns.index(name),
+            kind != before,
+            name.startswith("robust"),
+        )
         for name, kind, before in zip(names, kinds[1:], kinds, strict=False)
     ]
     return made[: len(first)], made[len(first) :]
 
 
 def numbers(board: Board, shown: Sequence[Column]) -> dict[str, Any]:
-    """What the page's script sorts and filters by: exact counts, in the order of the columns, and what a cell does not say."""
+    """What the page's script sorts and filters by: exact counts, in the order of the columns, and the papers."""
     rows = []
     for row in board.rows:
         cells = [row.cells[column.place] for column in shown]
         rows.append([*(cell and cell.count for cell in cells), row.record.parameters, row.record.flops])
-    papers = {
-        row.record.submission: _paper(row.record.paper)
-        for row in board.rows
-    }
+    papers = {row.record.submission: _paper(row.record.paper) for row in board.rows}
     return {"names": [column.name for column in shown], "rows": rows, "papers": papers}
 
 
