@@ -1,7 +1,7 @@
 """README.md's picture of the digits board. `python -m leaderboard.screenshot [<site> [<picture>]]`
 
-Photographs work/digits/site/index.html with headless Chromium, without the explanations beneath the table and without
-seconds, which are one machine's. Nothing is fetched from the network.
+Photographs work/digits/site/index.html with headless Chromium, without the explanations and without
+what is for choosing. Nothing is fetched from the network.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run", "--hide-scrollbars", "--force-device-scale-factor=1.5",
+    "--virtual-time-budget=20000",  # until the charts are drawn
 )  # fmt: skip
 WIDTH, HEIGHT = 1440, 3000  # CSS pixels; what is blank beneath the table is cut off
 MARGIN = 24
 COLOURS = 256  # a palette keeps the picture small
 SECONDS = 120  # a browser that takes longer hangs
-HIDDEN = "dl.key, footer, [data-time], thead tr:first-child th:last-child, thead tr:last-child th:nth-last-child(-n+2)"
+HIDDEN = "details.key, footer, .tools, .pick"
 
 
 def photograph(site: Path, picture: Path) -> None:

@@ -61,6 +61,12 @@ class Board:
         return ENVIRONMENT.get_template(template).render(root=root, board=self, **shown)
 
 
+def short(count: int) -> str:
+    """Three digits of a count: 1.23k, 26.5k, 139k, 86.6M."""
+    power = max(0, min(5, (len(str(count)) - 1) // 3))
+    return f"{float(f'{count / 1000**power:.3g}'):g}{('', 'k', 'M', 'G', 'T', 'P')[power]}"
+
+
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -71,6 +77,7 @@ def _environment() -> jinja2.Environment:
     )
     made.tests["web_address"] = is_web_address
     made.filters["percent"] = lambda value: f"{100 * value:.1f}"
+    made.filters["short"] = short
     return made
 
 

@@ -61,7 +61,7 @@ def test_the_page_names_who_broke_what_escaped(tmp_path) -> None:
     text = page(tmp_path, rows(tmp_path, range(2)), "index.html")
     cell = site_rows.board_row(text, "A-v")
     assert "<b>68.0</b>" in cell
-    assert "−2 &lt;b&gt;Jane&lt;/b&gt; | [Doe](x)</small>" in cell
+    assert "−2 &lt;b&gt;Jane&lt;/b&gt; | [Doe](x)</bdi></small>" in cell
     assert "adversarial images brought by that person" in text
     assert "contradicted" not in cell
     model = (tmp_path / "site/models/A-v/index.html").read_text()

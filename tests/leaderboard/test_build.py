@@ -66,7 +66,7 @@ def rendered(tmp_path) -> Path:
 
 def board_cell(index: str, row: str) -> str:
     """The cell of trust of a row, which says its doubts too."""
-    found = re.search(r'<td class="first">rebuilt.*?</td>', board_row(index, row), re.S)
+    found = re.search(r'<td class="trust">.*?</td>', board_row(index, row), re.S)
     assert found
     return found[0]
 
@@ -78,7 +78,7 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
     assert 'href="models/Doubtful-v/index.html#attacks-trusted"' in board_cell(index, "Doubtful-v")
     assert ">no doubts</small>" in board_cell(index, "Sound-v")
     assert ">doubts: –</small>" in board_cell(index, "Unjudged-v")
-    assert "<dt>doubts</dt>" in index
+    assert "<b>Doubts</b>: " in index
 
 
 def test_the_board_names_the_rows_that_are_missing_and_why(tmp_path) -> None:
@@ -249,6 +249,7 @@ def test_a_reader_finds_a_model_in_a_real_browser(built, tmp_path) -> None:
         browser.get(f"file://{site}/index.html")
         rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
         assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
+        browser.find_element(By.ID, "all").click()
         seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
         assert float(seconds) > 0
         rows[0].find_element(By.TAG_NAME, "a").click()

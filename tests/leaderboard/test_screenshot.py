@@ -14,7 +14,9 @@ from leaderboard import screenshot
 PAGE = (
     """<html><head><link rel="stylesheet" href="static/style.css"></head><body><div id="board"></div>{}</body></html>"""
 )
-STYLE = "body { margin: 0 } #board { height: 200px; background: #14508c } dl { height: 400px; background: #b3261e }"
+STYLE = (
+    "body { margin: 0 } #board { height: 200px; background: #14508c } details { height: 400px; background: #b3261e }"
+)
 
 
 def site(folder: Path, body: str = "") -> Path:
@@ -27,7 +29,7 @@ def site(folder: Path, body: str = "") -> Path:
 @pytest.mark.browser
 @pytest.mark.skipif(not any(map(shutil.which, screenshot.BROWSERS)), reason="needs chromium (Debian package)")
 def test_the_picture_ends_where_the_board_does(tmp_path) -> None:
-    screenshot.photograph(site(tmp_path / "site", '<dl class="key"></dl>'), tmp_path / "new/board.png")
+    screenshot.photograph(site(tmp_path / "site", '<details class="key"></details>'), tmp_path / "new/board.png")
     picture = Image.open(tmp_path / "new/board.png")
     assert picture.size == (1.5 * screenshot.WIDTH, 1.5 * 200 + screenshot.MARGIN)
     assert picture.convert("RGB").getpixel((100, 100)) == (0x14, 0x50, 0x8C)

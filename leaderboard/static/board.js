@@ -1,0 +1,179 @@
+// Sorts, filters and remembers: what is chosen stands in the address, after the #. Without this script the table is whole and sorted.
+"use strict";
+addEventListener("DOMContentLoaded", () => { // after times.js
+  const table = document.querySelector("table.board");
+  if (!table) return;
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
+  const numbers = JSON.parse(document.getElementById("numbers").textContent);
+  const [find, paper, norm, tier, sort, all] = ["find", "paper", "norm", "tier", "sort", "all"].map((id) => document.getElementById(id));
+  const bar = document.querySelector(".compare");
+  const MOST = 5; // rows that can be compared
+  const lead = heads.findIndex((head) => head.textContent.trim() === "trust") - 2; // numbers that are always shown
+  const names = { robust: "attacked", certified: "certified", smoothed: "smoothed" };
+  const order = new Intl.Collator("en");
+  let chosen = []; // rows to compare, in the order in which they were chosen
+  let column = 0;
+  let down = false;
+
+  // A row's number in a column of the page; null where it has none.
+  const times = typeof TIMES === "undefined" ? {} : TIMES;
+  const facts = rows.map((row, place) => {
+    const own = numbers.rows[place];
+    const id = row.dataset.row;
+    const submission = id.split("-")[0];
+    const seconds = times[id] || {};
+    const norms = new Set();
+    numbers.names.forEach((name, k) => {
+      const [kind, of] = name.split(" ");
+      if (names[kind] && own[k] !== null) norms.add(`${names[kind]} in ${of}`);
+    });
+    const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
+    const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, lead), row.cells[lead + 2].textContent.trim(),
+      ...own.slice(lead), seconds.training ?? null, seconds.evaluation ?? null];
+    return { row, id, place, submission, text, norms, tier: row.querySelector(".trust .badge").textContent, keys };
+  });
+  const worded = (k) => k === 1 || k === lead + 2;
+  const first = (k) => k >= 2 && k < heads.length - 4 && !worded(k); // the highest first: shares of images
+
+  function arrange() {
+    const sign = down ? -1 : 1;
+    const sorted = [...facts].sort((a, b) => {
+      const [x, y] = [a.keys[column], b.keys[column]];
+      if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
+      return sign * (worded(column) ? order.compare(x, y) : x - y) || a.place - b.place;
+    });
+    const before = body.rows;
+    if (sorted.some((fact, place) => before[place] !== fact.row)) body.append(...sorted.map((fact) => fact.row));
+    heads.forEach((head, k) => {
+      if (k === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    sort.value = String(column);
+    if (column > lead + 2 && !all.checked) all.click(); // a column that orders the rows is shown
+  }
+
+  function choose() {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const fact of facts) {
+      const stays = words.every((word) => fact.text.includes(word)) && (!paper.value || fact.submission === paper.value) &&
+        (!norm.value || fact.norms.has(norm.value)) && (!tier.value || fact.tier === tier.value);
+      if (fact.row.hidden === stays) fact.row.hidden = !stays;
+      shown += stays;
+    }
+    document.getElementById("count").textContent = `${shown} of ${facts.length} models`;
+  }
+
+  function remember() {
+    const state = new URLSearchParams();
+    for (const [key, value] of [["find", find.value], ["paper", paper.value], ["norm", norm.value], ["trust", tier.value]]) if (value) state.set(key, value);
+    if (column || down) state.set("sort", (down ? "-" : "") + key(column));
+    if (all.checked) state.set("all", "1");
+    if (chosen.length) state.set("compare", chosen.join(" "));
+    const text = state.toString();
+    try {
+      history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+    } catch {
+      location.hash = text; // where a page from a file may not say more
+    }
+  }
+
+  // A column's name in the address.
+  const key = (k) => heads[k].dataset.name;
+
+  function restore() {
+    const state = new URLSearchParams(location.hash.slice(1));
+    if (location.hash && !location.hash.includes("=")) return; // a place on the page
+    find.value = state.get("find") || "";
+    for (const [box, name] of [[paper, "paper"], [norm, "norm"], [tier, "trust"]]) {
+      const wanted = state.get(name) || "";
+      box.value = [...box.options].some((option) => option.value === wanted) ? wanted : "";
+    }
+    all.checked = state.has("all");
+    const sorted = state.get("sort") || "";
+    down = sorted.startsWith("-");
+    column = Math.max(0, heads.findIndex((head) => head.dataset.name === sorted.replace(/^-/, "")));
+    const known = new Set(facts.map((fact) => fact.id));
+    chosen = (state.get("compare") || "").split(" ").filter((id) => known.has(id)).slice(0, MOST);
+    arrange();
+    choose();
+    compare();
+  }
+
+  function sortBy(k) {
+    down = k === column ? !down : first(k);
+    column = k;
+    arrange();
+    remember();
+  }
+
+  function compare() {
+    for (const fact of facts) {
+      const box = fact.row.querySelector(".pick input");
+      box.checked = chosen.includes(fact.id);
+      box.disabled = !box.checked && chosen.length >= MOST;
+    }
+    bar.hidden = !chosen.length;
+    const link = bar.querySelector("a");
+    if (chosen.length > 1) link.href = `compare/index.html#${chosen.join(",")}`;
+    else link.removeAttribute("href");
+    bar.querySelector("[role=status]").textContent = chosen.join(", ") + (chosen.length < 2 ? ": choose another one" : chosen.length === MOST ? ": no more than these" : "");
+  }
+
+  heads.forEach((head, k) => {
+    const said = [...head.childNodes].map((node) => node.textContent).join(" ").replace(/\s+/g, " ").trim();
+    head.dataset.name = said.replace(/[ ,]+/g, "-").toLowerCase();
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    button.addEventListener("click", () => sortBy(k));
+    head.append(button);
+    sort.append(new Option(said, String(k)));
+  });
+  for (const { row, id } of facts) {
+    const label = document.createElement("label");
+    label.className = "pick";
+    const box = document.createElement("input");
+    box.type = "checkbox";
+    box.autocomplete = "off";
+    box.setAttribute("aria-label", `compare ${id}`);
+    label.append(box, "compare");
+    row.cells[1].append(label);
+    box.addEventListener("change", () => {
+      chosen = chosen.filter((other) => other !== id);
+      if (box.checked) chosen.push(id);
+      compare();
+      remember();
+    });
+  }
+  for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
+  document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
+  for (const box of [find, paper, norm, tier]) box.addEventListener("input", () => { choose(); remember(); });
+  all.addEventListener("change", remember);
+  sort.addEventListener("change", () => { column = -1; sortBy(Number(sort.value)); });
+  document.getElementById("turn").addEventListener("click", () => sortBy(column));
+  document.getElementById("reset").addEventListener("click", () => {
+    find.value = paper.value = norm.value = tier.value = "";
+    [column, down, all.checked, chosen] = [0, false, false, []];
+    arrange();
+    choose();
+    compare();
+    remember();
+  });
+  bar.querySelector("button").addEventListener("click", () => { chosen = []; compare(); remember(); });
+  addEventListener("hashchange", restore);
+  addEventListener("keydown", (event) => { // hides what a rank says, as for any hint
+    if (event.key === "Escape") for (const tie of document.querySelectorAll(".tie:hover, .tie:focus")) tie.classList.add("quiet");
+  });
+  addEventListener("focusin", () => document.querySelectorAll(".quiet").forEach((tie) => tie.classList.remove("quiet")));
+  restore();
+
+  // A table that fits needs no room of its own to scroll in, and charts fill the place that they get.
+  const room = document.querySelector(".wide");
+  const fit = () => room.classList.toggle("fits", table.offsetWidth <= room.clientWidth);
+  new ResizeObserver(fit).observe(room);
+  new ResizeObserver(fit).observe(table);
+  new ResizeObserver(() => dispatchEvent(new Event("resize"))).observe(document.querySelector(".overview"));
+});

@@ -1,0 +1,199 @@
+"""The board's page says what its rows say: three numbers first, ties by name and test, all text as data."""
+
+from __future__ import annotations
+
+import csv
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seeds_study import published, verdicts
+from site_rows import board_row
+from tiny_record import record
+
+from benchmark.loading import tracks
+from benchmark.results.record import Record
+from leaderboard.charts.overview import front, overview
+from leaderboard.pages import boards
+from leaderboard.pages.board_data import Board, short
+from leaderboard.rank import headline_columns, rank
+from leaderboard.site import Site
+
+TRACK = tracks.load("digits")
+HOSTILE = "<script>window.broken = 1</script> \u202eevil\u202c & \"quoted\" 'too' </script><!-- " + "x" * 10_000
+
+
+def images(*records: Record) -> dict[str, dict[str, str]]:
+    """Verdicts in which the first images are right, of the two first robust numbers."""
+    return {
+        made.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in made.robust[:2]} for made in records
+    }
+
+
+def page(folder: Path, records: list[Record], *studies) -> str:
+    rows = rank(records, TRACK, images(*records), studies)
+    boards.write_pages(Site(folder), Board(TRACK, rows, folder))
+    return (folder / "index.html").read_text()
+
+
+def tip(index: str, row: str) -> str:
+    found = re.search(r'role="tooltip"[^>]*>(.*?)</span>', board_row(index, row), re.S)
+    return html.unescape(found[1]) if found else ""
+
+
+def test_three_numbers_stand_first_and_the_rest_behind_the_switch(tmp_path) -> None:
+    assert headline_columns(TRACK) == ["clean", "robust Linf 0.15", "certified L2 0.25"]
+    even = TRACK.model_copy(update={"certified_radii": (0.02, 0.05, 0.1, 0.14), "suites": {}})
+    assert headline_columns(even) == ["clean", "certified L2 0.1"]
+    index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
+    heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", index.partition("<thead>")[2].partition("</thead>")[0])
+    assert [head.replace("<br>", " ").strip() for head in heads] == [
+        "rank", "model", "clean", "AutoAttack Linf 0.15", "certified L2 0.25", "trust", "AutoAttack L2 0.5", "AutoAttack L2 1",
+        "certified L2 0.1", "certified L2 0.5", "smoothed L2 0.1", "smoothed L2 0.25", "smoothed L2 0.5", "parameters", "FLOPs",
+        "training, s", "evaluation, s",
+    ]  # fmt: skip
+    assert ":nth-child(n+7) { display: none; }" in index, "behind the switch: from the column after trust on"
+    numbers = re.findall(r"<b>([0-9.]+)</b>|>(–)<", board_row(index, "A-v").partition("</th>")[2])
+    assert [number or dash for number, dash in numbers] == [
+        "97.0", "70.0", "–", "30.0", "0.0", "20.0", "–", "50.0", "–", "–", "–", "–",
+    ]  # fmt: skip
+    assert "certified L2 0.25, the middle one of the certified radii" in " ".join(index.split())
+    labels = re.findall(r'td:nth-child\((\d+)\)::before { content: "(.*?)"; }', index)
+    assert [text.replace("\\A ", " ").strip() for _, text in labels] == [
+        heads[int(k) - 1].replace("<br>", " ").strip() for k, _ in labels
+    ]
+    assert len(labels) == len(heads) - 3, "every number of a card says what it is"
+
+
+def test_a_rank_says_with_which_rows_it_is_tied_and_by_which_test(tmp_path) -> None:
+    records = [record("A", 70, 30), record("B", 68, 80), record("C", 30, 10), record("D", 1, 0)]
+    wild = published("C", [30, 80, 90, 20, 70])
+    index = page(tmp_path, records, published("A", [70, 70, 71]), wild)
+    assert tip(index, "A-v") == (
+        "McNemar's exact test over the images does not tell it from B-v. The images alone would order it, images and seeds "
+        "together (Welch's interval) do not, against C-v."
+    )
+    assert tip(index, "B-v") == "McNemar's exact test over the images does not tell it from A-v."
+    assert tip(index, "D-v") == ""
+    assert "button" not in board_row(index, "D-v").partition("</td>")[0], "nothing to be said of a rank that is settled"
+    assert "<small>rank 1</small>" in board_row(index, "B-v"), "by L2 0.5 it is the first"
+    assert "<small>rank 2–3</small>" in board_row(index, "A-v")
+
+
+def test_of_many_tied_rows_the_nearest_are_named_and_the_rest_counted(tmp_path) -> None:
+    index = page(tmp_path, [record(f"R{place:02}", 40, 10) for place in range(30)])
+    named = ", ".join(f"R{place:02}-v" for place in (12, 13, 14, 16, 17, 18))
+    assert tip(index, "R15-v") == f"McNemar's exact test over the images does not tell it from {named} and 23 more."
+    unknown = rank([record("A", 40, 10), record("B", 30, 10)], TRACK)
+    assert "verdicts by image are missing, with B-v" in boards.tied(
+        unknown[0], "robust Linf 0.15", {"A-v": 0, "B-v": 1}
+    )
+
+
+def test_without_script_the_board_is_whole_and_sorted_and_what_needs_one_is_hidden(tmp_path) -> None:
+    index = page(tmp_path, [record("B", 40, 10), record("A", 70, 30)])
+    assert re.findall(r'<tr data-row="(.*?)">', index) == ["A-v", "B-v"]
+    plain = re.sub(r'<span class="scripted" hidden>.*?</span>', "", index, flags=re.S)
+    assert re.findall(r"<(?:input|select)[^>]*>", plain) == ['<input type="checkbox" id="all" autocomplete="off">']
+    assert not re.search(r"\son[a-z]+=", index)
+
+
+def test_hostile_text_is_data(tmp_path) -> None:
+    made = record("Hostile", 40, 30).model_dump() | {"title": HOSTILE, "division_reasons": [HOSTILE]}
+    made["paper"] |= {"title": HOSTILE, "authors": HOSTILE, "url": ""}
+    made["reliability"] = None
+    index = page(tmp_path, [Record.model_validate(made), record("Other", 70, 30)])
+    assert "<script>window" not in index
+    assert "<!-- x" not in index
+    assert f"<bdi>{html.escape(HOSTILE[:40]).replace('&#x27;', '&#39;')[:30]}" in index
+    found = json.loads(re.search(r'id="numbers">(.*?)</script>', index, re.S)[1])
+    assert found["papers"]["Hostile"] == f"{HOSTILE[:80]} (2026): {HOSTILE[:80]}"
+    assert index.count("x" * 10_000) == 1, "a long name stands once"
+
+
+def test_the_script_sorts_by_exact_counts(tmp_path) -> None:
+    index = page(tmp_path, [record("A", 70, 30, certified=20, smoothed=50), record("B", 40, 10)])
+    found = json.loads(re.search(r'id="numbers">(.*?)</script>', index, re.S)[1])
+    assert found["names"][:4] == ["clean", "robust Linf 0.15", "certified L2 0.25", "robust L2 0.5"]
+    assert found["rows"] == [
+        [97, 70, None, 30, 0, 20, None, 50, None, None, 1234, 5678],
+        [97, 40, None, 10, 0, *[None] * 5, 1234, 5678],
+    ]
+
+
+def test_rows_are_chosen_by_norms_and_tiers_that_are_there(tmp_path) -> None:
+    index = page(tmp_path, [record("A", 70, 30, certified=20), record("B", 40, 10)])
+    assert re.findall(r"<option>(.*?)</option>", index) == [
+        "A", "B", "attacked in L2", "attacked in Linf", "certified in L2", "rebuilt",
+    ]  # fmt: skip
+    assert '<span class="badge">L2 certificate</span>' in board_row(index, "A-v")
+    assert "certificate" not in board_row(index, "B-v")
+
+
+def test_a_row_takes_few_bytes(tmp_path) -> None:
+    """1,000 rows with names of usual length, in 2 MB."""
+
+    def size(count: int) -> int:
+        made = [
+            record(f"Submission2026Word{place:04}", place % 90, 30, f"Vision transformer of width {place}", 20, 50)
+            for place in range(count)
+        ]
+        return len(page(tmp_path, made).encode())
+
+    assert (size(120) - size(20)) / 100 < 1950
+
+
+def test_the_smoothed_versions_are_said_to_be_those_of_the_closed_division(tmp_path) -> None:
+    index = " ".join(page(tmp_path, [record("A", 70, 30)]).split())
+    assert "Models of the closed division have one" in index
+    assert "Every model has one" not in index
+
+
+points = st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 5)), max_size=12)
+
+
+@given(points)
+def test_a_front_holds_what_no_other_surpasses(found) -> None:
+    for place, (x, y) in enumerate(found):
+        known = [p for p in found if None not in p]
+        surpassed = None in (x, y) or any(a >= x and b >= y and (a, b) != (x, y) for a, b in known)
+        assert front(found)[place] is not surpassed
+
+
+def test_the_charts_hold_the_boards_numbers_and_name_the_fronts(tmp_path) -> None:
+    records = [record("A", 70, 30, title="Best"), record("B", 40, 10, certified=30), record("C", 70, 20, title="Equal")]
+    rows = rank(records, TRACK, images(*records))
+    charts = overview(rows, TRACK)
+    assert [chart.name for chart in charts] == ["accuracies", "cost"]
+    page(tmp_path, records)
+    for chart in charts:
+        read = list(csv.DictReader((tmp_path / chart.file).open()))
+        assert [(line["row"], line["clean"], line["attacked"], line["certified"]) for line in read] == [
+            ("A-v", "97.0", "70.0", ""), ("C-v", "97.0", "70.0", ""), ("B-v", "97.0", "40.0", ""),
+        ]  # fmt: skip
+        assert [line["front"] for line in read] == ["attacked", "attacked", ""]
+    assert charts[0].words == (
+        "3 models. Pareto front for AutoAttack Linf 0.15: Best (70.0, clean 97.0); Equal (70.0, clean 97.0). Pareto front for "
+        "certified L2 0.25: none."
+    )
+    assert "5,678 FLOPs" in charts[1].words
+    assert overview([], TRACK) == []
+
+
+def test_no_file_of_the_board_changes_by_itself(tmp_path) -> None:
+    records = [record("A", 70, 30), record("B", 40, 10)]
+    first, again = page(tmp_path / "first", records), page(tmp_path / "again", records)
+    assert first == again
+    build_files = {path.name for path in (tmp_path / "first").iterdir()}
+    assert build_files == {"index.html", "accuracies.csv", "cost.csv"}
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0"), (999, "999"), (1234, "1.23k"), (26538, "26.5k"), (86_567_656, "86.6M")]
+)
+def test_large_counts_are_short(count, said) -> None:
+    assert short(count) == said
