@@ -21,10 +21,10 @@ from benchmark.results.headline import headline
 from benchmark.runtime import errors
 from benchmark.specs.track import Track
 from leaderboard.charts import vega
-from leaderboard.pages import boards, models
+from leaderboard.pages import boards, compare, models, papers
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
-from leaderboard.reading import read_ages, read_claimed, read_images, read_record
+from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site, write
 from leaderboard.times import write_times
 
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 WORK = Path("work")
 PUBLISHED = HERE / "results"
-PAGES = (boards, models)
+PAGES = (boards, models, papers, compare)
 
 
 def build(name: str, *options: str) -> None:
@@ -61,7 +61,9 @@ def build(name: str, *options: str) -> None:
     write(numbers / "leaderboard.csv", table(rows, track))
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     claimed = read_claimed(Path("leaderboard/claimed") / name)
-    render(folder / "site", Board(track, rows, work, studies, claimed, ages, missing, images=images))
+    declared = read_papers(work / "inputs" / "papers.json")
+    board = Board(track, rows, work, studies, claimed, ages, missing, images=images, papers=declared)
+    render(folder / "site", board)
     write_times(folder / "site", work, rows)
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")
 
