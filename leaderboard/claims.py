@@ -14,6 +14,8 @@ from typing import Literal
 from benchmark.results.study_table import ERROR, Column, Difference, Entry, Table, contrast
 from benchmark.specs.study import BUILTIN, MeasureSpec, Study, Value
 
+MOST = 4  # numbers side by side, each with three columns
+
 Verdict = Literal["within", "above", "below", "one seed", "not run"]
 
 
@@ -49,6 +51,11 @@ class ClaimSheet:
 
     columns: tuple[Column, ...]
     lines: tuple[tuple[str, tuple[Compared | None, ...]], ...]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it has more numbers a setting than a page is wide: then each has a line of its own."""
+        return len(self.columns) > MOST
 
     @property
     def compared(self) -> list[Compared]:

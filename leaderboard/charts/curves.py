@@ -117,22 +117,17 @@ def overlay() -> dict[str, Any]:
     base = alt.Chart(data()).encode(
         x=alt.X("radius:Q", title="l2 radius, pixels in [0, 1]").scale(nice=False).axis(tickCount=6, labelFlush=True),
         y=alt.Y("accuracy:Q", title="accuracy, percent").scale(domain=[0, 100]),
-        color=alt.Color("row:N", title="model", sort=None).legend(orient="bottom", columns=1, labelLimit=320),
+        color=alt.Color("row:N", title="model", sort=None)
+        .legend(orient="bottom", columns=1, labelLimit=320, symbolOpacity=1),
     )
     lines = base.encode(
-        strokeDash=alt.StrokeDash("kind:N", title="curve")
-        .scale(domain=[*kinds], range=[*kinds.values()])
-        .legend(orient="bottom", columns=1, symbolSize=700),
+        strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),
         tooltip=["row:N", "kind:N", "radius:Q", alt.Tooltip("accuracy:Q", format=".1f")],
     )
-    gap = (
-        base.transform_filter("datum.kind == 'gap'")
-        .mark_area(interpolate="step-after", opacity=0.12, line=False)
-        .encode(y2="certified:Q", fill=alt.Fill("row:N", sort=None).legend(None), color=alt.value("transparent"))
-    )
+    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.15)
     attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
-    certified = lines.transform_filter(
-        "datum.kind != 'attacked' && datum.kind != 'gap'"
-    ).mark_line(interpolate="step-before", strokeWidth=2)
-    made: dict[str, Any] = (gap + attacked + certified).properties(width="container", height=340).to_dict()
+    proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
+    certified = proven.mark_line(interpolate="step-before", strokeWidth=2)
+    layers = gap.encode(y2="certified:Q") + attacked + certified
+    made: dict[str, Any] = layers.properties(width="container", height=340).to_dict()
     return made

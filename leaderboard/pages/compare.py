@@ -16,20 +16,24 @@ import pyarrow.parquet as pq
 from PIL import Image
 from safetensors import safe_open
 
-from benchmark.results.paired import mcnemar
+from benchmark.results.paired import better, mcnemar
 from leaderboard.charts import curves
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ranking_name
 from leaderboard.site import Site
 
 ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
+LONGEST = 200  # characters of a title in the page's list of rows
 PIXELS = 2_000_000  # of all evaluation images, up to which the page shows them
 ACROSS = 40  # images in a line of the picture that holds them all
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows' verdicts on the same images: how many both get right, one alone, neither; McNemar's exact p-value."""
+    """Two rows' verdicts on the same images: how many both get right, one alone, neither; McNemar's exact p-value.
+
+    `order` is 1 where the board shows the first to be better, by seeds too where both have them, -1 where the other, else 0.
+    """
 
     first: Row
     second: Row
@@ -38,6 +42,7 @@ class Pair:
     only_second: int
     neither: int
     p: float
+    order: int
 
 
 def write_pages(site: Site, board: Board) -> None:
@@ -50,16 +55,18 @@ def write_pages(site: Site, board: Board) -> None:
     if sprite:
         site.write("compare/images.png", sprite[0])
     key = ranking_name(board.track)
+    every = pairs(board, key)
     known: dict[str, Any] = {
-        "rows": [[row.record.row, row.record.title, row.rank] for row in board.rows],
+        "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
         "numbers": board.columns,
         "paired": paired_names(board),
         "ranking": key,
         "radii": radii,
         "overlay": curves.overlay(),
+        "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
     }
-    site.write("compare/index.html", board.render("compare.html", "../", known=known, pairs=pairs(board, key), key=key))
+    site.write("compare/index.html", board.render("compare.html", "../", known=known, pairs=every, key=key))
 
 
 def row_data(board: Board, row: Row, radii: tuple[float, ...]) -> dict[str, Any]:
@@ -100,15 +107,22 @@ def pairs(board: Board, name: str) -> list[Pair] | None:
     """Every pair of rows judged by one number; None where there are too many rows."""
     if len(board.rows) > ALL_PAIRS:
         return None
+    comparisons = len(board.rows) * (len(board.rows) - 1) // 2
     judged = [row for row in board.rows if name in board.images.get(row.record.row, {})]
-    return [_pair(a, b, board.images, name) for a, b in itertools.combinations(judged, 2)]
+    return [_pair(a, b, board.images, name, comparisons) for a, b in itertools.combinations(judged, 2)]
 
 
-def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str) -> Pair:
+def _pair(
+    first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int
+) -> Pair:
     one, other = images[first.record.row][name], images[second.record.row][name]
     seen = list(zip(one, other, strict=True))
-    counts = [seen.count(verdicts) for verdicts in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0"))]
-    return Pair(first, second, *counts, p=mcnemar(one, other))
+    both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
+    seeds = None
+    if first.trainings and second.trainings:
+        seeds = first.trainings.verdicts[name], second.trainings.verdicts[name]
+    order = better((one, other), seeds, comparisons)
+    return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
 
 
 def _curves(path: Path, row: Row, radii: tuple[float, ...]) -> dict[str, list[float]]:

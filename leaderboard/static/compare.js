@@ -6,7 +6,11 @@
   const titles = new Map(known.rows.map(([row, title]) => [row, title]));
   const LONGEST = 60; // characters of a title in lists and charts
   const MOST = 200; // images listed of a group
-  const shortTitle = (row) => (titles.get(row).length > LONGEST ? titles.get(row).slice(0, LONGEST) + "…" : titles.get(row));
+  // Isolated, so that marks of direction in one title turn no other text.
+  const shortTitle = (row) => {
+    const letters = [...titles.get(row)];
+    return `\u2068${letters.slice(0, LONGEST).join("")}${letters.length > LONGEST ? "…" : ""}\u2069`;
+  };
   const page = (row) => `../models/${encodeURIComponent(row)}/index.html`;
   const percent = (share) => (100 * share).toFixed(1);
   const chance = (p) => (p < 0.001 ? "< 0.001" : p.toFixed(3));
@@ -18,7 +22,7 @@
     return made;
   }
 
-  const link = (row) => element("a", { href: page(row) }, element("bdi", {}, shortTitle(row)));
+  const link = (row) => element("a", { href: page(row) }, shortTitle(row));
 
   function tableOf(label, heads, lines, className = "") {
     const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", class: i ? "number" : "" }, h)));
@@ -84,16 +88,28 @@
     ];
   }
 
+  // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
+  function order(one, other) {
+    const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
+    if (known.orders) return known.orders[`${one},${other}`] ?? -known.orders[`${other},${one}`];
+    return a.worst < b.best ? 1 : b.worst < a.best ? -1 : null;
+  }
+
   function settled(rows) {
-    const open = [];
+    const said = { 1: [], 0: [], null: [] };
     for (const [i, one] of rows.entries()) {
       for (const other of rows.slice(i + 1)) {
-        const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
-        if (a.best <= b.worst && b.best <= a.worst) open.push(`${shortTitle(one)} and ${shortTitle(other)}`);
+        const sign = order(one, other);
+        if (sign > 0) said[1].push(`${shortTitle(one)} before ${shortTitle(other)}`);
+        else if (sign < 0) said[1].push(`${shortTitle(other)} before ${shortTitle(one)}`);
+        else said[sign].push(`${shortTitle(one)} and ${shortTitle(other)}`);
       }
     }
-    if (!open.length) return `The board's order of ${rows.length === 2 ? "the two" : "all of them"} by ${known.ranking} is settled.`;
-    return `Not settled by ${known.ranking}, since their ranks overlap: ${open.join("; ")}.`;
+    const sentences = [];
+    if (said[1].length) sentences.push(`Settled by ${known.ranking}: ${said[1].join("; ")}.`);
+    if (said[0].length) sentences.push(`Not settled: ${said[0].join("; ")}.`);
+    if (said[null].length) sentences.push(`Their ranks overlap: ${said[null].join("; ")}.`);
+    return sentences.join(" ");
   }
 
   function overlay(rows) {
@@ -105,7 +121,7 @@
       for (const [kind, shares] of Object.entries(curves)) {
         shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share }));
       }
-      for (const [k, share] of (curves.certified ?? []).entries()) {
+      for (const [k, share] of (rows.length > 2 ? [] : (curves.certified ?? [])).entries()) {
         lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * share });
       }
     }
