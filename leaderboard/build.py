@@ -22,10 +22,10 @@ from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats
 from leaderboard.charts import vega
-from leaderboard.pages import boards, models
+from leaderboard.pages import boards, compare, models, papers
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
-from leaderboard.reading import read_ages, read_claimed, read_images, read_record
+from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 WORK = Path("work")
 PUBLISHED = HERE / "results"
-PAGES = (boards, models, formats)
+PAGES = (boards, models, papers, compare, formats)
 
 
 def build(name: str, *options: str) -> None:
@@ -62,7 +62,9 @@ def build(name: str, *options: str) -> None:
     files.write(numbers / "leaderboard.csv", table(rows, track))
     ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     claimed = read_claimed(Path("leaderboard/claimed") / name)
-    render(folder / "site", Board(track, rows, work, studies, claimed, ages, missing, images=images))
+    declared = read_papers(work / "inputs" / "papers.json")
+    board = Board(track, rows, work, studies, claimed, ages, missing, images=images, papers=declared)
+    render(folder / "site", board)
     write_times(folder / "site", work, rows)
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")
 

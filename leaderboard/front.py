@@ -26,7 +26,7 @@ from leaderboard import build
 from leaderboard.changes import changes, feed, last_change
 from leaderboard.pages.board_data import ENVIRONMENT, Board
 from leaderboard.rank import Row, rank, ranking_name
-from leaderboard.reading import read_ages, read_claimed, read_images, read_record
+from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -126,7 +126,9 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     known = _ranked(track, [read_record(path) for path in every.values()], studies)
     ages = read_ages(work / "inputs/study_ages.json") if (work / "inputs/study_ages.json").exists() else {}
     claimed = read_claimed(Path("leaderboard/claimed") / track.name)
-    board = Board(track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1])
+    papers = work / "inputs/papers.json"
+    declared = read_papers(papers) if papers.exists() else {}
+    board = Board(track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1], papers=declared)
     return board, Card(track, known[0], len(places), len(studies), changed)
 
 

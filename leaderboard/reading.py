@@ -6,11 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.specs.declared_paper import DeclaredPaper
+
+DECLARED = TypeAdapter(dict[str, DeclaredPaper])
 
 
 def read_record(path: Path) -> Record:
@@ -56,3 +59,13 @@ def read_ages(path: Path) -> dict[str, list[str]]:
         sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
     except ValueError as error:
         sys.exit(f"error: {path} is no valid JSON ({error}); delete it and run `rvb repro`")
+
+
+def read_papers(path: Path) -> dict[str, DeclaredPaper]:
+    """By submission what it declares on the track; exits with one line when the file is missing or damaged."""
+    try:
+        return DECLARED.validate_json(path.read_text())
+    except FileNotFoundError:
+        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
+    except ValidationError as error:
+        sys.exit(f"error: {path} holds no papers ({error.errors()[0]['msg']}); delete it and run `rvb repro`")

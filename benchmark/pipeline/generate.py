@@ -27,6 +27,7 @@ from benchmark.stages import catalogue
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
 from benchmark.studies.ages import ages_file, published_files
+from benchmark.studies.declared import papers_file
 from benchmark.studies.grids import Grid
 
 FOLDER = Path("pipelines")
@@ -200,7 +201,7 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     beside = [Path("leaderboard/claimed") / track.name, PUBLISHED / track.name / BROKEN]
     deps = [inputs_file(track.name, "", "leaderboard"), Path("leaderboard/templates"), Path("leaderboard/static")]
     deps += [folder for folder in beside if folder.is_dir()]
-    deps += [rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
+    deps += [papers_file(track.name), rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
     deps += [row.folder / "record" for row in rows]
     studies = published_files(track.name)
     deps += [*studies, ages_file(track.name)] if studies else []

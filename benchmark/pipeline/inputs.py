@@ -4,7 +4,7 @@ DVC runs this before anything else, every time (`always_changed`), and makes eac
 work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
 defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
 docstring or a setting of somebody else makes nothing stale. Which published studies are no longer today's is written
-there too.
+there too, and what papers and studies are declared.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmark.stages import catalogue, data
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
 from benchmark.studies.ages import ages, ages_file
+from benchmark.studies.declared import declared_papers, papers_file
 
 MAIN = Path("benchmark/stages/__main__.py")
 
@@ -59,11 +60,12 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     for row in load_rows(track):
         for one in catalogue.plan(row):
             found[inputs_file(track, row.name, one.name)] = _inputs([MAIN, *one.entries], one.settings, list(one.reads))
-    for grid in grids.load_all():
-        if grid.track.name == track:
-            place = inputs_file(track, f"_studies/{grid.id}", "study")
-            found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts])
+    studies = [grid for grid in grids.load_all() if grid.track.name == track]
+    for grid in studies:
+        place = inputs_file(track, f"_studies/{grid.id}", "study")
+        found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts])
     found[ages_file(track)] = ages(track)
+    found[papers_file(track)] = declared_papers(track, studies)
     return found
 
 

@@ -13,6 +13,7 @@ import jinja2
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.study import PublishedStudy
+from benchmark.specs.declared_paper import DeclaredPaper
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.rank import Head, Row, columns, heads
@@ -32,6 +33,7 @@ class Board:
         missing: by row why the board lacks it.
         front: the address of the front page of all tracks from the board's; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
+        papers: by submission what it declares on the track, run or not.
     """
 
     track: Track
@@ -43,6 +45,7 @@ class Board:
     missing: Mapping[str, str] = field(default_factory=dict)
     front: str = ""
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    papers: Mapping[str, DeclaredPaper] = field(default_factory=dict)
 
     @cached_property
     def columns(self) -> list[str]:

@@ -17,7 +17,7 @@ from leaderboard.charts.per_image import per_image
 from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex
-from leaderboard.claims import compare
+from leaderboard.row_claims import compare
 from leaderboard.image_radii import ImageRadii, image_radii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import evidence_csv, evidence_table

@@ -1,8 +1,8 @@
-"""What a model's page shows of studies, and the files beside it."""
+"""What a page shows of studies, and the files beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -27,14 +27,12 @@ class Shown:
     download: str
 
 
-def on_page(
-    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]]
+def shown(
+    tables: Iterable[Table], ages: Mapping[str, Sequence[str]]
 ) -> tuple[tuple[Shown, ...], dict[str, str]]:
-    """The studies on the page of a row, and the files beside it: their points, as CSV."""
+    """Studies as a page shows them, and the files beside it: their points, as CSV."""
     found, files = [], {}
     for table in tables:
-        if not belongs_on_page(table.study, record):
-            continue
         text, result = points_csv(table.study), table.study.result
         download = f"points-{result.name}.csv" if text else ""
         if text:
@@ -43,3 +41,10 @@ def on_page(
             Shown(table, figures(table), sheets(table), point_sheets(table.study), ages.get(result.id), download)
         )
     return tuple(found), files
+
+
+def on_page(
+    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]]
+) -> tuple[tuple[Shown, ...], dict[str, str]]:
+    """The studies on the page of a row, and the files beside it."""
+    return shown((table for table in tables if belongs_on_page(table.study, record)), ages)

@@ -16,13 +16,14 @@ from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
 
 
-def write(row: Record, work: Path, **columns: float) -> Path:
-    """The Record with evidence on one image, rightly classified, and these columns; its folder."""
+def write(row: Record, work: Path, images: int = 1, **columns: float) -> Path:
+    """The Record with evidence on one image or more, all alike, rightly classified, and these columns; its folder."""
     folder = work / row.row / "record"
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(row.model_dump_json())
-    seen = {"image": 0, "label": 3, "clean_prediction": 3, "clean_margin": 0.5, **columns}
-    pq.write_table(pa.table({name: [value] for name, value in seen.items()}), folder / "evidence.parquet")
+    seen = {"label": 3, "clean_prediction": 3, "clean_margin": 0.5, **columns}
+    evidence = {"image": [*range(images)], **{name: [value] * images for name, value in seen.items()}}
+    pq.write_table(pa.table(evidence), folder / "evidence.parquet")
     return folder
 
 

@@ -1,0 +1,29 @@
+"""The papers and studies that submissions declare on a track, for the board, which cannot read submissions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmark.loading import submissions
+from benchmark.runtime.paths import WORK
+from benchmark.specs.declared_paper import DeclaredPaper
+from benchmark.studies.grids import Grid
+
+
+def declared_papers(track: str, grids: Sequence[Grid]) -> dict[str, Any]:
+    """By submission with a row or a study on `track`, as JSON values, what it declares there; `grids` are its studies."""
+    owners = {owner.name: owner for owner, _ in submissions.rows(track)}
+    owners |= {grid.submission.name: grid.submission for grid in grids}
+    found = {}
+    for name, owner in sorted(owners.items()):
+        studies = {grid.name: grid.study for grid in grids if grid.submission.name == name}
+        declared = DeclaredPaper(summary=owner.summary, paper=owner.paper, claims=owner.claims, studies=studies)
+        found[name] = declared.model_dump(mode="json")
+    return found
+
+
+def papers_file(track: str) -> Path:
+    """Where the board finds them."""
+    return WORK / track / "inputs" / "papers.json"

@@ -1,0 +1,133 @@
+"""Accuracy over the l2 radius, from the evidence of one row: what attacks leave, what is certified. Pure.
+
+The attacked curve is an upper bound on the true robust accuracy, the certified one a lower bound: the truth lies between.
+Attacks are run at a few radii alone, so the attacked curve says little between them and nothing beyond the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pyarrow as pa
+
+from benchmark.results.brought import Brought
+from benchmark.specs.track import Track
+from leaderboard.charts.vega import data
+
+STEPS = 100
+ROUNDING = 1e-12  # of measured distances, as the sandwich gate has it
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Shares of all evaluation images at each of `radii` (l2, pixels in [0, 1]); None where the row has no such curve.
+
+    Attributes:
+        attacked: right when clean and broken by no image found within the radius.
+        certified: right when clean and certified to the radius; at 0, to any.
+        smoothed: the same of the smoothed version, another classifier.
+    """
+
+    radii: tuple[float, ...]
+    attacked: tuple[float, ...]
+    certified: tuple[float, ...] | None = None
+    smoothed: tuple[float, ...] | None = None
+
+
+def radii_of(track: Track) -> tuple[float, ...]:
+    """Evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none where it has none."""
+    own = {t.eps for t in track.threats if t.norm == "L2"} | {*track.certified_radii}
+    if not own:
+        return ()
+    return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
+
+
+def columns_of(names: Iterable[str]) -> list[str]:
+    """Those columns of the evidence that the curves are counted from."""
+    wanted = ("label", "clean_margin", "certified_l2", "smoothed_l2", "smoothed_prediction")
+    return [name for name in names if name in wanted or name.endswith((":success", ":l2")) or _probe(name)]
+
+
+def curves(evidence: pa.Table, radii: Sequence[float], brought: Sequence[Brought] = ()) -> Curves:
+    """The curves of one row.
+
+    Args:
+        evidence: a line an image, with the columns of `columns_of`.
+        brought: adversarial images of others, which count as the attacks' own.
+    """
+    have, places = set(evidence.column_names), np.asarray(radii)
+    correct = evidence["clean_margin"].to_numpy() > 0
+    broken = broken_from(evidence, brought)
+    attacked = _share(len(correct), broken[correct] - ROUNDING, places, reached=False)
+    certified = smoothed = None
+    if "certified_l2" in have:
+        certified = _share(len(correct), evidence["certified_l2"].to_numpy()[correct], places, reached=True)
+    if "smoothed_l2" in have:
+        right = evidence["smoothed_prediction"].to_numpy() == evidence["label"].to_numpy()
+        smoothed = _share(len(correct), evidence["smoothed_l2"].to_numpy()[right], places, reached=True)
+    return Curves(tuple(radii), attacked, certified, smoothed)
+
+
+def broken_from(evidence: pa.Table, brought: Sequence[Brought] = ()) -> np.ndarray:
+    """The smallest l2 distance at which each image (n,) is known to be broken; infinite where none is known.
+
+    An adversarial image counts at its distance, whichever norm it was looked for in; a probe, whose image is not kept, at the
+    radius of its l2 ball.
+    """
+    found = np.full(evidence.num_rows, np.inf)
+    for name in evidence.column_names:
+        if name.endswith(":success"):
+            distance = evidence[name.removesuffix(":success") + ":l2"].to_numpy()
+            found = np.where(evidence[name].to_numpy(), np.minimum(found, distance), found)
+        elif (eps := _probe(name)) is not None:
+            found = np.where(evidence[name].to_numpy(), np.minimum(found, eps), found)
+    for file in brought:
+        for image in file.images:
+            found[image.image] = min(found[image.image], image.l2)
+    return found
+
+
+def _probe(name: str) -> float | None:
+    """The l2 radius of a column of probes; None of any other."""
+    kind, _, ball = name.partition(" ")
+    norm, _, eps = ball.partition(" ")
+    return float(eps) if kind in ("probed", "pictured") and norm == "L2" else None
+
+
+def _share(n: int, values: np.ndarray, radii: np.ndarray, reached: bool) -> tuple[float, ...]:
+    """Of `n` images the share whose value lies beyond each radius; where `reached`, at it too, and above 0."""
+    kept = np.sort(values[values > 0] if reached else values)
+    below = np.searchsorted(kept, radii, side="left" if reached else "right")
+    return tuple(((len(kept) - below) / n).tolist())
+
+
+@cache
+def overlay() -> dict[str, Any]:
+    """Vega-Lite of several rows' curves over each other, a colour a row; records are {row, kind, radius, accuracy}, of the
+    kind "gap", which is shaded, {row, kind, radius, accuracy, certified}.
+
+    Between two radii each line keeps on its safe side: what attacks leave at the value before, what is certified at the next.
+    """
+    kinds = {"attacked": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
+    base = alt.Chart(data()).encode(
+        x=alt.X("radius:Q", title="l2 radius, pixels in [0, 1]").scale(nice=False).axis(tickCount=6, labelFlush=True),
+        y=alt.Y("accuracy:Q", title="accuracy, percent").scale(domain=[0, 100]),
+        color=alt.Color("row:N", title="model", sort=None)
+        .legend(orient="bottom", columns=1, labelLimit=320, symbolOpacity=1),
+    )
+    lines = base.encode(
+        strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),
+        tooltip=["row:N", "kind:N", "radius:Q", alt.Tooltip("accuracy:Q", format=".1f")],
+    )
+    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.15)
+    attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
+    proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
+    certified = proven.mark_line(interpolate="step-before", strokeWidth=2)
+    layers = gap.encode(y2="certified:Q") + attacked + certified
+    made: dict[str, Any] = layers.properties(width="container", height=340).to_dict()
+    return made

@@ -1,0 +1,160 @@
+"""Two to five rows side by side: a page that loads what it compares, and a small file a row for it to load."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
+from safetensors import safe_open
+
+from benchmark.results.paired import better, mcnemar
+from leaderboard.charts import curves
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import Row, ranking_name
+from leaderboard.site import Site
+
+ALL_PAIRS = 20  # rows, up to which the page holds the tests of all pairs
+LONGEST = 200  # characters of a title in the page's list of rows
+PIXELS = 2_000_000  # of all evaluation images, up to which the page shows them
+ACROSS = 40  # images in a line of the picture that holds them all
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rows' verdicts on the same images: how many both get right, one alone, neither; McNemar's exact p-value.
+
+    `order` is 1 where the board shows the first to be better, by seeds too where both have them, -1 where the other, else 0.
+    """
+
+    first: Row
+    second: Row
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+    p: float
+    order: int
+
+
+def write_pages(site: Site, board: Board) -> None:
+    radii = curves.radii_of(board.track)
+    for row in board.rows:
+        text = json.dumps(row_data(board, row, radii), separators=(",", ":"), allow_nan=False)
+        name = json.dumps(row.record.row)
+        site.write(f"models/{row.record.row}/images.js", f"RVB.add({name},{text});\n")
+    sprite = _sprite(board)
+    if sprite:
+        site.write("compare/images.png", sprite[0])
+    key = ranking_name(board.track)
+    every = pairs(board, key)
+    known: dict[str, Any] = {
+        "rows": [[row.record.row, row.record.title[:LONGEST], row.rank] for row in board.rows],
+        "numbers": board.columns,
+        "paired": paired_names(board),
+        "ranking": key,
+        "radii": radii,
+        "overlay": curves.overlay(),
+        "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
+        "sprite": sprite[1] if sprite else None,
+    }
+    site.write("compare/index.html", board.render("compare.html", "../", known=known, pairs=every, key=key))
+
+
+def row_data(board: Board, row: Row, radii: tuple[float, ...]) -> dict[str, Any]:
+    """What the page needs of one row: its numbers, its verdicts by image (`packed`), its curves at the `radii`."""
+    scores = board.images.get(row.record.row, {})
+    numbers, seeds = {}, {}
+    for name, cell, spread in zip(board.columns, row.cells, row.spreads, strict=True):
+        if cell is not None:
+            numbers[name] = [cell.value, cell.low, cell.high, cell.count, cell.n]
+        if spread is not None:
+            seeds[name] = [spread.mean, spread.low, spread.high]
+    return {
+        "best": row.best,
+        "worst": row.worst,
+        "n": row.record.n,
+        "trust": row.record.trust,
+        "division": row.record.division,
+        "parameters": row.record.parameters,
+        "numbers": numbers,
+        "seeds": seeds,
+        "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
+        "curves": _curves(board.folder / row.record.row / "record" / "evidence.parquet", row, radii),
+    }
+
+
+def paired_names(board: Board) -> list[str]:
+    """The numbers that an image counts for or not: all but corruptions, of which it has several copies."""
+    return [name for name in board.columns if name != "corrupted"]
+
+
+def packed(digits: str) -> str:
+    """Digits of 1 and 0, eight to a byte, the first the highest bit, as base64."""
+    bits = np.frombuffer(digits.encode(), np.uint8) == ord("1")
+    return base64.b64encode(np.packbits(bits).tobytes()).decode()
+
+
+def pairs(board: Board, name: str) -> list[Pair] | None:
+    """Every pair of rows judged by one number; None where there are too many rows."""
+    if len(board.rows) > ALL_PAIRS:
+        return None
+    comparisons = len(board.rows) * (len(board.rows) - 1) // 2
+    judged = [row for row in board.rows if name in board.images.get(row.record.row, {})]
+    return [_pair(a, b, board.images, name, comparisons) for a, b in itertools.combinations(judged, 2)]
+
+
+def _pair(
+    first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int
+) -> Pair:
+    one, other = images[first.record.row][name], images[second.record.row][name]
+    seen = list(zip(one, other, strict=True))
+    both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
+    seeds = None
+    if first.trainings and second.trainings:
+        seeds = first.trainings.verdicts[name], second.trainings.verdicts[name]
+    order = better((one, other), seeds, comparisons)
+    return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
+
+
+def _curves(path: Path, row: Row, radii: tuple[float, ...]) -> dict[str, list[float]]:
+    if not radii:
+        return {}
+    evidence = pq.ParquetFile(path)
+    table = evidence.read(curves.columns_of(evidence.schema_arrow.names))
+    found = asdict(curves.curves(table, radii, row.brought))
+    return {
+        kind: [round(share, 6) for share in found[kind]]
+        for kind in ("attacked", "certified", "smoothed")
+        if found[kind] is not None
+    }
+
+
+def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
+    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are many or none."""
+    if not board.rows:
+        return None
+    path = board.folder / board.rows[0].record.row / "record" / "images.safetensors"
+    if not path.is_file():
+        return None
+    with safe_open(path, "np") as stored:
+        shape = stored.get_slice("clean").get_shape() if "clean" in stored.keys() else []  # noqa: SIM118 no mapping
+        if len(shape) != 4 or shape[1] not in (1, 3) or shape[0] * shape[2] * shape[3] > PIXELS:
+            return None
+        images = stored.get_tensor("clean")
+    n, _, height, width = images.shape
+    lines = -(-n // ACROSS)
+    canvas = np.zeros((lines * ACROSS, height, width, images.shape[1]), np.uint8)
+    canvas[:n] = np.rint(images * 255).astype(np.uint8).transpose(0, 2, 3, 1)
+    whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
+    data = io.BytesIO()
+    Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
+    return data.getvalue(), {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}

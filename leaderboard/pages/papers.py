@@ -1,0 +1,178 @@
+"""A page for each paper: every table and figure of it that is done here, as claimed and as rebuilt, and a list of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from benchmark.results.headline import headline
+from benchmark.results.proportion import Proportion
+from benchmark.results.study_table import Table
+from benchmark.specs.declared_paper import DeclaredPaper
+from benchmark.specs.seeds import study_name, variant_of
+from benchmark.specs.study import Study, run_command
+from benchmark.specs.submission import Claim, Paper
+from benchmark.specs.track import Track
+from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
+from leaderboard.pages.board_data import Board
+from leaderboard.pages.studies import Shown, shown
+from leaderboard.rank import Row, ranking_name
+from leaderboard.site import Site
+
+
+@dataclass(frozen=True)
+class PaperStudy:
+    """A table or figure of a paper: `shown` is what came of it, None where it was not run.
+
+    Attributes:
+        study: as it was published; as it is declared where it was not run.
+        missing: declared settings that were not run.
+        command: how to run it.
+    """
+
+    name: str
+    study: Study
+    sheet: ClaimSheet | None
+    shown: Shown | None
+    missing: tuple[str, ...]
+    command: str
+
+    @property
+    def tally(self) -> Tally:
+        return Tally.of([self.sheet])
+
+    @property
+    def settings(self) -> int:
+        return len(self.study.grid())
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """A number that a paper claims for this track, and the rows of the board that it is of, each with its own number."""
+
+    claim: Claim
+    measured: tuple[tuple[Row, Proportion], ...]
+
+
+@dataclass(frozen=True)
+class PaperPage:
+    """What the page of a submission shows.
+
+    Attributes:
+        paper: None where no row and no declaration says.
+        studies: tables and figures, in the order of their sources.
+        seeds: studies over one row's seeds alone.
+        without_seeds: rows of this board that have none.
+        here, elsewhere: the submission's claims for this track, and for others.
+    """
+
+    submission: str
+    summary: str
+    paper: Paper | None
+    rows: tuple[Row, ...]
+    studies: tuple[PaperStudy, ...]
+    seeds: tuple[PaperStudy, ...]
+    without_seeds: tuple[Row, ...]
+    here: tuple[PaperClaim, ...]
+    elsewhere: tuple[Claim, ...]
+
+    @property
+    def title(self) -> str:
+        return self.paper.title if self.paper else self.submission
+
+    @cached_property
+    def tally(self) -> Tally:
+        return Tally.of(study.sheet for study in self.studies)
+
+    @property
+    def run(self) -> int:
+        return sum(study.shown is not None for study in self.studies)
+
+
+def write_pages(site: Site, board: Board) -> None:
+    found = paper_pages(board)
+    names = three(board.track)
+    for page, files in found:
+        place = f"papers/{page.submission}"
+        for name, text in files.items():
+            site.write(f"{place}/{name}", text)
+        site.write(f"{place}/index.html", board.render("paper.html", "../../", page=page, names=names))
+    there = {page.submission for page, _ in found}
+    idle = {name: declared for name, declared in board.papers.items() if name not in there}
+    site.write("papers/index.html", board.render("papers.html", "../", pages=[page for page, _ in found], idle=idle))
+
+
+def three(track: Track) -> tuple[str, ...]:
+    """The numbers that sum up a row: clean, the robust one that ranks, certified at the track's first radius."""
+    certified = [f"certified L2 {track.certified_radii[0]:g}"] if track.certified_radii else []
+    return tuple(dict.fromkeys(("clean", ranking_name(track), *certified)))
+
+
+def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:
+    """Each submission with a row or a published study, newest paper first, with the files beside its page."""
+    rows: dict[str, list[Row]] = {}
+    tables: dict[str, list[Table]] = {}
+    for row in board.rows:
+        rows.setdefault(row.record.submission, []).append(row)
+    for table in board.tables:
+        tables.setdefault(table.study.result.submission, []).append(table)
+    found = [_page(board, name, rows.get(name, []), tables.get(name, [])) for name in {**rows, **tables}]
+    return sorted(found, key=lambda one: (-(one[0].paper.year if one[0].paper else 0), one[0].submission))
+
+
+def _page(
+    board: Board, submission: str, rows: Sequence[Row], tables: Sequence[Table]
+) -> tuple[PaperPage, dict[str, str]]:
+    declared = board.papers.get(submission)
+    run, files = _run(board, tables, declared)
+    studies = [*run, *_not_run(board, submission, declared, {study.name for study in run})]
+    known = {study.name for study in run}
+    claims = declared.claims if declared else rows[0].record.claims if rows else ()
+    page = PaperPage(
+        submission,
+        declared.summary if declared else rows[0].record.summary if rows else "",
+        declared.paper if declared else rows[0].record.paper if rows else None,
+        tuple(rows),
+        tuple(sorted((s for s in studies if not variant_of(s.name)), key=lambda s: _natural(s.study.source))),
+        tuple(study for study in run if variant_of(study.name)),
+        tuple(row for row in rows if row.record.training and study_name(row.record.variant) not in known),
+        tuple(PaperClaim(c, _measured(c, rows)) for c in claims if c.track == board.track.name),
+        tuple(claim for claim in claims if claim.track != board.track.name),
+    )
+    return page, files
+
+
+def _run(
+    board: Board, tables: Sequence[Table], declared: DeclaredPaper | None
+) -> tuple[list[PaperStudy], dict[str, str]]:
+    pictured, files = shown(tables, board.ages)
+    found = []
+    for one in pictured:
+        study, result = one.table.study.study, one.table.study.result
+        asked = declared.studies.get(result.name) if declared else None
+        there = {cell.name for cell in result.cells}
+        missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
+        found.append(PaperStudy(result.name, study, rebuilt_sheet(one.table), one, missing, result.command))
+    return found, files
+
+
+def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run: set[str]) -> list[PaperStudy]:
+    """Declared tables and figures of which nothing is published; of rows' seeds the page says it in a line."""
+    return [
+        PaperStudy(name, study, declared_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
+        for name, study in (declared.studies.items() if declared else ())
+        if name not in run and not variant_of(name)
+    ]
+
+
+def _measured(claim: Claim, rows: Sequence[Row]) -> tuple[tuple[Row, Proportion], ...]:
+    """Rows that a claim for this track is of and that have its number; one that names no variant is of all."""
+    named = [(row, headline(row.record)) for row in rows if claim.variant in (None, row.record.variant)]
+    return tuple((row, numbers[claim.metric]) for row, numbers in named if claim.metric in numbers)
+
+
+def _natural(source: str) -> list[tuple[int, str]]:
+    """Table 2 before Table 10, and sources that are no table or figure of the paper at the end, as they begin small."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", source)]

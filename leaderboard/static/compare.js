@@ -1,0 +1,259 @@
+// Two to five rows side by side; which ones, the address's fragment says: #<row>,<row>&number=<number>.
+"use strict";
+// In a block, since Vega's script has many global names of one or two letters.
+{
+  const known = JSON.parse(document.getElementById("known").textContent);
+  const titles = new Map(known.rows.map(([row, title]) => [row, title]));
+  const LONGEST = 60; // characters of a title in lists and charts
+  const MOST = 200; // images listed of a group
+  // Isolated, so that marks of direction in one title turn no other text.
+  const shortTitle = (row) => {
+    const letters = [...titles.get(row)];
+    return `\u2068${letters.slice(0, LONGEST).join("")}${letters.length > LONGEST ? "…" : ""}\u2069`;
+  };
+  const page = (row) => `../models/${encodeURIComponent(row)}/index.html`;
+  const percent = (share) => (100 * share).toFixed(1);
+  const chance = (p) => (p < 0.001 ? "< 0.001" : p.toFixed(3));
+
+  function element(name, attributes = {}, ...children) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  }
+
+  const link = (row) => element("a", { href: page(row) }, shortTitle(row));
+
+  function tableOf(label, heads, lines, className = "") {
+    const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", class: i ? "number" : "" }, h)));
+    const body = lines.map(([first, ...cells]) =>
+      element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((c) => element("td", { class: "number" }, ...[c].flat()))));
+    const table = element("table", { class: className }, element("thead", {}, head), element("tbody", {}, ...body));
+    return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+  }
+
+  function decoded(text) {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text; // a stray percent sign
+    }
+  }
+
+  function state() {
+    const [first, ...rest] = location.hash.slice(1).split("&").map(decoded);
+    const asked = document.getElementById(first) ? [] : [...new Set(first.split(",").filter(Boolean))];
+    const options = new Map(rest.map((part) => part.split("=", 2)));
+    const number = known.paired.includes(options.get("number")) ? options.get("number") : known.ranking;
+    return { rows: asked.filter((row) => titles.has(row)).slice(0, 5), unknown: asked.filter((row) => !titles.has(row)), number };
+  }
+
+  function go(rows, number) {
+    const option = number === known.ranking ? "" : `&number=${encodeURIComponent(number)}`;
+    const wanted = `#${rows.map(encodeURIComponent).join(",")}${option}`;
+    if (wanted !== location.hash) location.hash = wanted;
+  }
+
+  function load(row) {
+    if (RVB.rows.has(row)) return Promise.resolve();
+    return new Promise((done, failed) => {
+      const script = element("script", { src: `../models/${encodeURIComponent(row)}/images.js` });
+      script.addEventListener("load", done);
+      script.addEventListener("error", () => failed(new Error(`models/${row}/images.js is missing`)));
+      document.head.append(script);
+    });
+  }
+
+  function headlines(rows) {
+    const cell = (row, name) => {
+      const { numbers, seeds } = RVB.rows.get(row);
+      if (!numbers[name]) return "–";
+      const [value, low, high] = numbers[name];
+      const found = [element("b", {}, percent(value)), element("small", {}, `${percent(low)}–${percent(high)}`)];
+      if (seeds[name]) {
+        const [mean, least, most] = seeds[name].map(percent);
+        found.push(element("small", {}, `seeds ${mean}, ${least}–${most}`));
+      }
+      return found;
+    };
+    const of = (row) => RVB.rows.get(row);
+    const rank = (row) => (of(row).best === of(row).worst ? `${of(row).best}` : `${of(row).best}–${of(row).worst}`);
+    const names = known.numbers.filter((name) => rows.some((row) => of(row).numbers[name]));
+    const lines = [["rank on the board", ...rows.map(rank)], ...names.map((name) => [name, ...rows.map((row) => cell(row, name))])];
+    lines.push(["trust", ...rows.map((row) => of(row).trust)], ["parameters", ...rows.map((row) => of(row).parameters.toLocaleString("en"))]);
+    return [
+      element("h2", {}, "Their numbers"),
+      tableOf("headline numbers", ["percent, with 95% interval", ...rows.map(link)], lines, "headlines"),
+      element("p", { id: "settled" }, settled(rows)),
+    ];
+  }
+
+  // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
+  function order(one, other) {
+    const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
+    if (known.orders) return known.orders[`${one},${other}`] ?? -known.orders[`${other},${one}`];
+    return a.worst < b.best ? 1 : b.worst < a.best ? -1 : null;
+  }
+
+  function settled(rows) {
+    const said = { 1: [], 0: [], null: [] };
+    for (const [i, one] of rows.entries()) {
+      for (const other of rows.slice(i + 1)) {
+        const sign = order(one, other);
+        if (sign > 0) said[1].push(`${shortTitle(one)} before ${shortTitle(other)}`);
+        else if (sign < 0) said[1].push(`${shortTitle(other)} before ${shortTitle(one)}`);
+        else said[sign].push(`${shortTitle(one)} and ${shortTitle(other)}`);
+      }
+    }
+    const sentences = [];
+    if (said[1].length) sentences.push(`Settled by ${known.ranking}: ${said[1].join("; ")}.`);
+    if (said[0].length) sentences.push(`Not settled: ${said[0].join("; ")}.`);
+    if (said[null].length) sentences.push(`Their ranks overlap: ${said[null].join("; ")}.`);
+    return sentences.join(" ");
+  }
+
+  function overlay(rows) {
+    const labels = { attacked: "attacked", certified: "certified", smoothed: "smoothed version, certified" };
+    const lines = [];
+    for (const [i, row] of rows.entries()) {
+      const { curves } = RVB.rows.get(row);
+      const name = `${i + 1}. ${shortTitle(row)}`;
+      for (const [kind, shares] of Object.entries(curves)) {
+        shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share }));
+      }
+      for (const [k, share] of (rows.length > 2 ? [] : (curves.certified ?? [])).entries()) {
+        lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * share });
+      }
+    }
+    if (!lines.length) return [];
+    const drawn = element("div", { class: "drawn", role: "img", "aria-label": `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.` });
+    const spec = { ...known.overlay, datasets: { table: lines } };
+    const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
+    const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
+    const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Attacks were run at some radii alone. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
+    vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true });
+    return [element("h2", {}, "The sandwich"), element("figure", { class: "overlay" }, drawn, caption)];
+  }
+
+  function verdicts(row, number) {
+    const { images, n } = RVB.rows.get(row);
+    return images[number] ? RVB.bits(images[number], n) : null;
+  }
+
+  function pairLine(first, second, label, number) {
+    const [one, other] = [verdicts(first, number), verdicts(second, number)];
+    if (!one || !other) return [label, "–", "–", "–", "–", "–"];
+    const { both, first: wins, second: losses, neither } = RVB.agreement(one, other);
+    return [label, both, wins, losses, neither, chance(RVB.mcnemar(wins, losses))].map((cell) => (cell instanceof Node ? cell : `${cell}`));
+  }
+
+  function agreements(rows, number) {
+    const heads = (first, second) => ["both right", first, second, "neither", "p (McNemar, exact)"];
+    const choice = element("select", { id: "number", autocomplete: "off" }, ...known.paired.map((name) => element("option", {}, name)));
+    choice.value = number;
+    choice.addEventListener("change", () => go(state().rows, choice.value));
+    const shown = [element("h2", { id: "images" }, "Image by image"), element("p", {}, element("label", { for: "number" }, "Right in the sense of "), choice)];
+    if (rows.length === 2) {
+      const lines = known.paired.filter((name) => rows.every((row) => verdicts(row, name))).map((name) => pairLine(...rows, name, name));
+      shown.push(tableOf("agreement of the two", ["number", ...heads("only the first", "only the second")], lines, "agreement"));
+    } else {
+      const lines = rows.flatMap((one, i) => rows.slice(i + 1).map((other) => pairLine(one, other, element("span", {}, link(one), " – ", link(other)), number)));
+      shown.push(tableOf("agreement of each pair", [`pair: ${number}`, ...heads("only the first", "only the second")], lines, "agreement"));
+    }
+    shown.push(element("p", {}, element("small", {}, "p: if the two were equally good, so uneven a split of the images on which they differ would come up with this probability or less. It speaks of these networks on other images, not of other trainings, and of one pair alone.")));
+    return [...shown, ...separating(rows, number)];
+  }
+
+  function separating(rows, number) {
+    const found = rows.map((row) => verdicts(row, number));
+    if (found.some((one) => !one)) return [element("p", {}, `Not every one of them has ${number} by image.`)];
+    const groups = new Map();
+    for (let i = 0; i < found[0].length; i++) {
+      const right = rows.filter((_, k) => found[k][i]);
+      if (right.length === 0 || right.length === rows.length) continue;
+      const key = right.join(",");
+      if (!groups.has(key)) groups.set(key, { right, images: [] });
+      groups.get(key).images.push(i);
+    }
+    const shown = [element("h3", {}, `Images that tell them apart: ${number}`)];
+    if (!groups.size) shown.push(element("p", {}, "None: they are right and wrong on the same images."));
+    for (const { right, images } of [...groups.values()].sort((a, b) => b.images.length - a.images.length)) {
+      const count = `${images.length} image${images.length === 1 ? "" : "s"}`;
+      const names = right.flatMap((row, i) => (i ? [", ", link(row)] : [link(row)]));
+      const listed = images.slice(0, MOST).map((image) => element("li", {}, picture(image, right[0])));
+      const list = element("ul", { class: "apart", "data-right": right.join(",") }, ...listed);
+      shown.push(element("p", {}, "Only ", ...names, `: ${count}${images.length > MOST ? `, the first ${MOST}` : ""}`), list);
+    }
+    return shown;
+  }
+
+  function picture(image, row) {
+    const made = element("a", { href: `${page(row)}#image-${image}` });
+    const all = known.sprite;
+    if (all) {
+      const drawn = element("span", { class: "picture", "aria-hidden": "true" });
+      const side = 40;
+      drawn.style.backgroundImage = `url("${all.file}")`;
+      drawn.style.backgroundSize = `${side * all.across}px ${side * all.lines}px`;
+      drawn.style.backgroundPosition = `-${side * (image % all.across)}px -${side * Math.floor(image / all.across)}px`;
+      made.append(drawn);
+    }
+    made.append(`${image}`);
+    return made;
+  }
+
+  function fillChoices(rows) {
+    const filter = document.getElementById("filter").value.trim().toLowerCase();
+    for (let i = 0; i < 5; i++) {
+      const choice = document.getElementById(`row-${i + 1}`);
+      const fits = ([row, title]) => row === rows[i] || (!rows.includes(row) && `${row} ${title}`.toLowerCase().includes(filter));
+      const options = known.rows.filter(fits).map(([row, , rank]) => element("option", { value: row }, `${rank}. ${shortTitle(row)} (${row})`));
+      choice.replaceChildren(element("option", { value: "" }, i < 2 ? "choose a model" : "none"), ...options);
+      choice.value = rows[i] ?? "";
+    }
+  }
+
+  async function show() {
+    const { rows, unknown, number } = state();
+    fillChoices(rows);
+    const said = document.getElementById("said");
+    const place = document.getElementById("compared");
+    const missing = unknown.length ? `Not on this board: ${unknown.map((row) => row.slice(0, LONGEST)).join(", ")}. ` : "";
+    if (rows.length < 2) {
+      place.replaceChildren();
+      said.textContent = `${missing}Choose two to five models.`;
+      return;
+    }
+    try {
+      await Promise.all(rows.map(load));
+    } catch (error) {
+      said.textContent = `${error.message}; build the site again.`;
+      return;
+    }
+    if (state().rows.join() !== rows.join()) return; // chosen anew meanwhile
+    const focused = document.activeElement?.id;
+    place.replaceChildren(...headlines(rows), ...overlay(rows), ...agreements(rows, number));
+    if (focused) document.getElementById(focused)?.focus();
+    said.textContent = `${missing}${rows.length} models compared.`;
+    document.title = `${rows.map(shortTitle).join(" – ")} – robust-vit-bench`;
+  }
+
+  function start() {
+    const form = document.getElementById("choose");
+    if (!form) return;
+    form.hidden = false;
+    form.querySelector(".filter").hidden = known.rows.length <= 20;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("change", (event) => {
+      if (event.target.tagName !== "SELECT") return;
+      const rows = [...form.querySelectorAll("select")].map((choice) => choice.value).filter(Boolean);
+      go(rows, state().number);
+    });
+    document.getElementById("filter").addEventListener("input", () => fillChoices(state().rows));
+    addEventListener("hashchange", show);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+    show();
+  }
+
+  start();
+}

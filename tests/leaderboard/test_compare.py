@@ -1,0 +1,136 @@
+"""Comparing rows: the files that the page loads, and the tests of all pairs on it."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compared_rows import ROBUST, TRACK, board
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from scipy.stats import binomtest
+from seeds_study import verdicts as first
+
+from benchmark.results.paired import better
+from leaderboard.pages import compare
+from leaderboard.pages.board_data import Board
+from leaderboard.pages.compare import packed, pairs
+from leaderboard.site import Site
+
+VERDICTS = {"A": first(70), "B": first(30), "C": "0" * 60 + first(40, 40)}
+
+
+def written(folder: Path, made: Board) -> Path:
+    site = Site(folder / "site")
+    compare.write_pages(site, made)
+    site.close()
+    return folder / "site"
+
+
+def loaded(site: Path, row: str) -> dict:
+    text = (site / f"models/{row}/images.js").read_text()
+    found = re.fullmatch(r"RVB\.add\((\".*?\"),(\{.*\})\);\n", text)
+    assert found
+    assert json.loads(found[1]) == row
+    return json.loads(found[2])
+
+
+def known(site: Path) -> dict:
+    page = (site / "compare/index.html").read_text()
+    return json.loads(page.partition('id="known">')[2].partition("</script>")[0])
+
+
+@given(st.text("01", min_size=1, max_size=70))
+def test_verdicts_are_packed_eight_to_a_byte(digits: str) -> None:
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(packed(digits)), np.uint8), count=len(digits))
+    assert "".join(map(str, bits)) == digits
+
+
+def test_a_rows_file_holds_its_numbers_verdicts_and_curves(tmp_path) -> None:
+    site = written(tmp_path, board(tmp_path / "work", VERDICTS))
+    data, page = loaded(site, "A-v"), known(site)
+    assert data["numbers"][ROBUST] == [0.7, pytest.approx(0.6), pytest.approx(0.8), 70, 100]
+    assert data["images"] == {"clean": packed("1" * 100), ROBUST: packed(VERDICTS["A"])}
+    assert (data["best"], data["worst"], data["n"], data["seeds"]) == (1, 1, 100, {})
+    curves = {kind: dict(zip(page["radii"], shares, strict=True)) for kind, shares in data["curves"].items()}
+    assert (curves["attacked"][0.39], curves["attacked"][0.4], curves["certified"][0.2]) == (1.0, 0.7, 1.0)
+    assert curves["certified"][0.25] == 0
+    assert [row for row, _, _ in page["rows"]] == ["A-v", "C-v", "B-v"]
+    assert page["ranking"] == ROBUST
+    assert "corrupted" not in page["paired"]
+
+
+def test_tests_of_all_pairs_are_scipys(tmp_path) -> None:
+    made = board(tmp_path / "work", VERDICTS)
+    site = written(tmp_path, made)
+    text = (site / "compare/index.html").read_text()
+    shown = dict(re.findall(r'<tr data-pair="([^"]+)" data-p="([^"]+)"', text))
+    assert set(shown) == {"A-v,C-v", "A-v,B-v", "C-v,B-v"}
+    for pair in pairs(made, ROBUST) or []:
+        one, other = (made.images[row.record.row][ROBUST] for row in (pair.first, pair.second))
+        seen = list(zip(one, other, strict=True))
+        wins, losses = seen.count(("1", "0")), seen.count(("0", "1"))
+        assert (pair.only_first, pair.only_second) == (wins, losses)
+        assert pair.both + pair.neither == 100 - wins - losses
+        p = binomtest(wins, wins + losses).pvalue
+        assert float(shown[f"{pair.first.record.row},{pair.second.record.row}"]) == pytest.approx(p)
+        assert pair.order == better((one, other), None, 3)
+    assert known(site)["orders"] == {"A-v,C-v": 1, "A-v,B-v": 1, "C-v,B-v": 0}
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in re.findall(r"<tr data-pair.*?</tr>", text, re.S)]
+    assert rows[1][-4:] == ["<", "0.001", "first", "better"] or rows[1][-4:] == ["&lt;", "0.001", "first", "better"]
+    assert rows[2][-2:] == ["not", "settled"]
+
+
+def test_a_board_of_many_rows_has_no_table_of_all_pairs(tmp_path) -> None:
+    made = board(tmp_path / "work", {f"M{i:02}": first(i) for i in range(1, compare.ALL_PAIRS + 2)})
+    page = (written(tmp_path, made) / "compare/index.html").read_text()
+    assert "data-pair" not in page
+    assert known(tmp_path / "site")["orders"] is None
+    assert "each image's verdicts in the evidence on its page" in page.partition("<noscript>")[2]
+
+
+def test_without_verdicts_by_image_or_rows_the_page_says_so(tmp_path) -> None:
+    made = board(tmp_path / "work", VERDICTS)
+    bare = Board(TRACK, made.rows, made.folder)
+    site = written(tmp_path / "bare", bare)
+    assert loaded(site, "A-v")["images"] == {}
+    assert "data-pair" not in (site / "compare/index.html").read_text()
+    empty = written(tmp_path / "empty", Board(TRACK, [], made.folder))
+    assert "Nothing to compare yet" in (empty / "compare/index.html").read_text()
+
+
+def test_all_images_stand_in_one_picture(tmp_path, monkeypatch) -> None:
+    site = written(tmp_path, board(tmp_path / "work", VERDICTS))
+    where = known(site)["sprite"]
+    picture = np.asarray(Image.open(site / "compare/images.png"))
+    assert picture.shape == (8 * where["lines"], 8 * where["across"])
+    for image in (0, 41, 99):
+        line, column = divmod(image, where["across"])
+        tile = picture[8 * line : 8 * line + 8, 8 * column : 8 * column + 8]
+        assert (tile == round(255 * image / 99)).all()
+    monkeypatch.setattr(compare, "PIXELS", 6_399)
+    few = written(tmp_path / "few", board(tmp_path / "few/work", VERDICTS))
+    assert known(few)["sprite"] is None
+    assert not (few / "compare/images.png").exists()
+
+
+def test_titles_are_no_markup(tmp_path) -> None:
+    hostile = '</script><script>alert(1)</script><img src=x onerror="alert(1)">\u2028' + "x" * 10_000
+    site = written(tmp_path, board(tmp_path / "work", VERDICTS, dict.fromkeys(VERDICTS, hostile)))
+    page = (site / "compare/index.html").read_text()
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert all(len(title) == compare.LONGEST for _, title, _ in known(site)["rows"])
+    assert page.count("</script>") == page.count("<script")
+
+
+def test_each_pair_is_named_once(tmp_path) -> None:
+    made = board(tmp_path / "work", VERDICTS)
+    named = [{pair.first.record.row, pair.second.record.row} for pair in pairs(made, ROBUST) or []]
+    assert sorted(map(sorted, named)) == sorted(map(sorted, itertools.combinations(["A-v", "B-v", "C-v"], 2)))

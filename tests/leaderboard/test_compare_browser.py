@@ -1,0 +1,187 @@
+"""Comparing rows in a real browser: right counts and p-values, the fragment, the keyboard alone, hostile titles."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compared_rows import ROBUST, board
+from scipy.stats import binomtest
+
+from leaderboard import build
+from leaderboard.pages.compare import packed
+from leaderboard.times import write_times
+
+TOOLS = [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not all(TOOLS), reason="needs chromium and chromedriver (Debian packages)"),
+]
+
+N = 101  # no multiple of eight
+HOSTILE = '</script><img src=x onerror="document.title=1">\u202e' + "x" * 10_000
+
+
+def drawn(seed: int, share: float) -> str:
+    return "".join("1" if value < share else "0" for value in np.random.default_rng(seed).random(N))
+
+
+VERDICTS = {"A": drawn(0, 0.8), "B": drawn(1, 0.5), "C": drawn(2, 0.45), "D": drawn(3, 0.1)}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    made = board(folder / "work", VERDICTS, {"D": HOSTILE})
+    build.render(folder / "site", made)
+    write_times(folder / "site", folder / "work", [*made.rows])
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = TOOLS[0]
+    for flag in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):  # fmt: skip
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(TOOLS[1]))
+    yield found
+    found.quit()
+
+
+@pytest.fixture
+def page(browser, site: Path) -> Iterator:
+    """The empty page of a fresh visit; no error may be left in the console."""
+    browser.get("about:blank")
+    browser.get(f"file://{site}/compare/index.html")
+    yield browser
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def wait(page, words: str) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(page, 10).until(lambda _: words in page.find_element("id", "said").text)
+
+
+def choose(page, place: int, row: str) -> None:
+    from selenium.webdriver.support.select import Select
+
+    Select(page.find_element("id", f"row-{place}")).select_by_value(row)
+
+
+def cells(page, label: str) -> list[list[str]]:
+    lines = page.find_elements("css selector", f'[aria-label="{label}"] tbody tr')
+    return [[cell.text for cell in line.find_elements("css selector", "th, td")] for line in lines]
+
+
+def expected(one: str, other: str) -> list[str]:
+    seen = list(zip(VERDICTS[one], VERDICTS[other], strict=True))
+    both, wins, losses, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
+    p = binomtest(wins, wins + losses).pvalue
+    return [*map(str, (both, wins, losses, neither)), "< 0.001" if p < 0.001 else f"{p:.3f}"]
+
+
+def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
+    wait(page, "Choose two to five models")
+    choose(page, 1, "B-v")
+    choose(page, 2, "C-v")
+    wait(page, "2 models compared")
+    assert page.execute_script("return location.hash") == "#B-v,C-v"
+    assert cells(page, "agreement of the two") == [
+        ["clean", str(N), "0", "0", "0", "1.000"], [ROBUST, *expected("B", "C")],
+    ]  # fmt: skip
+    for row, wins, losses in (("B-v", "B", "C"), ("C-v", "C", "B")):
+        links = page.find_elements("css selector", f'.apart[data-right="{row}"] a')
+        images = [i for i in range(N) if VERDICTS[wins][i] == "1" and VERDICTS[losses][i] == "0"]
+        assert [link.text for link in links] == [str(i) for i in images]
+        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#image-{images[0]}")
+    numbers = {line[0]: line[1:] for line in cells(page, "headline numbers")}
+    assert [cell.split("\n")[0] for cell in numbers[ROBUST]] == [
+        f"{100 * VERDICTS[name].count('1') / N:.1f}" for name in "BC"
+    ]
+    assert "Not settled" in page.find_element("id", "settled").text
+
+
+def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:
+    page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v&number=clean")
+    wait(page, "3 models compared")
+    assert [line[1:] for line in cells(page, "agreement of each pair")] == [[str(N), "0", "0", "0", "1.000"]] * 3
+    assert page.find_element("id", "row-3").get_attribute("value") == "C-v"
+    page.find_element("id", "number").send_keys("robust Linf")
+    wait(page, "3 models compared")
+    assert page.execute_script("return location.hash") == "#A-v,B-v,C-v"
+    lines = cells(page, "agreement of each pair")
+    assert [line[1:] for line in lines] == [expected(*pair) for pair in ("AB", "AC", "BC")]
+    page.back()
+    assert page.execute_script("return location.hash") == "#A-v,B-v,C-v&number=clean"
+    page.get(f"file://{site}/compare/index.html#A-v,nobody,%")
+    wait(page, "Not on this board: nobody, %. Choose two to five models.")
+
+
+def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
+    page.get(f"file://{site}/compare/index.html#A-v,B-v")
+    wait(page, "2 models compared")
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    lines = ".overlay svg .mark-line path"
+    WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", lines)) == 4)
+    assert len(page.find_elements("css selector", ".overlay svg .mark-area path")) == 2
+    for row in ("A-v", "B-v"):
+        curves = page.execute_script("return RVB.rows.get(arguments[0]).curves", row)
+        assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)
+
+
+def test_the_keyboard_alone_will_do(page) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    wait(page, "Choose two to five models")
+    for _ in range(20):
+        ActionChains(page).send_keys(Keys.TAB).perform()
+        if page.switch_to.active_element.get_attribute("id") == "row-1":
+            break
+    page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    ActionChains(page).send_keys(Keys.TAB).perform()
+    assert page.switch_to.active_element.get_attribute("id") == "row-2"
+    page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    wait(page, "2 models compared")
+    assert page.execute_script("return location.hash") == "#A-v,B-v"
+    assert page.switch_to.active_element.get_attribute("id") == "row-2", "what has the focus keeps it"
+    outline = page.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_a_hostile_title_is_text(page, site: Path) -> None:
+    page.get(f"file://{site}/compare/index.html#A-v,D-v")
+    wait(page, "2 models compared")
+    assert page.find_elements("css selector", "img") == []
+    assert "onerror" in page.find_element("css selector", '[aria-label="headline numbers"] thead').text
+    assert page.execute_script("return document.title") != "1"
+    for width in (390, 768, 1024, 1440):
+        page.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        )
+        assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_mcnemars_p_is_scipys_and_bits_are_pythons(page) -> None:
+    pairs = [(0, 0), (1, 0), (0, 5), (7, 7), (3, 12), (40, 71), (999, 1200), (4800, 5200), (0, 2000)]
+    found = page.execute_script("return arguments[0].map(([a, b]) => RVB.mcnemar(a, b))", pairs)
+    for (wins, losses), p in zip(pairs, found, strict=True):
+        assert p == pytest.approx(binomtest(wins, wins + losses).pvalue if wins + losses else 1, rel=1e-9)
+    for digits in ("1", "01", "10000000", "100000001", VERDICTS["A"]):
+        bits = page.execute_script("return [...RVB.bits(arguments[0], arguments[1])]", packed(digits), len(digits))
+        assert "".join(map(str, bits)) == digits
+        assert len(base64.b64decode(packed(digits))) == -(-len(digits) // 8)
