@@ -128,7 +128,9 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     claimed = read_claimed(Path("leaderboard/claimed") / track.name)
     papers = work / "inputs/papers.json"
     declared = read_papers(papers) if papers.exists() else {}
-    board = Board(track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1], papers=declared)
+    board = Board(
+        track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1], papers=declared
+    )
     return board, Card(track, known[0], len(places), len(studies), changed)
 
 

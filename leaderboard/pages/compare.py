@@ -112,9 +112,7 @@ def pairs(board: Board, name: str) -> list[Pair] | None:
     return [_pair(a, b, board.images, name, comparisons) for a, b in itertools.combinations(judged, 2)]
 
 
-def _pair(
-    first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int
-) -> Pair:
+def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int) -> Pair:
     one, other = images[first.record.row][name], images[second.record.row][name]
     seen = list(zip(one, other, strict=True))
     both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
@@ -157,4 +155,11 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
     data = io.BytesIO()
     Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
-    return data.getvalue(), {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
+    return data.getvalue(), {
+        "file": "images.png",
+        "across": ACROSS,
+        "lines": lines,
+        "width": width,
+        "height": height,
+        "n": n,
+    }

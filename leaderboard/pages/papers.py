@@ -15,11 +15,11 @@ from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
 from benchmark.specs.track import Track
-from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.studies import Shown, shown
 from leaderboard.rank import Row, ranking_name
 from leaderboard.site import Site
+from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
 
 
 @dataclass(frozen=True)

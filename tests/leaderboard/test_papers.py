@@ -31,7 +31,13 @@ PRINTED = {"a": {"clean": 0.5}, "b": {"clean": 0.9}}
 
 
 def study(name: str, source: str, **more) -> dict:
-    asked = {"title": f"The {name}", "source": source, "track": "digits", "variant": "v", "measures": [{"measure": "clean"}]}
+    asked = {
+        "title": f"The {name}",
+        "source": source,
+        "track": "digits",
+        "variant": "v",
+        "measures": [{"measure": "clean"}],
+    }
     return {name: asked | more}
 
 
