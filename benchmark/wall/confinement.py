@@ -115,6 +115,7 @@ def checked(parts: Sequence[str]) -> tuple[str, ...]:
 
 def _clean_environment(home: Path) -> None:
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    _wipe_environment()
     os.environ.clear()
     # GitPython, which foolbox imports, would else run a program, and joblib share memory
     own = {
@@ -126,6 +127,17 @@ def _clean_environment(home: Path) -> None:
     }
     os.environ.update(kept | own)
     tempfile.tempdir = None  # it remembers the parent's
+
+
+def _wipe_environment() -> None:
+    """Zeros in place of all values: a variable that is taken away stays in memory, and in /proc/self/environ."""
+    find = ctypes.CDLL(None).getenv
+    find.argtypes, find.restype = (ctypes.c_char_p,), ctypes.c_void_p
+    for name, value in os.environb.items():
+        if place := find(name):
+            ctypes.memset(place, 0, len(value))
+        if len(value) > 1:  # Python's own copy; shorter ones are the same object everywhere
+            ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
 
 
 def _unshare(flags: int) -> None:
