@@ -190,8 +190,8 @@ def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | No
 class WeightsSpec(Frozen):
     """Weights that were trained elsewhere: a checkpoint file, or, without `path`, what the method's own loader brings.
 
-    `path` is the file's, from the repository's root: in `weights/`, where whoever runs the benchmark puts what submissions may
-    be given, or in the submission's own folder. `sha256` pins it.
+    `path` is the file's, from the repository's root: in `weights/`, where whoever runs the benchmark puts what
+    submissions may be given, or in the submission's own folder. `sha256` pins it.
     """
 
     path: str | None = Field(default=None, min_length=1)
