@@ -111,7 +111,7 @@ def _same_classes(voted: torch.Tensor, repeated: torch.Tensor, row: str) -> None
 
 
 def _as_often(hits: torch.Tensor, promised: torch.Tensor, row: str) -> None:
-    """Hits (n,) of NEW copies each; `promised`: for each image, the least probability of its class that its radius stands for."""
+    """Hits (n,) of NEW copies each; `promised` (n,): the least probability of a hit that the image's radius stands for."""
     counts, least = hits.cpu().numpy(), promised.cpu().numpy()
     of_one = np.minimum(1, 2 * len(counts) * stats.binom.cdf(counts, NEW, least))
     share, mean = counts.sum() / (NEW * len(counts)), least.mean()

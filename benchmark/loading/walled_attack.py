@@ -82,7 +82,7 @@ class BroughtAttack:
     ) -> torch.Tensor:
         """What it makes of images (n, c, h, w), by its own copy of the model."""
         message = {"ask": "attack", "threat": threat.model_dump(mode="json"), "seed": seed, "options": options}
-        _, tensors = self._walled.ask(message, {"images": images, "labels": labels}, most=2**34)
+        _, tensors = self._walled.ask(message, {"images": images, "labels": labels}, most=8 * images.numel())
         if [*tensors] != ["adversarial"]:
             raise BenchmarkError(f"{self.owner}: the process that runs its attack answers wrongly")
         return tensors["adversarial"].to(images.device)

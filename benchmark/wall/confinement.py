@@ -99,6 +99,11 @@ def memory_limit() -> int:
     return int(0.6 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
+def largest_weights() -> int:
+    """Bytes of weights, at most, that are taken from such a process: a fifth of the memory, since they are copied once."""
+    return min(2**36, memory_limit() // 3)
+
+
 def checked(parts: Sequence[str]) -> tuple[str, ...]:
     """`parts`, if they are all of `PARTS`.
 
