@@ -30,6 +30,7 @@ from benchmark.verdicts.prediction import logits
 
 SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone
 KEPT = 20  # of an image's copies, on average, that are asked again
+FEW = 2  # copies that rounding may turn
 NEW = 100  # copies of an image with new noise
 CHANCE = 1e-6  # of refusing votes that are sound, by the new noise
 
@@ -101,7 +102,9 @@ def _with_new_noise(images: torch.Tensor, sigma: float) -> torch.Tensor:
 
 def _same_classes(voted: torch.Tensor, repeated: torch.Tensor, row: str) -> None:
     gap = (voted - repeated).abs().amax(1)
-    differing = (voted.argmax(1) != repeated.argmax(1)) & (gap > SAME * (1 + voted.abs().amax(1)))
+    turned = voted.argmax(1) != repeated.argmax(1)
+    # rounding turns next to none, however large an offset all logits share
+    differing = turned if turned.sum() > FEW else turned & (gap > SAME * (1 + voted.abs().amax(1)))
     if differing.any():
         raise BenchmarkError(
             f"{row}: of {len(voted)} noisy copies that voted, {int(differing.sum())} get another class when a process that "

@@ -34,6 +34,13 @@ class Coupled(Honest):
         return own if len(x) < 3 else own + 10 * nn.functional.one_hot(own.argmax(1), 3).double().mean(0).float()
 
 
+class CoupledBelowAnOffset(Coupled):
+    """In whose rounding, as large as the largest logit makes it, the answers seem alike."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1000 * super().forward(x) + 1e9
+
+
 class Remembers(Honest):
     """Leans to what it has answered most of late."""
 
@@ -103,7 +110,7 @@ def test_votes_of_a_function_pass() -> None:
     assert radii.pop() > 0
 
 
-@pytest.mark.parametrize("kind", [Coupled, Remembers, Patient])
+@pytest.mark.parametrize("kind", [Coupled, CoupledBelowAnOffset, Remembers, Patient])
 def test_votes_that_depend_on_others_are_refused(kind) -> None:
     for _ in range(5):
         with pytest.raises(BenchmarkError, match=r"noisy copies that voted, .* get another class"):
