@@ -11,7 +11,7 @@ import pytest
 from tiny_project import ROOT
 
 ROWS = ("Dosovitskiy2021ViT-standard", "Wong2020Fast-linf", "Havens2024LoFAST-mean_pool")
-WEIGHTS = {"training": None, "weights": {"path": "given.pt", "sha256": None}}
+WEIGHTS = {"training": None, "weights": {"path": "weights/given.pt", "sha256": None}}
 
 
 def check(folder: Path, trust: str, settings: dict) -> subprocess.CompletedProcess[str]:

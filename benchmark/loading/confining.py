@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.wall.channel import Channel
 from benchmark.wall.confinement import Confinement, available, checked, memory_limit
 from benchmark.wall.process import Walled, Work
+
+MOST_SAID = 100_000  # messages and lines, of one process
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,12 @@ def messages(
     """What `work` sends on its channel, one after another, behind the wall; the last is `{}`, which it sends by itself.
 
     Args:
-        seconds: between two messages, at most.
+        seconds: for all of it, at most.
 
     Raises:
-        BenchmarkError: the process fails, or its code does.
+        BenchmarkError: the process fails, or its code does, or it says more than `MOST_SAID` messages.
     """
+    until = time.monotonic() + seconds
 
     def ended(channel: Channel) -> None:
         work(channel)
@@ -77,10 +82,28 @@ def messages(
 
     walled = Walled(ended, held.confinement(read, write, device=device), held.parts, owner=owner, seconds=seconds)
     try:
-        while message := walled.receive(most=0)[0]:
+        for _ in range(MOST_SAID):
+            if not (message := walled.receive(most=0, seconds=left(until, owner))[0]):
+                return
             yield message
+        raise too_much(owner)
     finally:
         walled.close()
+
+
+def left(until: float, owner: str) -> int:
+    """Seconds up to a moment of the monotonic clock, rounded up.
+
+    Raises:
+        BenchmarkError: it is past.
+    """
+    if (seconds := until - time.monotonic()) <= 0:
+        raise BenchmarkError(f"{owner}: its code does not come to an end in the time that it has")
+    return math.ceil(seconds)
+
+
+def too_much(owner: str) -> BenchmarkError:
+    return BenchmarkError(f"{owner}: its code says more than {MOST_SAID:,} things; let it print less")
 
 
 def submission_files(*rows: Row | None) -> list[Path]:

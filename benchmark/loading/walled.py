@@ -26,10 +26,11 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.internals import Internals, internals
 from benchmark.verdicts.prediction import checked
 from benchmark.wall.channel import Channel, Tensors
+from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Answer, Walled, serve
 
+WIDEST = 8  # bytes of a number
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
-LARGEST_WEIGHTS = 2**36  # bytes
 
 
 def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
@@ -82,10 +83,12 @@ class WalledModel(nn.Module):
             entered.used = True
         return self._one(tensors, "logits").to(images.device), answer.get("follows") is True
 
-    def ask_gradient(self, ticket: int, gradient: torch.Tensor) -> torch.Tensor | None:
-        """The gradient of the images, of a pass by its ticket and the gradient of its logits; None where none comes back."""
+    def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+        """The gradient of the images, which have this shape, of a pass by its ticket and the gradient of its logits; None
+        where none comes back.
+        """
         message = {"ask": "gradient", "ticket": ticket}
-        answer, tensors = self._walled.ask(message, {"gradient": gradient}, most=2**34)
+        answer, tensors = self._walled.ask(message, {"gradient": gradient}, most=WIDEST * shape.numel())
         return None if answer.get("none") is True else self._one(tensors, "gradient").to(gradient.device)
 
     def internals(self, images: torch.Tensor) -> Internals:
@@ -98,7 +101,7 @@ class WalledModel(nn.Module):
 
     def description(self) -> tuple[Any, Tensors]:
         """The network as `benchmark.layers.description.describe` has it."""
-        answer, tensors = self._walled.ask({"ask": "description"}, most=LARGEST_WEIGHTS)
+        answer, tensors = self._walled.ask({"ask": "description"}, most=largest_weights())
         return answer.get("layers"), tensors
 
     def release(self, ticket: int) -> None:
@@ -135,7 +138,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
-        found = ctx.model.ask_gradient(ctx.ticket, gradient)
+        found = ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape)
         if found is not None and found.shape != ctx.shape:
             raise BenchmarkError(
                 f"the model's process answers with a gradient {tuple(found.shape)} of {tuple(ctx.shape)}"

@@ -6,6 +6,7 @@ asks; so it can find adversarial images and do no other harm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,8 @@ from benchmark.specs.threat import ThreatModel
 from benchmark.wall.channel import Channel, Tensors
 from benchmark.wall.process import Answer, Walled, serve
 
+MOST_COMPONENTS = 20
+COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,60}")
 BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
 
 
@@ -65,7 +68,14 @@ class BroughtAttack:
         )
         about, _ = self._walled.receive()
         components = about.get("components")
-        if isinstance(components, list) and components and all(isinstance(name, str) for name in components):
+        if isinstance(components, list) and components:
+            if len(components) > MOST_COMPONENTS or not all(
+                isinstance(n, str) and COMPONENT.fullmatch(n) for n in components
+            ):
+                raise BenchmarkError(
+                    f"{self.owner}: the attack {name} should have at most {MOST_COMPONENTS} components, named by letters, "
+                    "digits, '_' and '-'"
+                )
             self.components = tuple(components)
         if about.get("per_image") is True:
             self.per_image = True
@@ -82,7 +92,7 @@ class BroughtAttack:
     ) -> torch.Tensor:
         """What it makes of images (n, c, h, w), by its own copy of the model."""
         message = {"ask": "attack", "threat": threat.model_dump(mode="json"), "seed": seed, "options": options}
-        _, tensors = self._walled.ask(message, {"images": images, "labels": labels}, most=2**34)
+        _, tensors = self._walled.ask(message, {"images": images, "labels": labels}, most=8 * images.numel())
         if [*tensors] != ["adversarial"]:
             raise BenchmarkError(f"{self.owner}: the process that runs its attack answers wrongly")
         return tensors["adversarial"].to(images.device)

@@ -5,6 +5,7 @@ What comes back is plain tensors and what the process says of its training, whic
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.loading.confining import Wall, submission_files
+from benchmark.loading.confining import MOST_SAID, Wall, left, submission_files, too_much
 from benchmark.loading.fitting import fit
 from benchmark.loading.rows import Row
 from benchmark.results.training import TrainingResult
@@ -22,10 +23,10 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
 from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.wall.channel import Channel, Printed
+from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Walled, plain
 
-SILENCE = 12 * 3600.0  # seconds that an epoch or a preparation may take
-LARGEST_WEIGHTS = 2**36  # bytes
+EPOCH_SECONDS = 12 * 3600.0  # that an epoch may take, or all that is before the first
 
 SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the row's data
 
@@ -55,25 +56,40 @@ def fit_walled(
         wall.confinement(read, [folder.absolute()], device=run.device),
         wall.parts,
         owner=f"submissions/{row.submission.name}",
-        seconds=SILENCE,
+        seconds=EPOCH_SECONDS,
     )
     try:
-        while True:
-            message, tensors = walled.receive(most=LARGEST_WEIGHTS)
+        epoch, until = 0, time.monotonic() + EPOCH_SECONDS
+        for _ in range(MOST_SAID):
+            message, tensors = walled.receive(most=largest_weights(), seconds=left(until, walled.owner))
             if "say" in message:
                 say(plain(message["say"]))
             elif "epoch" in message:
-                on_epoch(int(message["epoch"]), float(message["score"]))
+                epoch, until = _next_epoch(message["epoch"], epoch, row), time.monotonic() + EPOCH_SECONDS
+                on_epoch(epoch, float(message["score"]))
             else:
                 done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
                 said = {**message["result"], **run.model_dump()}
                 return tensors, done, TrainingResult.model_validate(said)
-    except (ValidationError, ValueError, TypeError, KeyError) as error:
+        raise too_much(walled.owner)
+    except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise BenchmarkError(
             f"submissions/{row.submission.name}: its training says what makes no sense ({type(error).__name__})"
         ) from None
     finally:
         walled.close()
+
+
+def _next_epoch(said: object, last: int, row: Row) -> int:
+    """The number of an epoch that is done, which is above the last one's, so that there is an end to them.
+
+    Raises:
+        ValueError: it is not.
+    """
+    assert row.settings.training is not None  # the stage applies
+    if type(said) is not int or not last < said <= row.settings.training.epochs:
+        raise ValueError
+    return said
 
 
 def _fit(

@@ -10,10 +10,10 @@ from benchmark.loading.confining import Wall, submission_files
 from benchmark.loading.rows import Row
 from benchmark.runtime.torch_setup import set_up
 from benchmark.wall.channel import Channel, Tensors
+from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Walled
 
 SECONDS = 3600.0  # that a download may take
-LARGEST_WEIGHTS = 2**36  # bytes
 
 
 def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
@@ -33,7 +33,7 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
         seconds=SECONDS,
     )
     try:
-        return walled.receive(most=LARGEST_WEIGHTS)[1]
+        return walled.receive(most=largest_weights())[1]
     finally:
         walled.close()
 

@@ -83,7 +83,9 @@ def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -
     for way, other in found.items():
         asked = ~other.isnan().any(1)
         gap = torch.where(asked, (other - usual).abs().amax(1), 0.0)
-        flipped = asked & (other.argmax(1) != usual.argmax(1)) & (gap > scale)
+        turned = asked & (other.argmax(1) != usual.argmax(1))
+        # rounding turns next to none: an offset common to all logits, in whose rounding any lie would hide, helps nobody
+        flipped = turned if turned.sum() > allowance(len(usual)) else turned & (gap > scale)
         if flipped.any() and not is_open:
             image = int(flipped.nonzero()[0])
             raise BenchmarkError(

@@ -27,7 +27,7 @@ from benchmark.wall.channel import Channel
 from benchmark.wall.process import plain
 
 SECONDS = 60.0  # no row is begun after this
-ROW_SECONDS = 300.0  # between two findings of a row
+ROW_SECONDS = 300.0  # that a row may take
 KINDS: dict[str, type[Check] | type[Note]] = {"Check": Check, "Note": Note}
 LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
 OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under

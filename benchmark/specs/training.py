@@ -6,9 +6,10 @@ Units: radii in pixels of [0, 1]; rates of learning per optimiser step.
 from __future__ import annotations
 
 import math
+from pathlib import PurePosixPath
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from benchmark.specs.base import Frozen
 from benchmark.specs.certificate import CertificateName
@@ -189,11 +190,24 @@ def radius_problem(threat: ThreatModel, shape: tuple[int, int, int]) -> str | No
 class WeightsSpec(Frozen):
     """Weights that were trained elsewhere: a checkpoint file, or, without `path`, what the method's own loader brings.
 
-    `path` is the file's, from the repository's root or absolute; `sha256` pins it.
+    `path` is the file's, from the repository's root: in `weights/`, where whoever runs the benchmark puts what
+    submissions may be given, or in the submission's own folder. `sha256` pins it.
     """
 
     path: str | None = Field(default=None, min_length=1)
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+
+    @field_validator("path")
+    @classmethod
+    def _a_place_for_weights(cls, path: str | None) -> str | None:
+        """The submission's code reads the file: any other could be the test images, another row's verdicts or a secret."""
+        parts = PurePosixPath(path or "weights/none").parts
+        if parts[0] not in ("weights", "submissions") or len(parts) < 2 or ".." in parts:
+            raise ValueError(
+                f"{str(path)[:60]!r} lies neither in weights/ nor in the submission's own folder; put the file, or a link to "
+                "it, into weights/"
+            )
+        return path
 
     @model_validator(mode="after")
     def _pins_a_file(self) -> WeightsSpec:

@@ -9,6 +9,7 @@ partial work. It computes in `run`, and imports there what is slow to import: th
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -176,7 +177,9 @@ def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists():  # of a run that was killed here
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
     if outcome.columns:
         table = pa.table({name: tensor.cpu().numpy() for name, tensor in outcome.columns.items()})
         pq.write_table(table, out / "evidence.parquet")

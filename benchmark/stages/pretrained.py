@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmark.loading import submissions
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import WeightsSpec
@@ -81,13 +82,16 @@ def _weights(row: Row) -> WeightsSpec:
 def _check(given: WeightsSpec, row: Row) -> None:
     """
     Raises:
-        BenchmarkError: the file is missing, or is not the one pinned.
+        BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned.
     """
     from benchmark.runtime import files
 
     if given.path is None:
         return
-    path = Path(given.path)
+    path, own = Path(given.path), submissions.FOLDER / row.submission.name
+    # a link in weights/ is the user's own; one in a submission could lead anywhere
+    if path.parts[0] != "weights" and not path.resolve().is_relative_to(own.resolve()):
+        raise BenchmarkError(f"{row.name}: its weights {path} lie outside {own}; put them there, or into weights/")
     if not path.is_file():
         raise BenchmarkError(f"{row.name}: its weights {path} are missing; put the checkpoint there")
     digest = files.sha256_file(path)

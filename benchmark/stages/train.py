@@ -62,7 +62,9 @@ class Train(Stage):
             if epoch % max(1, spec.epochs // 4) == 0:
                 work.say(f"epoch {epoch} of {spec.epochs}, score {score:.3f}")
 
-        best, done, result = fit_walled(work.row, run, work.scratch, on_epoch, work.say, held)
+        place = work.scratch / "training"  # what its code may write to: nothing there is the judge's to trust
+        place.mkdir(exist_ok=True)
+        best, done, result = fit_walled(work.row, run, place, on_epoch, work.say, held)
         if done.epoch < spec.epochs:
             patience = spec.selection.patience
             work.say(f"stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {patience}")

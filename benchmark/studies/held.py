@@ -16,7 +16,7 @@ from benchmark.studies.grids import Grid
 from benchmark.wall.channel import Channel, Printed
 from benchmark.wall.process import plain
 
-SILENCE = 12 * 3600.0  # seconds that a cell may take
+SECONDS = 12 * 3600.0  # that a cell may take with one seed
 
 Seconds = list[dict[str, Any]]
 
@@ -41,7 +41,8 @@ def run_held(grid: Grid, folder: Path, device: str, run: Callable[[Callable[[str
     read = [*submission_files(*rows, *(row.source for row in rows)), grid.data.absolute()]
     read += [start.absolute() for start in grid.starts]
     owner, taken = f"submissions/{grid.submission.name}", Seconds()
-    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=SILENCE, device=device):
+    seconds = SECONDS * len(grid.cells) * len(grid.study.seeds)
+    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=seconds, device=device):
         if "say" in message:
             print(plain(message["say"]), flush=True)
         else:

@@ -71,8 +71,21 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
         if folder is not None:
             run = partial(_checked_run, grid, settings, folder, inputs)
             seconds = run_held(grid, folder, settings.evaluate.device, run)
+            _check_plain(folder / "out", grid)
             files.put_folder(folder / "out", grid.folder)
             files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)
+
+
+def _check_plain(out: Path, grid: Grid) -> None:
+    """
+    Raises:
+        BenchmarkError: there is no such folder, or in it is something else than folders and files. The study's code wrote it,
+            and a link could lead to anybody's files.
+    """
+    odd = [path for path in (out, *out.rglob("*")) if path.is_symlink() or not (path.is_dir() or path.is_file())]
+    if odd or not out.is_dir():
+        what = f"{odd[0].name}, which is no plain file" if odd else "no folder of results"
+        raise BenchmarkError(f"{grid.file}: its code left {' '.join(what.split())[:100]}; nothing of it is kept")
 
 
 def _checked_run(

@@ -86,7 +86,7 @@ def test_all_rows_of_a_track_run_one_after_another_and_those_without_seeds_are_s
     folder.mkdir()
     (folder / "method.py").write_text(tiny_linear_row.METHOD + tiny_linear_row.LOADS)
     text, _, _ = tiny_linear_row.SUBMISSION.replace("Tiny2026Linear", "Tiny2026Given").partition("        training:")
-    (folder / "submission.yaml").write_text(text + "        weights: {path: weights.pt}\n")
+    (folder / "submission.yaml").write_text(text + "        weights: {path: weights/given.pt}\n")
     asked = []
     monkeypatch.setattr(repro, "repro_study", lambda grid, _: asked.append(grid.id))
     output = rvb("study", "--all-seeds", "--track", "tiny")

@@ -130,9 +130,19 @@ MODES = {
 }
 
 
+HIDDEN = "        return 1000 * super().forward(x) + 1e9\n"  # any difference is rounding, measured by the largest logit
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["", "below an offset"])
 @pytest.mark.parametrize("name", MODES)
-def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name) -> None:
-    write(method(MODES[name]))
+def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name, hidden) -> None:
+    code = method(MODES[name])
+    if hidden:
+        code = (
+            code.replace("return Odd()", "return Offset()")
+            + f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
+        )
+    write(code)
     with pytest.raises(BenchmarkError, match=r"answers for each image by itself|refused in the closed division"):
         run_stage("reliability", *NAMES)
 
@@ -195,6 +205,7 @@ def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
         ("    return images + float('nan')\n", "brought"),
         ("    return [images]\n", "returned list"),
         ("    open('/etc/passwd').read()\n", "PermissionError"),
+        ("    return images\ncomponents = [str(n) for n in range(10**5)]\n", "at most 20 components"),
     ],
 )  # fmt: skip
 def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) -> None:

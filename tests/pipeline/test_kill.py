@@ -60,7 +60,10 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-MOMENTS = {"train": ("train", "checkpoint.safetensors"), "attack": ("attack-standard", "autoattack-*.safetensors")}
+MOMENTS = {
+    "train": ("train", "training/checkpoint.safetensors"),
+    "attack": ("attack-standard", "autoattack-*.safetensors"),
+}
 
 
 @pytest.mark.parametrize("victims", ["stage", "dvc", "both"])
@@ -106,7 +109,7 @@ def holds_lock(project, stage: str, pid: int) -> bool:
 
 def test_training_resumes_from_its_last_epoch(fresh) -> None:
     dvc = start(fresh)
-    wait_for(lambda: scratch_file(fresh, "train", "checkpoint.safetensors"), "checkpoint")
+    wait_for(lambda: scratch_file(fresh, "train", "training/checkpoint.safetensors"), "checkpoint")
     for pid in stage_processes(fresh, "train"):
         kill(pid)
     dvc.wait()
@@ -118,7 +121,7 @@ def test_training_resumes_from_its_last_epoch(fresh) -> None:
 def test_an_orphan_is_waited_for(fresh, finished) -> None:
     """dvc is killed, its stage lives on: the next run says that it waits, and takes over what the orphan left."""
     dvc = start(fresh)
-    wait_for(lambda: scratch_file(fresh, "train", "checkpoint.safetensors"), "checkpoint")
+    wait_for(lambda: scratch_file(fresh, "train", "training/checkpoint.safetensors"), "checkpoint")
     (orphan,) = stage_processes(fresh, "train")
     kill(dvc.pid)
     dvc.wait()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 VARIANTS = """\
   given:
     title: Given
-    tracks: {tiny: {weights: {path: given.pt}}}
+    tracks: {tiny: {weights: {path: weights/given.pt}}}
   tuned:
     title: Fine-tuned
     tracks:
@@ -35,7 +35,8 @@ def test_each_kind_is_built_in_order_and_says_what_it_is(tmp_path) -> None:
     (folder / "method.py").write_text(tiny_linear_row.METHOD + LOADS)
     (project.root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + PICTURES)
     torch.manual_seed(0)
-    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), project.root / "given.pt")
+    (project.root / "weights").mkdir()
+    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), project.root / "weights/given.pt")
     project.rvb("repro", "--track", "tiny", "--jobs", "2")
     assert "up to date" in project.rvb("repro", "--track", "tiny").stdout
     trust = {}

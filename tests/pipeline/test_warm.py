@@ -103,7 +103,7 @@ def test_killed_in_rvb_repro_it_resumes_to_the_same_bytes(project, finished, vic
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     rvb = subprocess.Popen(command, cwd=project.root, env=project.environment(), start_new_session=True, **quiet)
     scratch = project.root / "work/scratch/tiny" / ROW / "train"
-    wait_for(lambda: next(scratch.glob("*/checkpoint.safetensors"), None), "checkpoint")
+    wait_for(lambda: next(scratch.glob("*/training/checkpoint.safetensors"), None), "checkpoint")
     fork = int((scratch / "lock").read_text())
     os.kill(fork if victim == "fork" else rvb.pid, signal.SIGKILL)
     rvb.wait()

@@ -36,15 +36,16 @@ def checkpoint(linear_row) -> str:
     """The trained row's weights as a checkpoint file; its sha256."""
     from safetensors.torch import load_file
 
-    torch.save(load_file(ROW / "train/model.safetensors"), "given.pt")
-    return hashlib.sha256(Path("given.pt").read_bytes()).hexdigest()
+    Path("weights").mkdir()
+    torch.save(load_file(ROW / "train/model.safetensors"), "weights/given.pt")
+    return hashlib.sha256(Path("weights/given.pt").read_bytes()).hexdigest()
 
 
 def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(linear_row, checkpoint) -> None:
     run_stage("collect", *NAMES)
     trained = tiny_linear_row.record()
     weights = (ROW / "train/model.safetensors").read_bytes()
-    give(linear_row, f"{{path: given.pt, sha256: {checkpoint}}}")
+    give(linear_row, f"{{path: weights/given.pt, sha256: {checkpoint}}}")
     run_stage("pretrained", *NAMES)
     assert (ROW / "train/model.safetensors").read_bytes() == weights
     run_stage("attack-papers", *NAMES)
@@ -61,29 +62,29 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
 
 
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
-    give(linear_row, "{path: given.pt}")
+    give(linear_row, "{path: weights/given.pt}")
     stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
     assert stages["pretrained"]["cmd"] == "python -m benchmark.stages pretrained tiny Tiny2026Linear-small"
     assert stages["pretrained"]["outs"] == [str(ROW / "train")]
     assert "train" not in stages
-    assert "given.pt" in stages["pretrained"]["deps"]
+    assert "weights/given.pt" in stages["pretrained"]["deps"]
     code = stage_code("pretrained", *NAMES)
     assert Path("submissions/Tiny2026Linear/method.py") in code
     assert not [path for path in code if path.parent.name == "training"]
 
 
 def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
-    give(linear_row, "{path: nowhere.pt}")
-    with pytest.raises(BenchmarkError, match=r"its weights nowhere\.pt are missing"):
+    give(linear_row, "{path: weights/nowhere.pt}")
+    with pytest.raises(BenchmarkError, match=r"its weights weights/nowhere\.pt are missing"):
         run_stage("pretrained", *NAMES)
-    give(linear_row, f"{{path: given.pt, sha256: {'a' * 64}}}")
+    give(linear_row, f"{{path: weights/given.pt, sha256: {'a' * 64}}}")
     with pytest.raises(BenchmarkError, match=f"have sha256 {checkpoint}, submission.yaml pins aaaa"):
         run_stage("pretrained", *NAMES)
-    give(linear_row, "{path: given.pt}", loads="")
+    give(linear_row, "{path: weights/given.pt}", loads="")
     with pytest.raises(BenchmarkError, match="must define pretrained"):
         run_stage("pretrained", *NAMES)
-    Path("given.pt").write_bytes(b"junk")
-    give(linear_row, "{path: given.pt}")
+    Path("weights/given.pt").write_bytes(b"junk")
+    give(linear_row, "{path: weights/given.pt}")
     with pytest.raises(BenchmarkError, match=r"method\.py, line \d+: pretrained failed: "):
         run_stage("pretrained", *NAMES)
 

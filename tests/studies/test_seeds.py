@@ -102,7 +102,7 @@ def test_it_stands_in_the_pipeline_and_takes_the_rows_settings(project) -> None:
 def test_a_row_that_was_trained_elsewhere_has_none(project) -> None:
     file = project.root / "submissions/Tiny2026Linear/submission.yaml"
     head, _, _ = file.read_text().partition("        training:")
-    file.write_text(head + "        weights: {path: weights.pt}\n")
+    file.write_text(head + "        weights: {path: weights/given.pt}\n")
     with pytest.raises(
         BenchmarkError, match="Tiny2026Linear-small has weights that were trained elsewhere: there is no"
     ) as e:
