@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -56,6 +57,34 @@ class JudgedModel:
                 f"{row}: its logits differ{where} from those of the network rebuilt from its layers, which is what would be "
                 "certified; let its layers do what their types do, or leave the certificate out"
             )
+
+
+Spare = Callable[[], AbstractContextManager[nn.Module]]
+
+
+@contextmanager
+def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Spare]]:
+    """`count` times the row's own model, each in a process of its own that exists now, before an image is read, and builds
+    the model when it is entered. It has been asked nothing, and ends with the block that entered it, or with this one.
+    """
+    held = wall()
+    if not held.stands:
+        yield [lambda: nullcontext(trained_model(row, device))] * count
+        return
+    with ExitStack() as ends:
+        models = [walled_model(row, device, held, later=True) for _ in range(count)]
+        for model in models:
+            ends.callback(model.close)
+        yield [partial(_entered, model) for model in models]
+
+
+@contextmanager
+def _entered(model: WalledModel) -> Iterator[nn.Module]:
+    try:
+        model.begin()
+        yield model
+    finally:
+        model.close()
 
 
 @contextmanager

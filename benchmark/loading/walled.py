@@ -33,8 +33,11 @@ WIDEST = 8  # bytes of a number
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
 
-def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
+def walled_model(row: Row, device: torch.device, wall: Wall, *, later: bool = False) -> WalledModel:
     """The row's model with its trained weights behind the wall, in evaluation mode; `close` ends its process.
+
+    Args:
+        later: its process is there now and builds the model when `begin` is called.
 
     Raises:
         BenchmarkError: as `trained_model` does, or this machine refuses to confine a process.
@@ -47,8 +50,10 @@ def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
         owner=f"submissions/{row.submission.name}",
         seconds=CALL_SECONDS,
     )
-    walled.receive()  # it is built
-    return WalledModel(walled, row.submission.division == "open").eval()
+    model = WalledModel(walled, row.submission.division == "open").eval()
+    if not later:
+        model.begin()
+    return model
 
 
 class WalledModel(nn.Module):
@@ -62,6 +67,10 @@ class WalledModel(nn.Module):
         super().__init__()
         self._walled, self._draws = walled, draws
         self._tickets, self._released = itertools.count(), list[int]()
+
+    def begin(self) -> None:
+        """Waits until the model is built; to be called once, before anything is asked."""
+        self._walled.ask({"begin": True})
 
     def close(self) -> None:
         self._walled.close()
@@ -148,6 +157,7 @@ class _Pass(torch.autograd.Function):
 
 def _serve(row: Row, device: torch.device, channel: Channel) -> None:
     """In the process."""
+    channel.receive(0)  # `begin`
     served = _Served(trained_model(row, device), device)
     channel.send({"ready": True})
     serve(

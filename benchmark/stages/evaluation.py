@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,15 @@ from benchmark.stages.base import Outcome, Stage, Work
 if TYPE_CHECKING:
     import torch
 
+    from benchmark.loading.judged import Spare
     from benchmark.verdicts.prediction import Predictions
 
 
 @dataclass(frozen=True)
 class Subject:
     """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
-    predicts for them when clean. `again` is the same model in another process, where a stage wants one and the model runs
-    as its author wrote it.
+    predicts for them when clean. `spares` are the same model in processes that were asked nothing yet, as many as the stage
+    wants; none where the network was rebuilt.
     """
 
     model: torch.nn.Module
@@ -29,7 +30,7 @@ class Subject:
     labels: torch.Tensor
     batch_size: int
     clean: Predictions
-    again: torch.nn.Module | None = None
+    spares: Sequence[Spare] = ()
 
     @property
     def first_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,7 +44,7 @@ class Subject:
 class EvaluationStage(Stage):
     """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too."""
 
-    wants_another: bool = False  # process with the row's model, which is asked nothing but what the stage asks it
+    spares: int = 0  # processes with the row's own model that the stage wants beside the judged one
 
     @abstractmethod
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -64,15 +65,17 @@ class EvaluationStage(Stage):
     def run(self, work: Work) -> Outcome:
         import torch
 
-        from benchmark.loading.judged import judged_model
+        from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
         from benchmark.runtime.torch_setup import set_up
         from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         # the row's process starts before an image or a label is read, of which it would else have a copy
-        another = judged_model(work.row, device) if self.wants_another else nullcontext()
-        with judged_model(work.row, device) as judged, another as other:
+        with (
+            judged_model(work.row, device) as judged,
+            spare_models(work.row, device, 0 if judged.rebuilt else self.spares) as spares,
+        ):
             images, labels = evaluation_images(work.row, device)
             judged.confirm(images, rules.batch_size, work.row.name)
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -80,8 +83,7 @@ class EvaluationStage(Stage):
                     rules.seed
                 )  # an open model may draw noise of its own: every stage sees the same clean pass
                 clean = predict(judged.model, images, labels, rules.batch_size)
-            again = other.model if other and not judged.rebuilt else None
-            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean, again))
+            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean, spares))
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
         fields = {**outcome.fields, "wall": judged.wall}
         return replace(outcome, columns={**shared, **outcome.columns}, fields=fields)

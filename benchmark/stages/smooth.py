@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK = 25  # images between two checkpoints
+SPARES = 1 + 20  # one is asked again what voted, each of the others one copy an image under new noise
 
 
 class Smooth(EvaluationStage):
@@ -23,7 +25,7 @@ class Smooth(EvaluationStage):
     name = "smooth"
     order = 40
     typical_seconds = 12
-    wants_another = True
+    spares = SPARES
 
     def applies(self, row: Row) -> bool:
         """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
@@ -42,9 +44,15 @@ class Smooth(EvaluationStage):
 
         from benchmark.certificates.smoothing import guarantee
         from benchmark.evaluation.smoothed import smoothed
+        from benchmark.evaluation.vote_checks import check_radii
 
         rules = _rules(work.row)
         columns = smoothed_columns(work, subject, rules)
+        if subject.spares:
+            check_radii(
+                subject.spares[1:], subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
+                sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,
+            )  # fmt: skip
         evidence = pa.table({name: c.numpy() for name, c in {"label": subject.labels.cpu(), **columns}.items()})
         words = guarantee(rules.sigma, rules.alpha)
         result = smoothed(evidence, work.row.track.certified_radii, rules, words)
@@ -67,33 +75,26 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
     checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
     columns = load_file(checkpoint) if checkpoint.exists() else {}
     done = len(columns["smoothed_l2"]) if columns else 0
-    for start in range(done, len(images), CHUNK):
-        chunk = images[start : start + CHUNK]
-        places = range(start, start + len(chunk))
-        witness = Witness(KEPT * len(chunk))
-        found = smooth(
-            subject.model,
-            chunk,
-            places,
-            work.row.track.certified_radii,
-            **rules.model_dump(),
-            batch_size=subject.batch_size,
-            observe=witness,
-        )
-        if subject.again:
-            check_votes(
-                subject.again,
+    with subject.spares[0]() if subject.spares else nullcontext() as again:
+        for start in range(done, len(images), CHUNK):
+            chunk = images[start : start + CHUNK]
+            places = range(start, start + len(chunk))
+            witness = Witness(KEPT * len(chunk))
+            found = smooth(
+                subject.model,
                 chunk,
-                found,
-                witness,
-                sigma=rules.sigma,
+                places,
+                work.row.track.certified_radii,
+                **rules.model_dump(),
                 batch_size=subject.batch_size,
-                row=work.row.name,
+                observe=witness,
             )
-        new = {f"smoothed_{'l2' if name == 'radius' else name}": tensor for name, tensor in vars(found).items()}
-        columns = {name: torch.cat([columns[name], tensor]) if columns else tensor for name, tensor in new.items()}
-        files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
-        work.say(f"smoothed {places.stop} of {len(images)} images")
+            if again is not None:
+                check_votes(again, witness, batch_size=subject.batch_size, row=work.row.name)
+            new = {f"smoothed_{'l2' if name == 'radius' else name}": tensor for name, tensor in vars(found).items()}
+            columns = {name: torch.cat([columns[name], tensor]) if columns else tensor for name, tensor in new.items()}
+            files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
+            work.say(f"smoothed {places.stop} of {len(images)} images")
     return columns
 
 
