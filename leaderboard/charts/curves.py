@@ -117,8 +117,9 @@ def overlay() -> dict[str, Any]:
     base = alt.Chart(data()).encode(
         x=alt.X("radius:Q", title="l2 radius, pixels in [0, 1]").scale(nice=False).axis(tickCount=6, labelFlush=True),
         y=alt.Y("accuracy:Q", title="accuracy, percent").scale(domain=[0, 100]),
-        color=alt.Color("row:N", title="model", sort=None)
-        .legend(orient="bottom", columns=1, labelLimit=320, symbolOpacity=1),
+        color=alt.Color("row:N", title="model", sort=None).legend(
+            orient="bottom", columns=1, labelLimit=320, symbolOpacity=1
+        ),
     )
     lines = base.encode(
         strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),

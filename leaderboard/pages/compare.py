@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +112,7 @@ def pairs(board: Board, name: str) -> list[Pair] | None:
     return [_pair(a, b, board.images, name, comparisons) for a, b in itertools.combinations(judged, 2)]
 
 
-def _pair(
-    first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int
-) -> Pair:
+def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name: str, comparisons: int) -> Pair:
     one, other = images[first.record.row][name], images[second.record.row][name]
     seen = list(zip(one, other, strict=True))
     both, only_first, only_second, neither = (seen.count(v) for v in (("1", "1"), ("1", "0"), ("0", "1"), ("0", "0")))
@@ -130,16 +128,13 @@ def _curves(path: Path, row: Row, radii: tuple[float, ...]) -> dict[str, list[fl
         return {}
     evidence = pq.ParquetFile(path)
     table = evidence.read(curves.columns_of(evidence.schema_arrow.names))
-    found = asdict(curves.curves(table, radii, row.brought))
-    return {
-        kind: [round(share, 6) for share in found[kind]]
-        for kind in ("attacked", "certified", "smoothed")
-        if found[kind] is not None
-    }
+    found = curves.curves(table, radii, row.brought)
+    named = {"attacked": found.attacked, "certified": found.certified, "smoothed": found.smoothed}
+    return {kind: [round(share, 6) for share in shares] for kind, shares in named.items() if shares is not None}
 
 
 def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
-    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are many or none."""
+    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
     if not board.rows:
         return None
     path = board.folder / board.rows[0].record.row / "record" / "images.safetensors"
@@ -157,4 +152,11 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
     data = io.BytesIO()
     Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
-    return data.getvalue(), {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
+    return data.getvalue(), {
+        "file": "images.png",
+        "across": ACROSS,
+        "lines": lines,
+        "width": width,
+        "height": height,
+        "n": n,
+    }

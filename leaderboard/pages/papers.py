@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
 from benchmark.results.study_table import Table
-from benchmark.specs.declared_paper import DeclaredPaper
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper

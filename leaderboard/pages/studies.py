@@ -27,9 +27,7 @@ class Shown:
     download: str
 
 
-def shown(
-    tables: Iterable[Table], ages: Mapping[str, Sequence[str]]
-) -> tuple[tuple[Shown, ...], dict[str, str]]:
+def shown(tables: Iterable[Table], ages: Mapping[str, Sequence[str]]) -> tuple[tuple[Shown, ...], dict[str, str]]:
     """Studies as a page shows them, and the files beside it: their points, as CSV."""
     found, files = [], {}
     for table in tables:

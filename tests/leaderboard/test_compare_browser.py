@@ -170,7 +170,8 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
     assert page.execute_script("return document.title") != "1"
     for width in (390, 768, 1024, 1440):
         page.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
         )
         assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -41,7 +41,9 @@ def board(folder: Path, verdicts: Mapping[str, str], titles: Mapping[str, str] |
         place.mkdir(parents=True)
         (place / "record.json").write_text(one.model_dump_json())
         pq.write_table(evidence(digits), place / "evidence.parquet")
-        pixels = np.linspace(0, 1, len(digits), dtype=np.float32)[:, None, None, None] * np.ones((1, 1, 8, 8), np.float32)
+        pixels = np.linspace(0, 1, len(digits), dtype=np.float32)[:, None, None, None] * np.ones(
+            (1, 1, 8, 8), np.float32
+        )
         (place / "images.safetensors").write_bytes(save({"clean": pixels}))
     return Board(TRACK, rank(records, TRACK, images), folder, images=images)
 
