@@ -126,12 +126,16 @@
       }
     }
     if (!lines.length) return [];
-    const drawn = element("div", { class: "drawn", role: "img", "aria-label": `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.` });
+    const words = `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.`;
+    const drawn = element("div", { class: "drawn", role: "img", "aria-label": words });
     const spec = { ...known.overlay, datasets: { table: lines } };
     const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
     const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
     const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Attacks were run at some radii alone. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
-    vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true });
+    vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true }).then(() => {
+      drawn.setAttribute("role", "img"); // Vega has put words of its own there
+      drawn.setAttribute("aria-label", words);
+    });
     return [element("h2", {}, "The sandwich"), element("figure", { class: "overlay" }, drawn, caption)];
   }
 
@@ -188,7 +192,7 @@
   }
 
   function picture(image, row) {
-    const made = element("a", { href: `${page(row)}#image-${image}` });
+    const made = element("a", { href: `${page(row)}#show` });
     const all = known.sprite;
     if (all) {
       const drawn = element("span", { class: "picture", "aria-hidden": "true" });

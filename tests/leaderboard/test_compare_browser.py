@@ -105,7 +105,7 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
         links = page.find_elements("css selector", f'.apart[data-right="{row}"] a')
         images = [i for i in range(N) if VERDICTS[wins][i] == "1" and VERDICTS[losses][i] == "0"]
         assert [link.text for link in links] == [str(i) for i in images]
-        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#image-{images[0]}")
+        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#show")
     numbers = {line[0]: line[1:] for line in cells(page, "headline numbers")}
     assert [cell.split("\n")[0] for cell in numbers[ROBUST]] == [
         f"{100 * VERDICTS[name].count('1') / N:.1f}" for name in "BC"
@@ -137,6 +137,7 @@ def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
     lines = ".overlay svg .mark-line path"
     WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", lines)) == 4)
     assert len(page.find_elements("css selector", ".overlay svg .mark-area path")) == 2
+    assert page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label").startswith("Accuracy over")
     for row in ("A-v", "B-v"):
         curves = page.execute_script("return RVB.rows.get(arguments[0]).curves", row)
         assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)

@@ -136,8 +136,8 @@ def test_what_was_not_run_is_shown_with_what_the_paper_prints(tmp_path) -> None:
 def test_rows_and_claims_of_other_data(tmp_path) -> None:
     page = (pages(tmp_path, board()) / "Sub/index.html").read_text()
     head, row = lines(page, "rows of the paper")
-    assert head == ["rank", "model", "clean", "robust Linf 0.15", "certified L2 0.1", "trust"]
-    assert [cell.split(" ")[0] for cell in row[2:]] == ["97.0", "40.0", "20.0", "rebuilt"]
+    assert head == ["rank", "model", "clean", "robust Linf 0.15", "certified L2 0.25", "trust"]
+    assert [cell.split(" ")[0] for cell in row[2:]] == ["97.0", "40.0", "–", "rebuilt"]
     assert 'href="../../models/Sub-v/index.html"' in page
     assert lines(page, "claims for this track")[1] == ["clean v", "Table 8", "90.0", "v : 97.0 (87.0–100.0)"]
     assert lines(page, "claims of other tracks")[1] == ["imagenet", "clean", "72.3", "Table 6 & 7"]
