@@ -91,7 +91,9 @@
   // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
   function order(one, other) {
     const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
-    if (known.orders) return known.orders[`${one},${other}`] ?? -known.orders[`${other},${one}`];
+    const [straight, turned] = [known.orders?.[`${one},${other}`], known.orders?.[`${other},${one}`]];
+    if (straight !== undefined) return straight;
+    if (turned !== undefined) return turned && -turned;
     return a.worst < b.best ? 1 : b.worst < a.best ? -1 : null;
   }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,17 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
         )
         assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_rows_without_verdicts_by_image_still_have_their_numbers(page, tmp_path) -> None:
+    made = board(tmp_path / "work", VERDICTS)
+    build.render(tmp_path / "site", replace(made, images={}))
+    write_times(tmp_path / "site", tmp_path / "work", [*made.rows])
+    page.get(f"file://{tmp_path}/site/compare/index.html#A-v,B-v")
+    wait(page, "2 models compared")
+    assert cells(page, "agreement of the two") == []
+    assert "Not every one of them has robust Linf 0.15 by image" in page.find_element("id", "compared").text
+    assert len(cells(page, "headline numbers")) > 4
 
 
 def test_mcnemars_p_is_scipys_and_bits_are_pythons(page) -> None:
