@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
-from benchmark.specs.declared_paper import DeclaredPaper
 
 DECLARED = TypeAdapter(dict[str, DeclaredPaper])
 

@@ -21,7 +21,10 @@ Verdict = Literal["within", "above", "below", "one seed", "not run"]
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number: `rebuilt` minus `claimed` is `difference`, None with one seed alone; `rebuilt` None where not run."""
+    """One printed number.
+
+    `rebuilt` is None where it was not run; `difference` is rebuilt minus `claimed`, None with one seed too.
+    """
 
     column: Column
     claimed: float

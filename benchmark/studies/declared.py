@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading import submissions
+from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.runtime.paths import WORK
-from benchmark.specs.declared_paper import DeclaredPaper
 from benchmark.studies.grids import Grid
 
 

@@ -12,8 +12,8 @@ import jinja2
 
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
+from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.study import PublishedStudy
-from benchmark.specs.declared_paper import DeclaredPaper
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.rank import Head, Row, columns, heads

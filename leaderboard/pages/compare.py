@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +128,13 @@ def _curves(path: Path, row: Row, radii: tuple[float, ...]) -> dict[str, list[fl
         return {}
     evidence = pq.ParquetFile(path)
     table = evidence.read(curves.columns_of(evidence.schema_arrow.names))
-    found = asdict(curves.curves(table, radii, row.brought))
-    return {
-        kind: [round(share, 6) for share in found[kind]]
-        for kind in ("attacked", "certified", "smoothed")
-        if found[kind] is not None
-    }
+    found = curves.curves(table, radii, row.brought)
+    named = {"attacked": found.attacked, "certified": found.certified, "smoothed": found.smoothed}
+    return {kind: [round(share, 6) for share in shares] for kind, shares in named.items() if shares is not None}
 
 
 def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
-    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are many or none."""
+    """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
     if not board.rows:
         return None
     path = board.folder / board.rows[0].record.row / "record" / "images.safetensors"

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
 from benchmark.results.study_table import Table
-from benchmark.specs.declared_paper import DeclaredPaper
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
@@ -105,8 +105,9 @@ def write_pages(site: Site, board: Board) -> None:
 
 
 def three(track: Track) -> tuple[str, ...]:
-    """The numbers that sum up a row: clean, the robust one that ranks, certified at the track's first radius."""
-    certified = [f"certified L2 {track.certified_radii[0]:g}"] if track.certified_radii else []
+    """The numbers that sum up a row: clean, the robust one that ranks, certified at the track's middle radius."""
+    radii = sorted(track.certified_radii)
+    certified = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
     return tuple(dict.fromkeys(("clean", ranking_name(track), *certified)))
 
 

@@ -91,7 +91,9 @@
   // 1 where the board shows the first to be better, -1 the second, 0 neither; null where that is not known here.
   function order(one, other) {
     const [a, b] = [RVB.rows.get(one), RVB.rows.get(other)];
-    if (known.orders) return known.orders[`${one},${other}`] ?? -known.orders[`${other},${one}`];
+    const [straight, turned] = [known.orders?.[`${one},${other}`], known.orders?.[`${other},${one}`]];
+    if (straight !== undefined) return straight;
+    if (turned !== undefined) return turned && -turned;
     return a.worst < b.best ? 1 : b.worst < a.best ? -1 : null;
   }
 
@@ -126,12 +128,16 @@
       }
     }
     if (!lines.length) return [];
-    const drawn = element("div", { class: "drawn", role: "img", "aria-label": `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.` });
+    const words = `Accuracy over the l2 radius of ${rows.map(shortTitle).join(", ")}. The numbers stand in the table above and in the file below.`;
+    const drawn = element("div", { class: "drawn", role: "img", "aria-label": words });
     const spec = { ...known.overlay, datasets: { table: lines } };
     const csv = ["row,kind,radius,accuracy", ...rows.flatMap((row) => Object.entries(RVB.rows.get(row).curves).flatMap(([kind, shares]) => shares.map((share, k) => `${row},${kind},${known.radii[k]},${share}`)))].join("\n");
     const file = URL.createObjectURL(new Blob([csv + "\n"], { type: "text/csv" }));
     const caption = element("figcaption", {}, "Accuracy over the l2 radius. The true robust accuracy lies between what attacks leave (solid, at most) and what is certified (dashed, at least). Attacks were run at some radii alone. The smoothed version (dotted) is another classifier. ", element("a", { href: file, download: "sandwich.csv" }, "sandwich.csv"));
-    vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true });
+    vegaEmbed(drawn, spec, { actions: false, renderer: "svg", config: config(), ast: true }).then(() => {
+      drawn.setAttribute("role", "img"); // Vega has put words of its own there
+      drawn.setAttribute("aria-label", words);
+    });
     return [element("h2", {}, "The sandwich"), element("figure", { class: "overlay" }, drawn, caption)];
   }
 
@@ -188,7 +194,7 @@
   }
 
   function picture(image, row) {
-    const made = element("a", { href: `${page(row)}#image-${image}` });
+    const made = element("a", { href: `${page(row)}#show` });
     const all = known.sprite;
     if (all) {
       const drawn = element("span", { class: "picture", "aria-hidden": "true" });

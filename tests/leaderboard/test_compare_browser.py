@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
         links = page.find_elements("css selector", f'.apart[data-right="{row}"] a')
         images = [i for i in range(N) if VERDICTS[wins][i] == "1" and VERDICTS[losses][i] == "0"]
         assert [link.text for link in links] == [str(i) for i in images]
-        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#image-{images[0]}")
+        assert links[0].get_attribute("href").endswith(f"/models/{row}/index.html#show")
     numbers = {line[0]: line[1:] for line in cells(page, "headline numbers")}
     assert [cell.split("\n")[0] for cell in numbers[ROBUST]] == [
         f"{100 * VERDICTS[name].count('1') / N:.1f}" for name in "BC"
@@ -137,6 +138,7 @@ def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
     lines = ".overlay svg .mark-line path"
     WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", lines)) == 4)
     assert len(page.find_elements("css selector", ".overlay svg .mark-area path")) == 2
+    assert page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label").startswith("Accuracy over")
     for row in ("A-v", "B-v"):
         curves = page.execute_script("return RVB.rows.get(arguments[0]).curves", row)
         assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)
@@ -175,6 +177,17 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
         )
         assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_rows_without_verdicts_by_image_still_have_their_numbers(page, tmp_path) -> None:
+    made = board(tmp_path / "work", VERDICTS)
+    build.render(tmp_path / "site", replace(made, images={}))
+    write_times(tmp_path / "site", tmp_path / "work", [*made.rows])
+    page.get(f"file://{tmp_path}/site/compare/index.html#A-v,B-v")
+    wait(page, "2 models compared")
+    assert cells(page, "agreement of the two") == []
+    assert "Not every one of them has robust Linf 0.15 by image" in page.find_element("id", "compared").text
+    assert len(cells(page, "headline numbers")) > 4
 
 
 def test_mcnemars_p_is_scipys_and_bits_are_pythons(page) -> None:

@@ -27,7 +27,7 @@ def test_declared_papers_stand_where_the_board_reads_them(tmp_path, monkeypatch)
     assert found[NAME].paper.model_dump(exclude={"url"}) == declared["paper"]
     assert list(found[NAME].studies) == ["grid", "small-seeds"]
     grid = found[NAME].studies["grid"]
-    assert [cell.name for cell in grid.grid()][0] == "as it is, bias on"
+    assert next(cell.name for cell in grid.grid()) == "as it is, bias on"
     assert grid.claims == {"slower, bias off": {"clean": 0.25}}
     board = yaml.safe_load(generate.generate()[generate.board_file("tiny")])["stages"]["leaderboard"]
     assert papers_file("tiny").as_posix() in board["deps"]
