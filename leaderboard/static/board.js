@@ -171,7 +171,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   });
   for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
   document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
-  for (const box of [find, paper, norm, tier]) box.addEventListener("input", () => { choose(); remember(); });
+  for (const box of [find, paper, norm, tier]) box.addEventListener(box === find ? "input" : "change", () => { choose(); remember(); });
   all.addEventListener("change", remember);
   sort.addEventListener("change", () => { column = -1; sortBy(Number(sort.value)); });
   document.getElementById("turn").addEventListener("click", () => sortBy(column));
