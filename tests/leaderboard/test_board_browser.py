@@ -283,6 +283,8 @@ def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
     try:
         cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
+        numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
+        assert len({found[0].rect["y"] for found in numbers if found}) == 1, "under words of one height"
         said = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
         assert said.replace("\\a ", " ").replace("\n", " ").strip('"') == "AutoAttack Linf 0.15"
         assert board.execute_script("return document.documentElement.scrollWidth <= innerWidth")
