@@ -55,7 +55,7 @@ def standings(
     comparisons = len(rows) * (len(rows) - 1) // 2
     judged = np.array([row in images for row in rows], dtype=bool)
     signs = np.zeros((len(rows), len(rows)), dtype=np.int8)
-    places = np.flatnonzero(judged)
+    places = [int(place) for place in np.flatnonzero(judged)]
     signs[np.ix_(places, places)] = _over_images([images[rows[place]] for place in places], comparisons)
     seeds = np.zeros_like(signs, dtype=bool)
     with_seeds = [place for place in places if rows[place] in trained]
@@ -75,7 +75,9 @@ def standings(
 
 
 def _standing(place: int, rows: Sequence[str], signs: np.ndarray, tied: Mapping[str, np.ndarray]) -> Standing:
-    ties = [Tie(test, tuple(rows[other] for other in np.flatnonzero(matrix[place]))) for test, matrix in tied.items()]
+    ties = [
+        Tie(test, tuple(rows[int(other)] for other in np.flatnonzero(matrix[place]))) for test, matrix in tied.items()
+    ]
     worse, better_ones = int((signs[place] == 1).sum()), int((signs[place] == -1).sum())
     return Standing(1 + better_ones, len(rows) - worse, tuple(tie for tie in ties if tie.rows))
 

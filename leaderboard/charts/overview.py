@@ -25,7 +25,7 @@ SERIES = ("attacked", "certified")
 HEADS = ("row", "model", "clean", *SERIES)
 ENDS = ("attacked_low", "attacked_high", "certified_low", "certified_high")
 
-Point = tuple[float, float]
+Line = dict[str, Any]
 
 
 def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
@@ -33,10 +33,10 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     if not rows:
         return []
     lines = [_line(row, track) for row in rows]
-    names = dict(zip(SERIES, [label(name) for name in headline_columns(track)[1:]], strict=False))
+    names = {series: label(name) for series, name in _series(track).items()}
     if not names:
         return []
-    radii, many, said = " and ".join(names.values()), len(rows), tuple(names.values())
+    radii, many, said = " and ".join(names.values()), len(rows), tuple(names.items())
     accuracies = (
         f"Clean accuracy against {radii}. A point is a model; the lines are the Pareto fronts: no model is better in both "
         "numbers than one on its line. The legend chooses a series, a point leads to its page."
@@ -73,6 +73,12 @@ def label(name: str) -> str:
     return f"{TITLES.get(word, word)} {rest}".strip()
 
 
+def _series(track: Track) -> dict[str, str]:
+    """By series the headline number that it draws."""
+    kinds = dict(zip(("robust", "certified"), SERIES, strict=True))
+    return {kinds[name.split()[0]]: name for name in headline_columns(track) if name.split()[0] in kinds}
+
+
 def front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
     """Which points no other one surpasses: at least as high in both coordinates, higher in one. None is on no front."""
     found, best, before = [False] * len(points), -math.inf, (math.inf, -math.inf)
@@ -87,7 +93,7 @@ def front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
 def _line(row: Row, track: Track) -> dict[str, Any]:
     """A row's headline numbers in percent, to two decimals, and what it costs."""
     record, cells = row.record, dict(zip(columns(track), row.cells, strict=True))
-    shown = dict(zip(("clean", *SERIES), headline_columns(track), strict=False))
+    shown = {"clean": "clean", **_series(track)}
     title = record.title if len(record.title) <= LONGEST else f"{record.title[:LONGEST]}…"
     line: dict[str, Any] = {"row": record.row, "model": title, "parameters": record.parameters, "flops": record.flops}
     for word in ("clean", *SERIES):
@@ -98,7 +104,7 @@ def _line(row: Row, track: Track) -> dict[str, Any]:
 
 
 def _chart(
-    name: str, caption: str, lines: list[dict], across: Sequence[float | None], names: dict[str, str], drawn: dict
+    name: str, caption: str, lines: list[Line], across: Sequence[float | None], names: dict[str, str], drawn: Line
 ) -> Chart:
     """`across`: the coordinate of each line along the x-axis, such that more is better."""
     fronts = {word: front([(x, line[word]) for x, line in zip(across, lines, strict=True)]) for word in SERIES}
@@ -112,21 +118,24 @@ def _chart(
     return Chart(name, caption, " ".join(words), drawn, heads, [[line[head] for head in heads] for line in lines])
 
 
-def _words(shown: str, lines: list[dict], word: str, name: str) -> str:
+def _words(shown: str, lines: list[Line], word: str, name: str) -> str:
     """The front, from the best on."""
     lines = sorted(lines, key=lambda line: -line[word])
-    other = (lambda line: f"{line['flops']:,} FLOPs") if name == "cost" else (lambda line: f"clean {line['clean']:.1f}")
-    named = [f"{line['model']} ({line[word]:.1f}, {other(line)})" for line in lines[:NAMED]]
+    others = [f"{line['flops']:,} FLOPs" if name == "cost" else f"clean {line['clean']:.1f}" for line in lines]
+    named = [f"{line['model']} ({line[word]:.1f}, {other})" for line, other in zip(lines, others, strict=True)][:NAMED]
     more = f"; and {len(lines) - NAMED} more" if len(lines) > NAMED else ""
     return f"Pareto front for {shown}: {'; '.join(named) or 'none'}{more}."
 
 
 @functools.cache
-def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, names: tuple[str, ...]) -> dict[str, Any]:
+def _drawn(
+    across: str, title: str, cheap: bool, few: bool, labelled: bool, names: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
     """`cheap`: on a log scale, less is better. `few`: with intervals.
 
-    `labelled`: with the names of those on the fronts. `names`: what the legend calls the series."""
-    shown = list(SERIES[: len(names)])
+    `labelled`: with the names of those on the fronts. `names`: the series, and what the legend calls each.
+    """
+    shown: list[Any] = [series for series, _ in names]
     scale = alt.Scale(type="log", nice=False, padding=12) if cheap else alt.Scale(zero=False, nice=False, padding=12)
     base = (
         alt.Chart(data())
@@ -138,7 +147,7 @@ def _drawn(across: str, title: str, cheap: bool, few: bool, labelled: bool, name
         )
     )  # fmt: skip
     chosen = alt.selection_point(fields=["series"], bind="legend", name="series")
-    said = f"datum.value == '{SERIES[0]}' ? {json.dumps(names[0])} : {json.dumps(names[-1])}"
+    said = f"datum.value == '{SERIES[0]}' ? {json.dumps(dict(names).get(SERIES[0], ''))} : {json.dumps(names[-1][1])}"
     legend = alt.Legend(title=None, orient="top", symbolSize=90, symbolOpacity=1, labelExpr=said)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown), legend=legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=["circle", "diamond"]), legend=legend)
@@ -175,9 +184,10 @@ def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list
     ends = base.transform_joinaggregate(least=f"min({across})", greatest=f"max({across})")
     ends = ends.transform_calculate(left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest")
     opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
+    sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
     return [
         ends.transform_filter(f"{ON_FRONT} && {side}")
         .mark_text(align=align, dx=dx, dy=-10, limit=180)
         .encode(x, y, text="model:N", opacity=opacity)
-        for side, align, dx in (("datum.left", "left", -4), ("!datum.left", "right", 4))
+        for side, align, dx in sides
     ]

@@ -79,6 +79,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.tests["web_address"] = is_web_address
+    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     made.filters["percent"] = lambda value: f"{100 * value:.1f}"
     made.filters["short"] = short
     return made

@@ -3,19 +3,23 @@
 addEventListener("DOMContentLoaded", () => { // after times.js
   const table = document.querySelector("table.board");
   if (!table) return;
-  const body = table.tBodies[0];
+  let body = table.tBodies[0];
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   const numbers = JSON.parse(document.getElementById("numbers").textContent);
   const [find, paper, norm, tier, sort, all] = ["find", "paper", "norm", "tier", "sort", "all"].map((id) => document.getElementById(id));
   const bar = document.querySelector(".compare");
+  const more = document.getElementById("more");
   const MOST = 5; // rows that can be compared
+  const FIRST = 50; // rows that are laid out at once, before more are asked for
   const lead = heads.findIndex((head) => head.textContent.trim() === "trust") - 2; // numbers that are always shown
   const names = { robust: "attacked", certified: "certified", smoothed: "smoothed" };
   const order = new Intl.Collator("en");
   let chosen = []; // rows to compare, in the order in which they were chosen
   let column = 0;
   let down = false;
+  let sorted = []; // what is known of the rows, in their order
+  let whole = false;
 
   // A row's number in a column of the page; null where it has none.
   const times = typeof TIMES === "undefined" ? {} : TIMES;
@@ -39,13 +43,20 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function arrange() {
     const sign = down ? -1 : 1;
-    const sorted = [...facts].sort((a, b) => {
+    sorted = [...facts].sort((a, b) => {
       const [x, y] = [a.keys[column], b.keys[column]];
       if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
       return sign * (worded(column) ? order.compare(x, y) : x - y) || a.place - b.place;
     });
-    const before = body.rows;
-    if (sorted.some((fact, place) => before[place] !== fact.row)) body.append(...sorted.map((fact) => fact.row));
+    const before = [...body.rows];
+    if (sorted.some((fact, place) => before[place] !== fact.row)) {
+      const focus = document.activeElement;
+      body.remove(); // rows that stand on no page move fast, above all to a new place
+      body = document.createElement("tbody");
+      body.append(...sorted.map((fact) => fact.row));
+      table.append(body);
+      if (body.contains(focus)) focus.focus();
+    }
     heads.forEach((head, k) => {
       if (k === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -57,12 +68,15 @@ addEventListener("DOMContentLoaded", () => { // after times.js
   function choose() {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
-    for (const fact of facts) {
+    for (const fact of sorted) {
       const stays = words.every((word) => fact.text.includes(word)) && (!paper.value || fact.submission === paper.value) &&
         (!norm.value || fact.norms.has(norm.value)) && (!tier.value || fact.tier === tier.value);
-      if (fact.row.hidden === stays) fact.row.hidden = !stays;
       shown += stays;
+      const seen = stays && (whole || shown <= FIRST);
+      if (fact.row.hidden === seen) fact.row.hidden = !seen;
     }
+    more.hidden = whole || shown <= FIRST;
+    more.textContent = `Show all ${shown}`;
     document.getElementById("count").textContent = `${shown} of ${facts.length} models`;
   }
 
@@ -92,9 +106,9 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       box.value = [...box.options].some((option) => option.value === wanted) ? wanted : "";
     }
     all.checked = state.has("all");
-    const sorted = state.get("sort") || "";
-    down = sorted.startsWith("-");
-    column = Math.max(0, heads.findIndex((head) => head.dataset.name === sorted.replace(/^-/, "")));
+    const by = state.get("sort") || "";
+    down = by.startsWith("-");
+    column = Math.max(0, heads.findIndex((head) => head.dataset.name === by.replace(/^-/, "")));
     const known = new Set(facts.map((fact) => fact.id));
     chosen = (state.get("compare") || "").split(" ").filter((id) => known.has(id)).slice(0, MOST);
     arrange();
@@ -106,6 +120,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     down = k === column ? !down : first(k);
     column = k;
     arrange();
+    choose();
     remember();
   }
 
@@ -148,9 +163,15 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       remember();
     });
   }
+  more.addEventListener("click", () => {
+    const next = sorted.filter((fact) => !fact.row.hidden).length;
+    whole = true;
+    choose();
+    sorted.filter((fact) => !fact.row.hidden)[next].row.querySelector("th a").focus();
+  });
   for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
   document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());
-  for (const box of [find, paper, norm, tier]) box.addEventListener("input", () => { choose(); remember(); });
+  for (const box of [find, paper, norm, tier]) box.addEventListener(box === find ? "input" : "change", () => { choose(); remember(); });
   all.addEventListener("change", remember);
   sort.addEventListener("change", () => { column = -1; sortBy(Number(sort.value)); });
   document.getElementById("turn").addEventListener("click", () => sortBy(column));

@@ -22,7 +22,10 @@ async function draw() {
   for (const figure of document.querySelectorAll("figure.vega")) {
     const spec = JSON.parse(figure.querySelector("script").textContent);
     const place = figure.querySelector(".drawn");
+    const words = place.getAttribute("aria-label");
     await vegaEmbed(place, spec, { actions: false, renderer: "svg", config: config(), ast: true });
+    place.setAttribute("role", "img"); // Vega has put words of its own there
+    place.setAttribute("aria-label", words);
     figure.dataset.drawn = place.querySelectorAll("svg").length;
   }
 }

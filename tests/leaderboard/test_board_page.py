@@ -197,3 +197,11 @@ def test_no_file_of_the_board_changes_by_itself(tmp_path) -> None:
 )
 def test_large_counts_are_short(count, said) -> None:
     assert short(count) == said
+
+
+def test_a_track_without_attacks_draws_what_is_certified(tmp_path) -> None:
+    track = TRACK.model_copy(update={"suites": {}})
+    charts = overview(rank([record("A", 70, 30, certified=20), record("B", 40, 10)], track), track)
+    assert charts[0].lines[0][charts[0].heads.index("attacked")] is None
+    assert "Pareto front for certified L2 0.25" in charts[0].words
+    assert "AutoAttack" not in charts[0].words + str(charts[0].spec)

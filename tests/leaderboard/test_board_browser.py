@@ -1,0 +1,306 @@
+"""The board in a real browser: sorted, filtered, remembered, compared; its charts; by keyboard alone; hostile names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_browser import chromium, errors, needs_chromium
+from seeds_study import verdicts
+from tiny_record import record
+
+from benchmark.loading import tracks
+from benchmark.results.record import Record
+from leaderboard import build
+from leaderboard.charts import vega
+from leaderboard.pages import boards
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import rank
+from leaderboard.site import Site
+
+pytestmark = [pytest.mark.browser, needs_chromium]
+TRACK = tracks.load("digits")
+HOSTILE = "<img src=x onerror='window.broken=1'></script><script>window.broken=2</script>\u202e" + "W" * 10_000
+
+
+def records() -> list[Record]:
+    made = [
+        record("Best", 70, 30, title="A strong model"),
+        record("Certain", 68, 60, title="A certified ViT", certified=60),
+        record("Weak", 10, 20, title="A weak ViT", certified=20),
+        record("Given", 30, 40, title="Taken over").model_copy(update={"trust": "re-evaluated"}),
+    ]
+    return [one.model_copy(update={"clean": one.clean.model_copy(update={"value": clean / 100, "count": clean})})
+            for one, clean in zip(made, (91, 97, 99, 95), strict=True)]  # fmt: skip
+
+
+def write(folder: Path, made: list[Record]) -> str:
+    """The address of the board."""
+    images = {one.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in one.robust} for one in made}
+    site = Site(folder)
+    boards.write_pages(site, Board(TRACK, rank(made, TRACK, images), folder))
+    for path in build.STATIC.iterdir():
+        site.copy(f"static/{path.name}", path)
+    site.write(vega.SCRIPT, vega.script())
+    site.write("times.js", 'const TIMES = {"Weak-v": {"training": 3, "evaluation": 8}};\n')
+    for one in made:
+        site.write(f"models/{one.row}/index.html", f"<title>{one.row}</title>")
+    return f"file://{folder}/index.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with chromium(tmp_path_factory.mktemp("profile")) as found:
+        found.set_window_size(1440, 1000)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("site"), records())
+
+
+@pytest.fixture
+def board(browser: Any, address: str) -> Iterator[Any]:
+    browser.get("about:blank")
+    errors(browser)
+    browser.get(address)
+    yield browser
+    assert not errors(browser)
+
+
+def shown(browser: Any) -> list[str]:
+    script = "return [...document.querySelectorAll('.board tbody tr')].filter((r) => r.checkVisibility()).map((r) => r.dataset.row.slice(0, -2))"
+    return browser.execute_script(script)
+
+
+def head(browser: Any, name: str) -> Any:
+    return browser.find_element("css selector", f".board th[data-name='{name.lower().replace(' ', '-')}']")
+
+
+def sort_by(browser: Any, name: str) -> str | None:
+    head(browser, name).find_element("tag name", "button").click()
+    return head(browser, name).get_attribute("aria-sort")
+
+
+def choose(browser: Any, box: str, value: str) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    Select(browser.find_element("id", box)).select_by_visible_text(value)
+
+
+def test_every_column_sorts_both_ways_and_the_dashes_stay_last(board) -> None:
+    assert shown(board) == ["Best", "Certain", "Given", "Weak"]
+    assert sort_by(board, "clean") == "descending"
+    assert shown(board) == ["Weak", "Certain", "Given", "Best"]
+    assert sort_by(board, "clean") == "ascending"
+    assert shown(board) == ["Best", "Given", "Certain", "Weak"]
+    assert sort_by(board, "model") == "ascending"
+    assert shown(board) == ["Certain", "Best", "Weak", "Given"]
+    choose(board, "sort", "certified L2 0.1")
+    assert shown(board) == ["Certain", "Weak", "Best", "Given"], "a column that was hidden"
+    board.find_element("id", "turn").click()
+    assert shown(board) == ["Weak", "Certain", "Best", "Given"]
+    choose(board, "sort", "training, s")
+    assert shown(board)[0] == "Weak"
+    assert len(board.find_elements("css selector", "[aria-sort]")) == 1
+
+
+def test_rows_are_chosen_by_text_paper_norm_and_trust(board) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    find = board.find_element("id", "find")
+    find.send_keys("vit certified")
+    assert shown(board) == ["Certain"]
+    assert board.find_element("id", "count").text == "1 of 4 models"
+    find.send_keys(Keys.BACKSPACE * 20)
+    choose(board, "norm", "certified in L2")
+    assert shown(board) == ["Certain", "Weak"]
+    choose(board, "norm", "any")
+    choose(board, "tier", "re-evaluated")
+    assert shown(board) == ["Given"]
+    choose(board, "paper", "Weak")
+    assert shown(board) == []
+    board.find_element("id", "reset").click()
+    assert shown(board) == ["Best", "Certain", "Given", "Weak"]
+
+
+def test_what_is_chosen_stands_in_the_address_and_comes_back(board) -> None:
+    board.find_element("id", "find").send_keys("a ")
+    choose(board, "norm", "attacked in L2")
+    choose(board, "sort", "AutoAttack L2 0.5")
+    boxes = board.find_elements("css selector", ".pick input")
+    boxes[0].click()
+    boxes[2].click()
+    seen = shown(board)
+    assert seen == ["Certain", "Given", "Best", "Weak"]
+    link = board.find_element("css selector", ".compare a").get_attribute("href")
+    assert link.endswith("/compare/index.html#Certain-v,Best-v")
+    kept = board.current_url
+    board.get("about:blank")
+    board.get(kept)
+    assert shown(board) == seen
+    assert board.find_element("id", "all").is_selected()
+    assert head(board, "AutoAttack L2 0.5").get_attribute("aria-sort") == "descending"
+    assert board.find_element("css selector", ".compare a").get_attribute("href") == link
+    board.find_element("id", "reset").click()
+    assert "#" not in board.current_url
+    assert not board.find_element("css selector", ".compare").is_displayed()
+
+
+def test_an_address_of_nonsense_shows_the_board_as_it_is(browser, address) -> None:
+    browser.get("about:blank")
+    browser.get(f"{address}#sort=-no&norm=%3Cb%3E&paper=x&trust=y&compare=a+b+Best-v&all=1&find=%00")
+    browser.execute_script(
+        "document.getElementById('find').value = ''; document.getElementById('find').dispatchEvent(new Event('input'))"
+    )
+    assert shown(browser) == ["Weak", "Given", "Certain", "Best"], "by rank, from the last"
+    browser.get("about:blank")
+    browser.get(f"{address}#charts")
+    assert shown(browser) == ["Best", "Certain", "Given", "Weak"]
+    assert not errors(browser)
+
+
+def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, address) -> None:
+    assert not head(board, "AutoAttack L2 1").is_displayed()
+    board.find_element("id", "all").click()
+    assert head(board, "AutoAttack L2 1").is_displayed()
+    assert board.find_element("css selector", "tr[data-row=Weak-v] [data-time=training]").text == "3.0"
+    board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        board.get("about:blank")
+        board.get(address)
+        row = board.find_element("css selector", "tr[data-row=Best-v]")
+        assert row.find_element("tag name", "b").text == "91.0"
+        assert not board.find_element("id", "find").is_displayed()
+        hidden = row.find_elements("tag name", "td")[6]
+        assert not hidden.is_displayed()
+        board.find_element("id", "all").click()
+        assert hidden.is_displayed()
+    finally:
+        board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_by_keyboard_alone(board) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    def focused() -> Any:
+        return board.switch_to.active_element
+
+    def until(what: str) -> Any:
+        for _ in range(60):
+            focused().send_keys(Keys.TAB)
+            if focused().get_dom_attribute("id") == what or what in (focused().get_dom_attribute("class") or ""):
+                return focused()
+            if what in (focused().accessible_name or ""):
+                return focused()
+        raise AssertionError(f"no way to {what}")
+
+    board.find_element("tag name", "body").send_keys(Keys.HOME)
+    until("find").send_keys("vit")
+    assert shown(board) == ["Certain", "Weak"]
+    until("all").send_keys(Keys.SPACE)
+    assert head(board, "AutoAttack L2 1").is_displayed()
+    until("clean").send_keys(Keys.ENTER)
+    assert shown(board) == ["Weak", "Certain"]
+    assert focused().accessible_name.startswith("clean"), "the focus stays where it was"
+    tie = until("tie")
+    tip = board.find_element("id", tie.get_dom_attribute("aria-describedby"))
+    assert tip.is_displayed()
+    assert "McNemar" in tip.text
+    tie.send_keys(Keys.ESCAPE)
+    assert not tip.is_displayed()
+    until("compare Certain-v").send_keys(Keys.SPACE)
+    assert board.find_element("css selector", ".compare [role=status]").text == "Certain-v: choose another one"
+
+
+def test_five_rows_at_most_are_compared(browser, tmp_path) -> None:
+    browser.get(write(tmp_path, [record(f"R{place}", 40, 10) for place in range(7)]))
+    for box in browser.find_elements("css selector", ".pick input")[:5]:
+        box.click()
+    assert [box.is_enabled() for box in browser.find_elements("css selector", ".pick input")] == [True] * 5 + [
+        False
+    ] * 2
+    assert (
+        browser.find_element("css selector", ".compare a").get_attribute("href").endswith("#R0-v,R1-v,R2-v,R3-v,R4-v")
+    )
+
+
+def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_to_it(board) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    points = "return [...document.querySelectorAll('#{} .mark-symbol.role-mark path')].map((p) => [p.__data__.datum.row, p.__data__.datum.series, p.__data__.datum.accuracy, p.__data__.x, p.__data__.y])"
+    WebDriverWait(board, 20).until(lambda b: len(b.find_elements("css selector", "figure[data-drawn]")) == 2)
+    found = board.execute_script(points.format("accuracies"))
+    assert {(row, series): accuracy for row, series, accuracy, *_ in found} == {
+        ("Best-v", "attacked"): 70, ("Certain-v", "attacked"): 68, ("Weak-v", "attacked"): 10, ("Given-v", "attacked"): 30,
+    }  # fmt: skip
+    places = {row: (x, y) for row, _, _, x, y in found}
+    assert places["Best-v"][0] < places["Given-v"][0] < places["Certain-v"][0] < places["Weak-v"][0], (
+        "by clean accuracy"
+    )
+    assert places["Best-v"][1] < places["Certain-v"][1] < places["Given-v"][1] < places["Weak-v"][1], "higher is up"
+    assert len(board.execute_script(points.format("cost"))) == 4
+    words = board.find_element("css selector", "#accuracies .drawn").get_attribute("aria-label")
+    assert "Pareto front for AutoAttack Linf 0.15: A strong model (70.0, clean 91.0)" in words
+    point = board.find_elements("css selector", "#accuracies .mark-symbol.role-mark path")[0]
+    row = board.execute_script("return arguments[0].__data__.datum.row", point)
+    from selenium.webdriver import ActionChains
+
+    ActionChains(board).move_to_element(point).perform()
+    WebDriverWait(board, 5).until(lambda b: row in b.find_element("css selector", "#vg-tooltip-element").text)
+    ActionChains(board).click(point).perform()
+    WebDriverWait(board, 5).until(lambda b: b.title == row)
+
+
+def test_hostile_names_are_words_and_break_nothing(browser, tmp_path) -> None:
+    made = [one.model_dump() for one in records()]
+    for one in made:
+        one |= {"title": HOSTILE}
+        one["paper"] |= {"title": HOSTILE, "authors": HOSTILE}
+    address = write(tmp_path, [Record.model_validate(one) for one in made])
+    for width in (390, 768, 1024, 1440):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
+        for state in ("", "#all=1"):
+            browser.get("about:blank")
+            browser.get(address + state)
+            assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), (width, state)
+            assert browser.execute_script("return window.broken") is None
+            assert browser.execute_script("return document.querySelector('.board tbody tr').offsetHeight") < 900
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert not errors(browser)
+
+
+def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
+    board.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
+        assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"
+        numbers = [cell.find_elements("tag name", "b") for cell in cells[1:4]]
+        assert len({found[0].rect["y"] for found in numbers if found}) == 1, "under words of one height"
+        said = board.execute_script("return getComputedStyle(arguments[0], '::before').content", cells[2])
+        assert said.replace("\\a ", " ").replace("\n", " ").strip('"') == "AutoAttack Linf 0.15"
+        assert board.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        board.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_of_many_rows_the_first_are_laid_out_until_all_are_asked_for(browser, tmp_path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(write(tmp_path, [record(f"R{place:03}", place % 90, 10) for place in range(130)]))
+    assert len(shown(browser)) == 50
+    assert browser.find_element("id", "count").text == "130 of 130 models"
+    browser.find_element("id", "find").send_keys("r12")
+    assert len(shown(browser)) == 10
+    browser.find_element("id", "find").send_keys(Keys.BACKSPACE * 3, "r0")
+    browser.find_element("id", "more").click()
+    assert len(shown(browser)) == 100
+    assert browser.switch_to.active_element.get_dom_attribute("href"), "the focus goes on with the first of the rest"
