@@ -64,7 +64,11 @@ def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
     assert len(shown) == len(lines)
     for said, line in zip(shown, lines, strict=True):
         radius, attacked, certified = map(float, line.split(","))
-        for words in (f"l2 radius: {radius:.4f}", f"attacked, percent: {attacked:.1f}", f"certified, percent: {certified:.1f}"):
+        for words in (
+            f"l2 radius: {radius:.4f}",
+            f"attacked, percent: {attacked:.1f}",
+            f"certified, percent: {certified:.1f}",
+        ):
             assert words in said
     assert len(marks(browser, "sandwich", "line")) == 2
     assert len(marks(browser, "sandwich", "area")) == 1
