@@ -65,11 +65,10 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
     """The first evaluation images as the model saw them: clean, then under each attack whose images are kept, with what the
     attack changed, so amplified that the largest change that is shown is black or white; mid-grey is none.
     """
-    few = evidence.slice(0, PICTURES)
-    count = few.num_rows
     with safe_open(source / "images.safetensors", framework="numpy") as stored:
         kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)
-        clean, *attacked = [stored.get_slice(name)[:count] for name in ("clean", *kept)]
+        clean, *attacked = [stored.get_slice(name)[:PICTURES] for name in ("clean", *kept)]
+    few = evidence.slice(0, len(clean))
     values = {name: few[name].to_pylist() for name in few.column_names if name in _wanted(kept)}
     return {
         "images": [
@@ -79,7 +78,7 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
                 "src": _png(clean[i]),
                 "prediction": values["clean_prediction"][i],
             }
-            for i in range(count)
+            for i in range(few.num_rows)
         ],
         "attacks": [_attacked(name, clean, moved, values) for name, moved in zip(kept, attacked, strict=True)],
     }

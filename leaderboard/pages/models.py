@@ -17,13 +17,13 @@ from leaderboard.charts.per_image import per_image
 from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex
-from leaderboard.claims import compare
 from leaderboard.image_radii import ImageRadii, image_radii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.studies import on_page
 from leaderboard.rank import TITLES, Row, headline_columns
+from leaderboard.record_claims import compare
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 

@@ -18,10 +18,10 @@ from benchmark.results.brought import BrokenImage, Brought
 from benchmark.results.spread import Spread
 from benchmark.specs.submission import Claim, Paper
 from leaderboard.citation import bibtex
-from leaderboard.claims import compare, same_number
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
 from leaderboard.rank import columns, rank
+from leaderboard.record_claims import compare, same_number
 from leaderboard.verdict import verdict
 
 QUESTIONS = ("good", "claims", "believe", "show", "made", "repeat")
