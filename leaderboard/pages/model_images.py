@@ -67,7 +67,8 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
     """
     with safe_open(source / "images.safetensors", framework="numpy") as stored:
         kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)
-        clean, *attacked = [stored.get_slice(name)[:PICTURES] for name in ("clean", *kept)]
+        parts = [stored.get_slice(name) for name in ("clean", *kept)]
+        clean, *attacked = [part[: min(PICTURES, part.get_shape()[0])] for part in parts]
     few = evidence.slice(0, len(clean))
     values = {name: few[name].to_pylist() for name in few.column_names if name in _wanted(kept)}
     return {
