@@ -43,7 +43,8 @@ def _attacks(record: Record) -> str:
     if found is None:
         return "nobody has checked whether the attacks work on it"
     if found.failing:
-        return f"{len(found.failing)} of {len(found.signals)} signs against the attacks"
+        speaks = "speaks" if len(found.failing) == 1 else "speak"
+        return f"{len(found.failing)} of {len(found.signals)} signs {speaks} against the attacks"
     return f"no sign against the attacks ({len(found.signals)} looked at)"
 
 

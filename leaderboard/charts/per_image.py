@@ -67,7 +67,9 @@ def _drawn() -> dict[str, Any]:
         .transform_calculate(height="isValid(datum.broken) ? datum.broken : 1.06 * max(datum.top || 0, datum.far)")
         .mark_point(filled=True, size=34, opacity=0.65)
         .encode(
-            x=alt.X("certified:Q", title="certified l2 radius", scale=alt.Scale(zero=True)),
+            x=alt.X(
+                "certified:Q", title="certified l2 radius", scale=alt.Scale(zero=True), axis=alt.Axis(labelFlush=False)
+            ),
             y=alt.Y("height:Q", title="nearest adversarial image, l2", scale=alt.Scale(zero=True)),
             color=alt.Color(
                 "state:N", scale=alt.Scale(domain=names), legend=alt.Legend(title=None, orient="bottom", columns=1)

@@ -124,14 +124,20 @@ def _after(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
     """Vega-Lite without data; the chart of a row without certificate has the attacked curve alone."""
     shown = [ATTACKED, *([CERTIFIED, GAP] if certified else []), *([SMOOTHED] if smoothed else [])]
-    dashes = {ATTACKED: [1, 0], CERTIFIED: [1, 0], GAP: [1, 0], SMOOTHED: [5, 4]}
-    hue = alt.Scale(domain=shown)
-    stroke = alt.Scale(domain=shown, range=[dashes[name] for name in shown])
+    names = [ATTACKED, CERTIFIED, GAP, SMOOTHED]  # each has its colour in every chart
+    hue = alt.Scale(domain=names)
+    stroke = alt.Scale(domain=names, range=[[1, 0], [1, 0], [1, 0], [5, 4]])
     base = alt.Chart(data()).encode(
-        x=alt.X("radius:Q", title="l2 radius, pixels", scale=alt.Scale(nice=False, zero=True)),
+        x=alt.X(
+            "radius:Q",
+            title="l2 radius, pixels",
+            scale=alt.Scale(nice=False, zero=True),
+            axis=alt.Axis(labelFlush=False),
+        ),
     )
     key = alt.Legend(
         title=None,
+        values=shown,
         orient="bottom",
         columns=1,
         labelLimit=0,

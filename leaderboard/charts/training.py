@@ -81,12 +81,12 @@ def _skipped(values: list[float]) -> str:
 
 @functools.cache
 def _drawn(title: str) -> dict[str, Any]:
-    base = alt.Chart(data()).encode(x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1)))
+    base = alt.Chart(data()).encode(x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, labelFlush=False)))
     key = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
     lines = base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=12)).encode(
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=title != "loss")),
-        color=alt.Color("curve:N", legend=key),
-        strokeDash=alt.StrokeDash("curve:N", legend=key),
+        color=alt.Color("curve:N", sort=None, legend=key),
+        strokeDash=alt.StrokeDash("curve:N", sort=None, legend=key),
         tooltip=["epoch:Q", "curve:N", alt.Tooltip("value:Q", format=".4g")],
     )
     chosen = base.transform_filter("datum.selected").mark_rule(strokeDash=[4, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -65,11 +66,11 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
     """The first evaluation images as the model saw them: clean, then under each attack whose images are kept, with what the
     attack changed, so amplified that the largest change that is shown is black or white; mid-grey is none.
     """
-    few = evidence.slice(0, PICTURES)
-    count = few.num_rows
     with safe_open(source / "images.safetensors", framework="numpy") as stored:
         kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)
-        clean, *attacked = [stored.get_slice(name)[:count] for name in ("clean", *kept)]
+        parts = [stored.get_slice(name) for name in ("clean", *kept)]
+        clean, *attacked = [part[: min(PICTURES, part.get_shape()[0])] for part in parts]
+    few = evidence.slice(0, len(clean))
     values = {name: few[name].to_pylist() for name in few.column_names if name in _wanted(kept)}
     return {
         "images": [
@@ -79,7 +80,7 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
                 "src": _png(clean[i]),
                 "prediction": values["clean_prediction"][i],
             }
-            for i in range(count)
+            for i in range(few.num_rows)
         ],
         "attacks": [_attacked(name, clean, moved, values) for name, moved in zip(kept, attacked, strict=True)],
     }
@@ -114,14 +115,17 @@ def _attacked(name: str, clean: np.ndarray, moved: np.ndarray, values: dict[str,
 
 
 def _png(image: np.ndarray) -> str:
-    """(c, h, w) in [0, 1], of one channel or three, to a data URI; the browser scales it.
-
-    Written here: for images this small an imaging library takes ten times as long.
-    """
+    """(c, h, w) in [0, 1], of one channel or three, to a data URI; the browser scales it."""
     pixels = np.rint(image * 255).astype(np.uint8).transpose(1, 2, 0)
-    height, width, channels = pixels.shape
+    return _encoded(pixels.tobytes(), pixels.shape)
+
+
+@functools.lru_cache(maxsize=256)  # an attack that finds nothing leaves an image as it was
+def _encoded(pixels: bytes, shape: tuple[int, int, int]) -> str:
+    """PNG, written here: for images this small an imaging library takes ten times as long."""
+    height, width, channels = shape
     rows = np.zeros((height, 1 + width * channels), np.uint8)  # each begins with its filter, 0: none
-    rows[:, 1:] = pixels.reshape(height, -1)
+    rows[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
     parts = [(b"IHDR", head), (b"IDAT", zlib.compress(rows.tobytes(), 1)), (b"IEND", b"")]
     chunks = b"".join(

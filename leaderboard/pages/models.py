@@ -23,7 +23,7 @@ from leaderboard.pages.model_evidence import evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.studies import on_page
 from leaderboard.rank import TITLES, Row, headline_columns
-from leaderboard.row_claims import compare
+from leaderboard.record_claims import compare
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 

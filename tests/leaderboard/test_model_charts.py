@@ -99,7 +99,11 @@ def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
     assert list(chart.heads) == ["radius", "attacked"]
     assert [line[1] for line in chart.lines] == pytest.approx([200 / 3, 200 / 3, 100 / 3, 100 / 3])
     assert [line[0] for line in chart.lines] == [0.0, 0.1, 0.2, 0.3]
-    assert "certified" not in json.dumps(chart.spec)
+    fields = [layer["encoding"]["y"]["field"] for layer in chart.spec["layer"] if "y" in layer["encoding"]]
+    assert fields == ["attacked"]
+    assert chart.spec["layer"][0]["encoding"]["color"]["legend"]["values"] == [
+        "attacked: right, and not known to be broken"
+    ]
     assert per_image(found) is None
 
 

@@ -21,7 +21,7 @@ from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
 from leaderboard.rank import columns, rank
-from leaderboard.row_claims import compare, same_number
+from leaderboard.record_claims import compare, same_number
 from leaderboard.verdict import verdict
 
 QUESTIONS = ("good", "claims", "believe", "show", "made", "repeat")
@@ -164,7 +164,7 @@ def test_a_page_with_nothing_to_compare_says_so(tmp_path) -> None:
     assert "so there is nothing to compare" in text
     made = row("Other", claims=[claimed("clean", 0.9, "cifar10")])
     text = (page(made, tmp_path / "b") / "index.html").read_text()
-    assert "None of the 1 claimed number recorded is of what is measured here" in text
+    assert "The one claimed number recorded is not of what is measured here" in text
 
 
 def test_the_verdict_is_one_line_and_doubts_are_said_in_words() -> None:
@@ -178,7 +178,7 @@ def test_the_verdict_is_one_line_and_doubts_are_said_in_words() -> None:
     assert verdict(sound).doubts == ()
     doubted = row(certified=False, wall="none", sha256={}, reliability={"threat": threat, "signals": signals})
     found = verdict(doubted, trainings=5)
-    assert found.line.startswith("1 of 3 signs against the attacks; no certificate; ")
+    assert found.line.startswith("1 of 3 signs speaks against the attacks; no certificate; ")
     assert "its adversarial images are not kept; trained with 5 seeds" in found.line
     assert found.doubts[0] == ("sign 0", "e0. Measured: m0.")
     assert [name for name, _ in found.doubts] == ["sign 0", "no wall"]
