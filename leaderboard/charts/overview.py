@@ -187,7 +187,7 @@ def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list
     sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
     return [
         ends.transform_filter(f"{ON_FRONT} && {side}")
-        .mark_text(align=align, dx=dx, dy=-10, limit=180)
+        .mark_text(align=align, dx=dx, dy=-10, limit=150)
         .encode(x, y, text="model:N", opacity=opacity)
         for side, align, dx in sides
     ]
