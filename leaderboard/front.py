@@ -25,7 +25,7 @@ from benchmark.specs.track import Track
 from leaderboard import build
 from leaderboard.changes import changes, feed, last_change
 from leaderboard.pages.board_data import ENVIRONMENT, Board
-from leaderboard.rank import Row, rank, ranking_name
+from leaderboard.rank import Row, headline_columns, rank, ranking_name
 from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
 from leaderboard.times import write_times
@@ -57,9 +57,8 @@ class Card:
 
     @property
     def certified(self) -> tuple[str, list[tuple[Row, str]]]:
-        """The same of the middle one of the certified radii; "" where the track has none."""
-        radii = self.track.certified_radii
-        name = f"certified L2 {radii[len(radii) // 2]:g}" if radii else ""
+        """The same of the certified number that boards show first; "" where the track has none."""
+        name = next((name for name in headline_columns(self.track) if name.startswith("certified")), "")
         return name, self._best(name)
 
     def _best(self, name: str) -> list[tuple[Row, str]]:

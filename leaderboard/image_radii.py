@@ -12,6 +12,7 @@ import pyarrow as pa
 from benchmark.results.brought import Brought
 
 ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
+PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a ball, whose distances are not kept
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
         attack, _, kind = name.rpartition(":")
         if kind == "success" and f"{attack}:l2" in names:
             distance = np.where(_column(evidence, name), _column(evidence, f"{attack}:l2"), np.inf)
-        elif name.startswith(("probed L2 ", "pictured L2 ")):
+        elif name.startswith(PROBES):
             distance = np.where(_column(evidence, name), float(name.rpartition(" ")[2]), np.inf)
         else:
             continue

@@ -18,9 +18,9 @@ import pyarrow as pa
 from benchmark.results.brought import Brought
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import data
+from leaderboard.image_radii import PROBES, held, image_radii, intact
 
 STEPS = 100
-ROUNDING = 1e-12  # of measured distances, as the sandwich gate has it
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def radii_of(track: Track) -> tuple[float, ...]:
 def columns_of(names: Iterable[str]) -> list[str]:
     """Those columns of the evidence that the curves are counted from."""
     wanted = ("label", "clean_margin", "certified_l2", "smoothed_l2", "smoothed_prediction")
-    return [name for name in names if name in wanted or name.endswith((":success", ":l2")) or _probe(name)]
+    return [name for name in names if name in wanted or name.endswith((":success", ":l2")) or name.startswith(PROBES)]
 
 
 def curves(evidence: pa.Table, radii: Sequence[float], brought: Sequence[Brought] = ()) -> Curves:
@@ -60,50 +60,19 @@ def curves(evidence: pa.Table, radii: Sequence[float], brought: Sequence[Brought
         evidence: a line an image, with the columns of `columns_of`.
         brought: adversarial images of others, which count as the attacks' own.
     """
-    have, places = set(evidence.column_names), np.asarray(radii)
-    correct = evidence["clean_margin"].to_numpy() > 0
-    broken = broken_from(evidence, brought)
-    attacked = _share(len(correct), broken[correct] - ROUNDING, places, reached=False)
-    certified = smoothed = None
-    if "certified_l2" in have:
-        certified = _share(len(correct), evidence["certified_l2"].to_numpy()[correct], places, reached=True)
-    if "smoothed_l2" in have:
-        right = evidence["smoothed_prediction"].to_numpy() == evidence["label"].to_numpy()
-        smoothed = _share(len(correct), evidence["smoothed_l2"].to_numpy()[right], places, reached=True)
-    return Curves(tuple(radii), attacked, certified, smoothed)
+    found, places = image_radii(evidence, brought), np.asarray(radii)
+    certified = None if found.certified is None else found.certified[found.right]
+    return Curves(
+        tuple(radii),
+        tuple((intact(found.falls, places) / found.n).tolist()),
+        None if certified is None else _share(certified, places, found.n),
+        None if found.smoothed is None else _share(found.smoothed, places, found.n),
+    )
 
 
-def broken_from(evidence: pa.Table, brought: Sequence[Brought] = ()) -> np.ndarray:
-    """The smallest l2 distance at which each image (n,) is known to be broken; infinite where none is known.
-
-    An adversarial image counts at its distance, whichever norm it was looked for in; a probe, whose image is not kept, at the
-    radius of its l2 ball.
-    """
-    found = np.full(evidence.num_rows, np.inf)
-    for name in evidence.column_names:
-        if name.endswith(":success"):
-            distance = evidence[name.removesuffix(":success") + ":l2"].to_numpy()
-            found = np.where(evidence[name].to_numpy(), np.minimum(found, distance), found)
-        elif (eps := _probe(name)) is not None:
-            found = np.where(evidence[name].to_numpy(), np.minimum(found, eps), found)
-    for file in brought:
-        for image in file.images:
-            found[image.image] = min(found[image.image], image.l2)
-    return found
-
-
-def _probe(name: str) -> float | None:
-    """The l2 radius of a column of probes; None of any other."""
-    kind, _, ball = name.partition(" ")
-    norm, _, eps = ball.partition(" ")
-    return float(eps) if kind in ("probed", "pictured") and norm == "L2" else None
-
-
-def _share(n: int, values: np.ndarray, radii: np.ndarray, reached: bool) -> tuple[float, ...]:
-    """Of `n` images the share whose value lies beyond each radius; where `reached`, at it too, and above 0."""
-    kept = np.sort(values[values > 0] if reached else values)
-    below = np.searchsorted(kept, radii, side="left" if reached else "right")
-    return tuple(((len(kept) - below) / n).tolist())
+def _share(radii: np.ndarray, places: np.ndarray, n: int) -> tuple[float, ...]:
+    """Of `n` images the share whose radius, above 0, reaches each place."""
+    return tuple((held(np.sort(radii[radii > 0]), places) / n).tolist())
 
 
 @cache

@@ -14,10 +14,9 @@ from benchmark.results.study_table import Table
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
-from benchmark.specs.track import Track
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.studies import Shown, shown
-from leaderboard.rank import Row, ranking_name
+from leaderboard.rank import Row, headline_columns
 from leaderboard.site import Site
 from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
 
@@ -93,7 +92,7 @@ class PaperPage:
 
 def write_pages(site: Site, board: Board) -> None:
     found = paper_pages(board)
-    names = three(board.track)
+    names = headline_columns(board.track)
     for page, files in found:
         place = f"papers/{page.submission}"
         for name, text in files.items():
@@ -102,13 +101,6 @@ def write_pages(site: Site, board: Board) -> None:
     there = {page.submission for page, _ in found}
     idle = {name: declared for name, declared in board.papers.items() if name not in there}
     site.write("papers/index.html", board.render("papers.html", "../", pages=[page for page, _ in found], idle=idle))
-
-
-def three(track: Track) -> tuple[str, ...]:
-    """The numbers that sum up a row: clean, the robust one that ranks, certified at the track's middle radius."""
-    radii = sorted(track.certified_radii)
-    certified = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
-    return tuple(dict.fromkeys(("clean", ranking_name(track), *certified)))
 
 
 def paper_pages(board: Board) -> list[tuple[PaperPage, dict[str, str]]]:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmark.evaluation.evidence import certified, robust
 from benchmark.loading import tracks
-from leaderboard.charts.curves import STEPS, broken_from, columns_of, curves, overlay, radii_of
+from leaderboard.charts.curves import STEPS, columns_of, curves, overlay, radii_of
+from leaderboard.image_radii import image_radii
 
 TRACK = tracks.load("digits")
 EVIDENCE = {
@@ -34,8 +35,8 @@ EVIDENCE = {
 def test_an_image_is_broken_by_the_nearest_adversarial_image_of_any_attack() -> None:
     brought = SimpleNamespace(images=[SimpleNamespace(image=2, l2=0.2), SimpleNamespace(image=0, l2=0.9)])
     evidence = pa.table(EVIDENCE)
-    assert broken_from(evidence).tolist() == [0.3, 0.25, 0.5, np.inf]
-    assert broken_from(evidence, [brought]).tolist() == [0.3, 0.25, 0.2, np.inf]  # type: ignore[list-item]
+    assert image_radii(evidence).broken.tolist() == [0.3, 0.25, 0.5, np.inf]
+    assert image_radii(evidence, [brought]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]  # type: ignore[list-item]
 
 
 def test_shares_at_each_radius() -> None:
