@@ -24,6 +24,8 @@ from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import build
 from leaderboard.changes import changes, feed, last_change
+from leaderboard.charts import vega
+from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import ENVIRONMENT, Board
 from leaderboard.rank import Row, headline_columns, rank, ranking_name
 from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
@@ -74,7 +76,7 @@ def render(folder: Path, address: str) -> int:
         address: where the site will be, ending in "/", which feed and site map need; "" for one that is read from files.
     """
     published = changes(build.PUBLISHED)
-    written, cards, pages = 0, [], ["index.html"]
+    written, cards, pages, charts = 0, [], ["index.html"], list[vega.Chart]()
     for path in sorted(Path("benchmark/tracks").glob("*.yaml")):
         track = Track.model_validate({"name": path.stem, **yaml.safe_load(path.read_text())})
         board, card = _board(track, last_change(published, track.name))
@@ -85,6 +87,7 @@ def render(folder: Path, address: str) -> int:
             write_times(folder / track.name, board.folder, list(board.rows))
             written += site.written
             pages += [f"{track.name}/{page}" for page in site.pages]
+            charts = charts or overview(board.rows, track)
         else:
             shutil.rmtree(folder / track.name, ignore_errors=True)
     cards.sort(key=lambda card: (-len(card.rows), -card.studies, card.track.name))
@@ -95,18 +98,23 @@ def render(folder: Path, address: str) -> int:
         site.close()
         written += site.written
     page = ENVIRONMENT.get_template("front.html")
-    shared = {
-        "index.html": page.render(root="", cards=cards, address=address, documentation=documentation),
+    shared: dict[str, str | bytes] = {
+        "index.html": page.render(
+            root="", cards=cards, address=address, documentation=documentation, picture=bool(charts)
+        ),
         "feed.xml": feed(published, address),
         "static/style.css": (build.STATIC / "style.css").read_text(),
         "static/front.css": (build.STATIC / "front.css").read_text(),
     }
     if address:
         shared["sitemap.xml"] = _sitemap(pages, address)
-    for place, text in shared.items():
-        target = folder / place
-        if not target.is_file() or target.read_text() != text:
-            files.write(target, text)
+        shared |= {"og.png": vega.picture(charts[0])} if charts else {}
+    for place in {"sitemap.xml", "og.png"} - shared.keys():  # of a time when it had an address
+        (folder / place).unlink(missing_ok=True)
+    for place, content in shared.items():
+        target, data = folder / place, content.encode() if isinstance(content, str) else content
+        if not target.is_file() or target.read_bytes() != data:
+            files.write(target, data)
             written += 1
     return written
 

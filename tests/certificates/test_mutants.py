@@ -45,6 +45,7 @@ def test_no_mutant_of_a_thousand_has_a_false_certificate() -> None:
     assert seen["attacked"] > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_every_mutation_alone_leaves_no_false_certificate(name) -> None:
     for which in range(0, CASES, 5):

@@ -88,6 +88,9 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:
     front.render(Path("site"), "https://example.org/bench/")
+    assert Path("site/og.png").read_bytes().startswith(b"\x89PNG")
+    assert 'content="https://example.org/bench/og.png"' in Path("site/index.html").read_text()
+    assert front.render(Path("site"), "https://example.org/bench/") == 0
     places = [node.text for node in ET.parse("site/sitemap.xml").getroot().iter() if node.tag.endswith("loc")]
     assert "https://example.org/bench/digits/models/A-v/index.html" in places
     for place in places:
