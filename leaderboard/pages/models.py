@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich import progress
+from rich.console import Console
 
 from benchmark.results.record import Record
 from benchmark.specs.track import Track
@@ -27,13 +29,16 @@ from leaderboard.record_claims import compare
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
+MANY = 50  # rows, from which on the build shows how far it is
 LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
 
 
 def write_pages(site: Site, board: Board) -> None:
     with ThreadPoolExecutor(2) as pool:  # numbers to text, which takes as long as the rest and needs no interpreter
         waiting: deque[tuple[str, Future[pa.Buffer]]] = deque()
-        for row in board.rows:
+        for row in progress.track(
+            board.rows, "model pages", console=Console(stderr=True), transient=True, disable=len(board.rows) < MANY
+        ):
             waiting.append((f"models/{row.record.row}/evidence.csv", _write_page(site, board, row, pool)))
             while len(waiting) > 4 or (row is board.rows[-1] and waiting):
                 place, text = waiting.popleft()
