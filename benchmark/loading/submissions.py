@@ -23,11 +23,13 @@ def load(name: str) -> Submission:
     """The submission of this name.
 
     Raises:
-        BenchmarkError: unknown submission, no method.py, an unknown key (the near miss is suggested), or a bad value.
+        BenchmarkError: unknown submission, no method.py, an unknown key (the near miss is suggested), a bad value, or a link
+            that leads out of the folder.
     """
     folder = FOLDER / name
     if not (folder / "submission.yaml").exists():
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
+    _check_links(folder)
     try:
         submission = Submission.model_validate(read_yaml(folder / "submission.yaml"))
     except ValidationError as error:
@@ -38,6 +40,13 @@ def load(name: str) -> Submission:
         raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
     _check_parts(submission)
     return submission
+
+
+def _check_links(folder: Path) -> None:
+    """What lies in the folder is read and hashed: a link could lead to anybody's files, or to one without an end."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise BenchmarkError(f"{path} is a link that leads out of its submission; put the file itself there")
 
 
 def method_files(name: str) -> list[Path]:

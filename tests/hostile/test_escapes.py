@@ -44,7 +44,7 @@ ATTEMPTS = {
     "the judge's memory": "import os; open(f'/proc/{{os.getppid()}}/mem', 'rb')",
     "the judge's open files": "import os; os.listdir(f'/proc/{{os.getppid()}}/fd')",
     "a secret of the environment": "import os; os.environ['{secret}']",
-    "a secret that was taken away": "assert 'PATH=/' in open('/proc/self/environ').read(), 'wiped'",
+    "a secret that was taken away": "assert open('/proc/self/environ').read().strip(chr(0)), 'wiped'",
     "a file that the judge has open": "import os; os.pread({fd}, 10, 0)",
     "images among installed packages": "from sklearn.datasets import load_digits; load_digits()",
     "sentences of another track": "open('{root}/benchmark/data/reviews/' + __import__('os').listdir('{root}/benchmark/data/reviews')[0]).read()",

@@ -77,13 +77,16 @@ def test_a_submission_is_given_no_file_but_weights(linear_row, path) -> None:
 
 
 def test_nor_by_a_link_in_its_folder(linear_row) -> None:
-    Path("submissions/Tiny2026Linear/given.pt").symlink_to(Path("work/tiny/data/test.safetensors").absolute())
-    for path in ("submissions/Tiny2026Linear/given.pt", "submissions/Other/given.pt"):
-        Path(path).parent.mkdir(exist_ok=True)
-        Path(path).touch()
-        _ask_for(path)
-        with pytest.raises(BenchmarkError, match="lie outside submissions/Tiny2026Linear"):
-            run_stage("pretrained", *NAMES)
+    own, other = (Path("submissions", name, "given.pt") for name in ("Tiny2026Linear", "Other"))
+    other.parent.mkdir()
+    other.touch()
+    _ask_for(str(other))
+    with pytest.raises(BenchmarkError, match="lie outside submissions/Tiny2026Linear"):
+        run_stage("pretrained", *NAMES)
+    own.symlink_to(Path("work/tiny/data/test.safetensors").absolute())
+    _ask_for(str(own))
+    with pytest.raises(BenchmarkError, match=r"given.pt is a link that leads out of its submission"):
+        run_stage("pretrained", *NAMES)
 
 
 def _ask_for(path: str) -> None:
@@ -121,3 +124,13 @@ def test_what_a_study_leaves_is_plain_files(linear_row, code) -> None:
     with pytest.raises(BenchmarkError, match="which is no plain file; nothing of it is kept"):
         run_stage("study", "tiny", "Tiny2026Linear-one")
     assert [*OTHER.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["data.bin", "inner/data.bin", "submission.yaml"])
+def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row, name) -> None:
+    place = Path("submissions/Tiny2026Linear", name)
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to("/dev/zero")
+    with pytest.raises(BenchmarkError, match="is a link that leads out of its submission"):
+        run_stage("attack-papers", *NAMES)
