@@ -144,7 +144,9 @@ def _wipe_environment() -> None:
         if len(value) > 1:  # Python's own copy; shorter ones are the same object everywhere
             ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
     if sys.platform.startswith("linux"):  # what the program was started with, of variables that were set anew since
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # from the third on: man 5 proc_pid_stat
+        fields = (
+            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        )  # from the third on: man 5 proc_pid_stat
         start, end = map(int, fields[47:49])
         ctypes.memset(start, 0, end - start)
 
