@@ -217,6 +217,7 @@ def test_a_board_without_records_is_an_explained_page(project) -> None:
     project.add("Tiny2026Net")
     project.rvb("pipeline")
     (project.root / "pipelines/tiny/rows.json").write_text("[]\n")
+    project.run("benchmark.pipeline.inputs", "tiny")
     project.run("leaderboard.build", "tiny")
     page = (project.root / "work/tiny/site/index.html").read_text()
     assert "No model has been evaluated on this track yet" in page

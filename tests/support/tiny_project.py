@@ -65,7 +65,8 @@ class Project:
         for name in ("params.yaml", ".dvcignore", ".gitignore"):
             shutil.copy(ROOT / name, root / name)
         (root / ".dvc").mkdir()
-        shutil.copy(ROOT / ".dvc" / "config", root / ".dvc" / "config")
+        for name in ("config", "plots.html"):
+            shutil.copy(ROOT / ".dvc" / name, root / ".dvc" / name)
         (root / "submissions").mkdir()
         for track in (root / "benchmark" / "tracks").glob("*.yaml"):
             if track.stem != "digits":
