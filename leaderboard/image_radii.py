@@ -17,7 +17,7 @@ PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a bal
 
 @dataclass(frozen=True)
 class ImageRadii:
-    """l2 radii in pixels of [0, 1], an entry an image.
+    """l2 radii in pixels of [0, 1], an entry an image: of the attacked images, the first ones.
 
     Attributes:
         right: (n,) bool, whether the model is right on the clean image.
@@ -73,6 +73,7 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
     """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
     names = set(evidence.column_names)
+    evidence = evidence.slice(0, _attacked(evidence))
     right = _column(evidence, "clean_margin") > 0
     broken = np.full(len(right), np.inf)
     for name in evidence.column_names:
@@ -92,6 +93,12 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
         sure = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
         smoothed = np.where(sure, _column(evidence, "smoothed_l2"), -1.0)
     return ImageRadii(right, broken, certified, smoothed)
+
+
+def _attacked(evidence: pa.Table) -> int:
+    """How many images are attacked; all where nothing attacks."""
+    attacks = [name for name in evidence.column_names if name.endswith(":success")]
+    return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)
 
 
 def _column(evidence: pa.Table, name: str) -> np.ndarray:

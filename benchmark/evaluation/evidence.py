@@ -3,6 +3,9 @@
 The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever
 its measured distance lets it, whichever norm and radius it was looked for in: one found in a Linf ball whose l2 distance
 is 0.3 breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
+
+A track may attack the first of its evaluation images alone. What attacks and probes found is null for all others; here such a
+column has the attacked images alone.
 """
 
 from __future__ import annotations
@@ -75,13 +78,25 @@ def attack_ids(evidence: pa.Table) -> list[str]:
     return [name.removesuffix(":success") for name in evidence.column_names if name.endswith(":success")]
 
 
+def attacked(evidence: pa.Table) -> int:
+    """How many images are attacked, the first ones; all where nothing attacks."""
+    found = [
+        len(column(evidence, name)) for name in evidence.column_names if name.endswith(":success") or is_probe(name)
+    ]
+    return min(found, default=evidence.num_rows)
+
+
+def is_probe(name: str) -> bool:
+    return name.startswith(("probed ", "pictured "))
+
+
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Which images (n,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by the norm and
+    """Which of the attacked images (m,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by the norm and
     radius of the ball.
     """
     found: dict[tuple[str, float], np.ndarray] = {}
     for name in evidence.column_names:
-        if name.startswith(("probed ", "pictured ")):
+        if is_probe(name):
             _, norm, eps = name.split(" ")
             broken = column(evidence, name)
             found[norm, float(eps)] = broken | found.get((norm, float(eps)), np.zeros_like(broken))
@@ -110,7 +125,8 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
         )
     for attack in attack_ids(evidence):
         distance = finite_column(evidence, f"{attack}:l2", row)
-        contradicted = np.flatnonzero(column(evidence, f"{attack}:success") & (distance <= radius + ROUNDING))
+        reached = distance <= radius[: len(distance)] + ROUNDING
+        contradicted = np.flatnonzero(column(evidence, f"{attack}:success") & reached)
         if len(contradicted):
             image = int(contradicted[0])
             raise BenchmarkError(
@@ -119,7 +135,7 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
                 "the certificate is wrong and nothing is published"
             )
     for (norm, eps), broken in probed(evidence).items():
-        contradicted = np.flatnonzero(broken & (norm == "L2") & (eps <= radius))
+        contradicted = np.flatnonzero(broken & (norm == "L2") & (eps <= radius[: len(broken)]))
         if len(contradicted):
             image = int(contradicted[0])
             raise BenchmarkError(
@@ -133,9 +149,17 @@ def clean(evidence: pa.Table) -> Proportion:
 
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
-    """For each threat model of the track: images right when clean that no attack broke within its radius, be it the
+    """For each threat model of the track: attacked images right when clean that no attack broke within its radius, be it the
     track's, one of the `adaptive` ones, brought against the row, or a probe of the attacks' reliability.
+
+    Raises:
+        BenchmarkError: other images were attacked than the track wants.
     """
+    due = track.evaluation.attacked or evidence.num_rows
+    if track.threats and attacked(evidence) != due:
+        raise BenchmarkError(
+            f"{attacked(evidence)} images were attacked where track {track.name} wants {due}; run `rvb repro`"
+        )
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
@@ -145,8 +169,8 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
 
 
 def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
-    """Which images (n,) are right when clean and within `threat` broken by no attack and no probe."""
-    found: np.ndarray = column(evidence, "clean_margin") > 0
+    """Which of the attacked images (m,) are right when clean and within `threat` broken by no attack and no probe."""
+    found: np.ndarray = column(evidence, "clean_margin")[: attacked(evidence)] > 0
     for attack in attack_ids(evidence):
         near = column(evidence, f"{attack}:{threat.norm.lower()}") <= threat.eps + ROUNDING
         found &= ~(column(evidence, f"{attack}:success") & near)
@@ -171,10 +195,22 @@ def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[Certi
 
 def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
     values = column(evidence, name)
-    if evidence[name].null_count or not np.isfinite(values).all():
+    if not is_whole(evidence, name) or not np.isfinite(values).all():
         raise BenchmarkError(f"{row}: the evidence column {name} holds a value that is missing or not finite")
     return values
 
 
+def is_whole(evidence: pa.Table, name: str) -> bool:
+    """Whether the column has a value of each image or, where it speaks of attacks, of each attacked one: as many as other such
+    columns, the first ones.
+    """
+    values = evidence[name]
+    of_attacks = is_probe(name) or ":" in name or name.startswith("probe ")
+    known = attacked(evidence) if of_attacks else evidence.num_rows
+    return values.null_count == len(values) - known and values.slice(0, known).null_count == 0
+
+
 def column(evidence: pa.Table, name: str) -> np.ndarray:
-    return evidence[name].to_numpy()
+    """The values that are known: see `attacked`."""
+    values = evidence[name]
+    return (values.drop_null() if values.null_count else values).to_numpy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from benchmark.evaluation.evidence import attack_ids, column, unbroken
+from benchmark.evaluation.evidence import attack_ids, attacked, column, unbroken
 from benchmark.results.per_image import PerImage, contradictions
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
@@ -20,7 +20,8 @@ def per_image(evidence: pa.Table, record: Record) -> PerImage:
     scores = {"clean": clean}
     scores |= {f"robust {one.threat.label}": unbroken(evidence, one.threat) for one in record.robust}
     if record.division == "closed":  # a random model has another clean pass in every stage: see evidence.merge
-        scores |= {name: clean & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
+        of_attacks = clean[: attacked(evidence)]
+        scores |= {name: of_attacks & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
     radii = {}
     if record.certified:
         radii["certified"] = column(evidence, "certified_l2")

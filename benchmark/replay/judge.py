@@ -6,7 +6,7 @@ largest logit; where that could turn a verdict, the verdict is undecided: no con
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,10 @@ class Judge:
     batch_size: int
     exact: bool
     undecided: set[int] = field(default_factory=set)
+
+    def of_first(self, count: int) -> Judge:
+        """The judge of the first images alone, with the same list of those undecided."""
+        return replace(self, images=self.images[:count], labels=self.labels[:count])
 
     def verdicts(self, images: torch.Tensor) -> Verdicts:
         """Of images (n, c, h, w) in the place of the evaluation images; a BenchmarkError where a logit is not finite."""
@@ -121,7 +125,7 @@ def replay_attack(
         return True
     verdicts = judge.verdicts(known)
     decided = judge.compare(evidence, f"{name}:", verdicts, findings, use)
-    broken = (column(evidence, "clean_margin") > 0) & (verdicts.margin <= 0)
+    broken = (column(evidence, "clean_margin")[: len(use)] > 0) & (verdicts.margin <= 0)
     recorded = column(evidence, f"{name}:success")
     findings.compare(f"{name} success", recorded, broken, (recorded != broken) & decided)
     return True

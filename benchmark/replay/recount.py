@@ -33,7 +33,8 @@ def check_itself(record: Record, images: PerImage | None, findings: Findings) ->
     """What a Record and its numbers by image say of themselves: shares and intervals, sums, and the sandwich gate."""
     for name, share in numbers(record).items():
         again = proportion(np.arange(share.n) < share.count) if 0 <= share.count <= share.n > 0 else None
-        if again is None or (share.n == record.n and not _same(share, again)):
+        counts_images = not name.startswith("corrupted")  # an image has several corrupted copies
+        if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), "none" if again is None else _words(again))
     findings.check("shares with their intervals, worked out again", len(numbers(record)))
     if images is None:
@@ -49,13 +50,16 @@ def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -
     """Certified <= robust <= clean per image, by the radii and scores that stand beside the Record."""
     scores, radii = {"clean": images.score("clean")}, images.radii.get("certified", (0.0,) * record.n)
     scores |= {r.threat.label: images.score(f"robust {r.threat.label}") for r in record.robust}
-    if any(score is None or len(score) != record.n for score in scores.values()) or len(radii) != record.n:
+    counted = {"clean": record.n} | {r.threat.label: r.accuracy.n for r in record.robust}
+    if any(score is None or len(score) != counted[name] for name, score in scores.items()) or len(radii) != record.n:
         return  # `contradictions` has said it
     clean = scores["clean"] or []
     for image, radius in enumerate(radii):
         if radius > 0 and not clean[image]:
             findings.contradict("certified, but wrong when clean", f"l2 {radius:.6g}", "wrong when clean", image)
         for one in record.robust:
+            if image >= one.accuracy.n:
+                continue  # not attacked
             stands = (scores[one.threat.label] or [])[image]
             if stands > clean[image]:
                 findings.contradict(f"robust {one.threat.label}, but wrong when clean", "robust", "wrong", image)
@@ -86,7 +90,7 @@ def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
     if evidence.num_rows != record.n:
         findings.contradict("images in the evidence", record.n, evidence.num_rows)
         return False
-    probes = [name for name in evidence.column_names if name.startswith(("probed ", "pictured "))]
+    probes = [name for name in evidence.column_names if counting.is_probe(name)]
     lacking = [name for name in [*_needed(record), *probes] if not _is_whole(evidence, name)]
     for name in lacking:
         findings.contradict(f"the evidence has no whole column {name!r}")
@@ -106,7 +110,7 @@ def _needed(record: Record) -> list[str]:
 
 
 def _is_whole(evidence: pa.Table, name: str) -> bool:
-    if evidence.column_names.count(name) != 1 or evidence[name].null_count:
+    if evidence.column_names.count(name) != 1 or not counting.is_whole(evidence, name):
         return False
     kind = evidence[name].type
     if name.endswith(":success") or name.startswith("corrupted ") or PROBED.fullmatch(name):
@@ -156,7 +160,8 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
 
 
 def _standing(evidence: pa.Table, attack: str) -> np.ndarray:
-    return (column(evidence, "clean_margin") > 0) & ~column(evidence, f"{attack}:success")
+    success = column(evidence, f"{attack}:success")
+    return (column(evidence, "clean_margin")[: len(success)] > 0) & ~success
 
 
 def _gate(findings: Findings, gate: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import torch
 
-from benchmark.evaluation.evidence import column, unbroken
+from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
 from benchmark.loading.judged import JudgedModel, judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
@@ -143,7 +143,7 @@ def _replay(judge: Judge, record: Record, stored: Stored, findings: Findings) ->
             "predictions, margins and successes: the model is random, another pass says otherwise"
         )
     judging.replay_clean(judge, stored.evidence, steady, findings)
-    done = 0
+    of_attacks, done = judge.of_first(attacked(stored.evidence)), 0
     for attack in record.attacks:
         if attack.id not in stored.adversarial:
             continue  # said where they were looked for
@@ -153,10 +153,10 @@ def _replay(judge: Judge, record: Record, stored: Stored, findings: Findings) ->
             findings.contradict(images)
             continue
         done += judging.replay_attack(
-            judge, images[attack.id], attack.spec.threat, attack.id, stored.evidence, steady, findings
+            of_attacks, images[attack.id], attack.spec.threat, attack.id, stored.evidence, steady, findings
         )
     what = "ball, box, distances" + (", predictions, margins, success" if steady else "")
-    findings.check(f"attacks' images, {len(judge.images)} each: {what}", done)
+    findings.check(f"attacks' images, {len(of_attacks.images)} each: {what}", done)
     judging.note_undecided(judge, findings)
     return steady and done == len(record.attacks)
 
@@ -174,7 +174,7 @@ def _recheck(judge: Judge, record: Record, stored: Stored, sample: int, seed: in
 
 def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Findings) -> None:
     """What no file holds, so that nobody can replay it."""
-    probes = [name for name in evidence.column_names if name.startswith(("probed ", "pictured "))]
+    probes = [name for name in evidence.column_names if is_probe(name)]
     if probes:
         without = evidence.drop_columns(probes)
         alone = {t.label: int((unbroken(without, t) & ~unbroken(evidence, t)).sum()) for t in row.track.threats}

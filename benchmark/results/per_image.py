@@ -14,7 +14,7 @@ class PerImage(Frozen):
 
     Attributes:
         scores: by the name of a number (`counts`), a digit an image: 1 where it counts and 0 where it does not;
-            for corruptions the number of severities at which it is right.
+            for corruptions the number of severities at which it is right. Of the first images where only those are attacked.
         radii: certified l2 radii by certificate, in pixels of [0, 1]; 0 where nothing is certified.
     """
 
@@ -49,11 +49,12 @@ def contradictions(record: Record, images: PerImage) -> list[str]:
     """The numbers of a Record that its images do not add up to, in words."""
     found = []
     own = {attack.id for attack in record.attacks} if record.division == "open" else set()
-    for name, (count, _) in counts(record).items():
+    for name, (count, n) in counts(record).items():
         score = images.score(name)
         if score is None and name in own:
             continue  # counted against a clean pass of its own
-        if score is None or len(score) != record.n or sum(score) != count:
+        images_counted = record.n if name.startswith("corrupted") else n
+        if score is None or len(score) != images_counted or sum(score) != count:
             total = "nothing" if score is None else f"{sum(score)} over {len(score)} images"
             found.append(f"{name} is {count} and its images give {total}")
     found += [f"{name} has {len(radii)} radii" for name, radii in images.radii.items() if len(radii) != record.n]

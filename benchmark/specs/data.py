@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from benchmark.specs.base import Frozen
 
@@ -28,8 +28,22 @@ class DataSpec(Frozen):
 
 
 class EvaluationSpec(Frozen):
-    """Which test images count: `images` of them, drawn once by `seed`, the same for every model."""
+    """Which test images count: `images` of them, drawn once by `seed`, the same for every model.
+
+    The first `attacked` of them, where it is given, are attacked: robust accuracy counts those alone, clean and certified
+    accuracy all.
+    """
 
     images: int = Field(gt=0)
+    attacked: int | None = Field(default=None, gt=0)
     seed: int = 0
     batch_size: int = Field(default=100, gt=0)  # images in one call of the model, at most
+
+    @model_validator(mode="after")
+    def _first_batches(self) -> EvaluationSpec:
+        if self.attacked and (self.attacked > self.images or self.attacked % self.batch_size):
+            raise ValueError(
+                f"attacked has to be a multiple of batch_size {self.batch_size}, so that the clean pass has the same batches, "
+                f"and at most images, {self.images}; {self.attacked} is not"
+            )
+        return self

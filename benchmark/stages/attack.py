@@ -28,6 +28,7 @@ class Attack(EvaluationStage):
     name = "attack"
     order = 10
     typical_seconds = 40
+    attacks = True
     several = True
 
     def applies(self, row: Row) -> bool:

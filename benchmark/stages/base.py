@@ -174,15 +174,16 @@ def _check_unchanged(row: Row, name: str, inputs: Mapping[str, Any]) -> None:
 
 def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
     """The outputs of a stage, its environment and the digest of its code beside them."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from benchmark.runtime.image_table import image_table
 
     if out.exists():  # of a run that was killed here
         shutil.rmtree(out)
     out.mkdir(parents=True)
     if outcome.columns:
-        table = pa.table({name: tensor.cpu().numpy() for name, tensor in outcome.columns.items()})
-        pq.write_table(table, out / "evidence.parquet")
+        columns = {name: tensor.cpu().numpy() for name, tensor in outcome.columns.items()}
+        pq.write_table(image_table(columns), out / "evidence.parquet")
     if outcome.images:
         from safetensors.torch import save
 

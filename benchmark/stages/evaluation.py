@@ -42,9 +42,12 @@ class Subject:
 
 
 class EvaluationStage(Stage):
-    """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too."""
+    """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too, of those as
+    well that a stage which `attacks` does not see.
+    """
 
     spares: int = 0  # processes with the row's own model that the stage wants beside the judged one
+    attacks: bool = False  # so that it sees the track's attacked images alone
 
     @abstractmethod
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -56,7 +59,7 @@ class EvaluationStage(Stage):
     def settings(self, row: Row, name: str) -> dict[str, Any]:
         return {
             "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "evaluation": row.track.evaluation.model_dump(mode="json"),
+            "evaluation": row.track.evaluation.model_dump(mode="json", exclude_none=True),
             "device": run_settings().evaluate.device,
             "model": row.settings.model,
             **self.rules(row, name),
@@ -83,7 +86,10 @@ class EvaluationStage(Stage):
                     rules.seed
                 )  # an open model may draw noise of its own: every stage sees the same clean pass
                 clean = predict(judged.model, images, labels, rules.batch_size)
-            outcome = self.evaluate(work, Subject(judged.model, images, labels, rules.batch_size, clean, spares))
+            seen = slice(rules.attacked if self.attacks else None)
+            of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])
+            subject = Subject(judged.model, images[seen], labels[seen], rules.batch_size, of_clean, spares)
+            outcome = self.evaluate(work, subject)
         shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
         fields = {**outcome.fields, "wall": judged.wall}
         return replace(outcome, columns={**shared, **outcome.columns}, fields=fields)

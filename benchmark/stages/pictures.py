@@ -24,6 +24,7 @@ class Pictures(EvaluationStage):
     name = "pictures"
     order = 50
     typical_seconds = 2
+    attacks = True
 
     def applies(self, row: Row) -> bool:
         return row.track.pictures is not None

@@ -25,6 +25,7 @@ class ReliabilityStage(EvaluationStage):
     name = "reliability"
     order = 30
     typical_seconds = 8
+    attacks = True
 
     def applies(self, row: Row) -> bool:
         return any(threat.eps for threat in row.track.threats)
@@ -82,7 +83,7 @@ def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[
     row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
     is_open, model = row.submission.division == "open", subject.model
     signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
-    unseen = asking.Unseen(*unseen_images(row, subject.device))
+    unseen = asking.Unseen(*(one[: len(subject.labels)] for one in unseen_images(row, subject.device)))
     if len(unseen.labels):
         attacked = attackable(model, *subject.first_batch)[0] if is_open else model
         signals += asking.knows_the_images(
@@ -124,6 +125,7 @@ def _suites(work: Work) -> tuple[list[compare.Ran], tuple[str, ...]]:
     """What the suites found, and what AutoAttack's checks said of the model."""
     import pyarrow.parquet as pq
 
+    from benchmark.evaluation.evidence import column
     from benchmark.reliability.compare import Ran
 
     ran: list[compare.Ran] = []
@@ -132,7 +134,7 @@ def _suites(work: Work) -> tuple[list[compare.Ran], tuple[str, ...]]:
         evidence, fields = pq.read_table(folder / "evidence.parquet"), files.read_json(folder / "fields.json")
         for attack in fields["attacks"]:
             spec = AttackSpec.model_validate(attack["spec"])
-            broke = evidence[f"{spec.id}:success"].to_numpy()
+            broke = column(evidence, f"{spec.id}:success")
             ran.append(Ran(spec, broke, attack["remaining"], tuple(attack["warnings"])))
         reasons = fields["division_reasons"]
         said += [r.removeprefix("AutoAttack: ") for r in reasons if r.startswith("AutoAttack: ")]

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -33,6 +34,7 @@ from benchmark.results.study import CellResult, Run, StudyResult
 from benchmark.runtime import arithmetic, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.image_table import image_table
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.base import to_json
 from benchmark.specs.certificate import CertificateSpec
@@ -211,8 +213,9 @@ class _Measuring:
         if measure.measure == "clean":
             return measures.clean(model, images, labels, measure.label, batch_size)
         if measure.attack:
+            first = slice(self.grid.track.evaluation.attacked)
             return measures.attacked(
-                model, images, labels, measure, batch_size=batch_size,
+                model, images[first], labels[first], measure, batch_size=batch_size,
                 checkpoint=folder / f"{measure.attack.id}.safetensors", engine=self.settings.evaluate.engine,
             )  # fmt: skip
         if measure.measure == "certified":
@@ -250,9 +253,9 @@ def _one(
         part = measuring(measure, wanted, model, images, labels, seed, folder)
         seconds[measure.label] = round(time.perf_counter() - started, 2)
         found.add(part)
-    columns: dict[str, Any] = {"cell": [cell] * len(labels), "seed": [seed] * len(labels)}
+    columns = {"cell": np.repeat(cell, len(labels)), "seed": np.repeat(seed, len(labels))}
     columns |= {name: column.cpu().numpy() for name, column in found.columns.items()}
-    pq.write_table(pa.table(columns), folder / "verdicts.parquet")
+    pq.write_table(image_table(columns), folder / "verdicts.parquet")
     run = Run(
         cell=cell,
         seed=seed,

@@ -67,7 +67,7 @@ def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
 
 def _caption(seen: Curves) -> str:
     said = (
-        "Percent of all images over the l2 radius in pixels. Above: right, with no adversarial image known within the "
+        "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within the "
         "radius, of whichever attack; the truth can only lie lower."
     )
     if seen.certified is not None:

@@ -81,7 +81,6 @@ def row_data(board: Board, row: Row, radii: tuple[float, ...]) -> dict[str, Any]
     return {
         "best": row.best,
         "worst": row.worst,
-        "n": row.record.n,
         "trust": row.record.trust,
         "division": row.record.division,
         "parameters": row.record.parameters,

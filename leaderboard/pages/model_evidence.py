@@ -29,8 +29,8 @@ class EvidenceTable:
 
 
 def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> EvidenceTable:
-    """Of the first images."""
-    few = evidence.slice(0, LINES)
+    """Of the first images, attacked ones."""
+    few = evidence.slice(0, min(LINES, found.n))
     count = few.num_rows
     right = found.right[:count].tolist()
 
@@ -59,7 +59,7 @@ def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> Evi
         seen = zip(values(f"{attack.id}:success"), values(f"{attack.id}:prediction"), right, strict=True)
         columns.append([_verdict(won, prediction, ok) for won, prediction, ok in seen])
     lines = [Markup("</td>".join(line) + "</td>") for line in zip(*columns, strict=True)]
-    return EvidenceTable(heads, lines, found.n, found.n <= WHOLE)
+    return EvidenceTable(heads, lines, evidence.num_rows, evidence.num_rows <= WHOLE)
 
 
 def _number(value: object) -> str:
@@ -74,9 +74,10 @@ def evidence_csv(evidence: pa.Table, found: ImageRadii) -> pa.Buffer:
     """All images. Of more than WHOLE the margins and distances of each attack, and what probes measured, stand in the Parquet
     file alone; the distance of the nearest adversarial image stands in their place.
     """
-    if found.n > WHOLE:
+    if evidence.num_rows > WHOLE:
         kept = [name for name in evidence.column_names if not _detail(name)]
-        nearest = np.where(np.isfinite(found.broken), found.broken, np.nan)
+        nearest = np.full(evidence.num_rows, np.nan)  # those that nobody attacked too
+        nearest[: found.n] = np.where(np.isfinite(found.broken), found.broken, np.nan)
         evidence = evidence.select(kept).append_column("broken_l2", pa.array(nearest, from_pandas=True))
     written = pa.BufferOutputStream()
     pyarrow.csv.write_csv(evidence, written, pyarrow.csv.WriteOptions(batch_size=16384))

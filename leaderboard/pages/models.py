@@ -69,7 +69,7 @@ def _write_page(site: Site, board: Board, row: Row, pool: ThreadPoolExecutor) ->
         site.write(f"{place}/{name}", text)
     text = board.render(
         "model.html", "../../", row=row, three=_three(board), sandwich=charts["sandwich"], radii=charts["radii"],
-        settled=settled(found, radii), claims=compare(row, board.columns), studies=studies,
+        settled=settled(found, radii), attacked=found.n, claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record), shown_radius=_shown_radius(board.track),
         states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],

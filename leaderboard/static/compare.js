@@ -142,8 +142,8 @@
   }
 
   function verdicts(row, number) {
-    const { images, n } = RVB.rows.get(row);
-    return images[number] ? RVB.bits(images[number], n) : null;
+    const { images, numbers } = RVB.rows.get(row);
+    return images[number] ? RVB.bits(images[number], numbers[number][4]) : null; // of so many images
   }
 
   function pairLine(first, second, label, number) {

@@ -57,7 +57,7 @@ def test_a_rows_file_holds_its_numbers_verdicts_and_curves(tmp_path) -> None:
     data, page = loaded(site, "A-v"), known(site)
     assert data["numbers"][ROBUST] == [0.7, pytest.approx(0.6), pytest.approx(0.8), 70, 100]
     assert data["images"] == {"clean": packed("1" * 100), ROBUST: packed(VERDICTS["A"])}
-    assert (data["best"], data["worst"], data["n"], data["seeds"]) == (1, 1, 100, {})
+    assert (data["best"], data["worst"], data["seeds"]) == (1, 1, {})
     curves = {kind: dict(zip(page["radii"], shares, strict=True)) for kind, shares in data["curves"].items()}
     assert (curves["attacked"][0.39], curves["attacked"][0.4], curves["certified"][0.2]) == (1.0, 0.7, 1.0)
     assert curves["certified"][0.25] == 0
