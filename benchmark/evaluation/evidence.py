@@ -91,8 +91,8 @@ def is_probe(name: str) -> bool:
 
 
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Which of the attacked images (m,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by the norm and
-    radius of the ball.
+    """Which of the attacked images (m,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by
+    the norm and radius of the ball.
     """
     found: dict[tuple[str, float], np.ndarray] = {}
     for name in evidence.column_names:
@@ -155,11 +155,9 @@ def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = 
     Raises:
         BenchmarkError: other images were attacked than the track wants.
     """
-    due = track.evaluation.attacked or evidence.num_rows
-    if track.threats and attacked(evidence) != due:
-        raise BenchmarkError(
-            f"{attacked(evidence)} images were attacked where track {track.name} wants {due}; run `rvb repro`"
-        )
+    found, due = attacked(evidence), track.evaluation.attacked or evidence.num_rows
+    if track.threats and found != due:
+        raise BenchmarkError(f"{found} images were attacked where track {track.name} wants {due}; run `rvb repro`")
     specs = {spec.id: spec for suite in (*track.suites.values(), adaptive) for spec in suite}
     results = []
     for threat in track.threats:
@@ -201,8 +199,8 @@ def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:
 
 
 def is_whole(evidence: pa.Table, name: str) -> bool:
-    """Whether the column has a value of each image or, where it speaks of attacks, of each attacked one: as many as other such
-    columns, the first ones.
+    """Whether the column has a value of each image or, where it speaks of attacks, of each attacked one: as many as other
+    such columns, the first ones.
     """
     values = evidence[name]
     of_attacks = is_probe(name) or ":" in name or name.startswith("probe ")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def image_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
-    """A line an image; a column (m,) that is shorter than others (n,) speaks of the first images, and has nulls after those."""
+    """A line an image; a column (m,) shorter than others (n,) speaks of the first images, and has nulls after those."""
     import pyarrow as pa
 
     known = {name: pa.array(values) for name, values in columns.items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from benchmark.specs.base import Frozen
 
@@ -39,11 +39,19 @@ class EvaluationSpec(Frozen):
     seed: int = 0
     batch_size: int = Field(default=100, gt=0)  # images in one call of the model, at most
 
+    @model_serializer(mode="wrap")
+    def _as_published(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `attacked` where all are: the rules of tracks that were published before it are the same."""
+        content: dict[str, Any] = serialise(self)
+        if self.attacked is None:
+            del content["attacked"]
+        return content
+
     @model_validator(mode="after")
     def _first_batches(self) -> EvaluationSpec:
         if self.attacked and (self.attacked > self.images or self.attacked % self.batch_size):
             raise ValueError(
-                f"attacked has to be a multiple of batch_size {self.batch_size}, so that the clean pass has the same batches, "
-                f"and at most images, {self.images}; {self.attacked} is not"
+                f"attacked has to be a multiple of batch_size {self.batch_size}, so that the clean pass has the same "
+                f"batches, and at most images, {self.images}; {self.attacked} is not"
             )
         return self

@@ -42,8 +42,8 @@ class Subject:
 
 
 class EvaluationStage(Stage):
-    """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too, of those as
-    well that a stage which `attacks` does not see.
+    """A stage on trained weights. Its evidence carries label, clean prediction and clean margin of each image too, of
+    those as well that a stage which `attacks` does not see.
     """
 
     spares: int = 0  # processes with the row's own model that the stage wants beside the judged one
@@ -59,7 +59,7 @@ class EvaluationStage(Stage):
     def settings(self, row: Row, name: str) -> dict[str, Any]:
         return {
             "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "evaluation": row.track.evaluation.model_dump(mode="json", exclude_none=True),
+            "evaluation": row.track.evaluation.model_dump(mode="json"),
             "device": run_settings().evaluate.device,
             "model": row.settings.model,
             **self.rules(row, name),

@@ -67,8 +67,8 @@ def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
 
 def _caption(seen: Curves) -> str:
     said = (
-        "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within the "
-        "radius, of whichever attack; the truth can only lie lower."
+        "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within "
+        "the radius, of whichever attack; the truth can only lie lower."
     )
     if seen.certified is not None:
         said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."

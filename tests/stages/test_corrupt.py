@@ -233,7 +233,8 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     shown = colours.rvb("show", row, "--track", "colours").stdout
     assert re.search(rf"corrupted.* {100 * found.accuracy.value:.1f} .*{found.accuracy.count} of 180", shown), shown
     index, page = (board / "site/index.html").read_text(), (board / f"site/models/{row}/index.html").read_text()
-    assert "<dt>corrupted</dt>" in index and "corrupted (ImageNet-C strengths)" in page
+    assert "<dt>corrupted</dt>" in index
+    assert "corrupted (ImageNet-C strengths)" in page
     assert "not to be compared with published CIFAR-10-C numbers" in index
     for number in (
         found.accuracy,
