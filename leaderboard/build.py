@@ -22,7 +22,7 @@ from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats
 from leaderboard.charts import vega
-from leaderboard.pages import boards, compare, models, papers
+from leaderboard.pages import boards, compare, papers, row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
 from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 STATIC = HERE / "static"
 WORK = Path("work")
 PUBLISHED = HERE / "results"
-PAGES = (boards, models, papers, compare, formats)
+PAGES = (row_files, boards, papers, compare, formats)
 
 
 def build(name: str, *options: str) -> None:

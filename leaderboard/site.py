@@ -32,6 +32,15 @@ class Site:
     def copy(self, place: str, source: Path) -> None:
         self.write(place, source.read_bytes())
 
+    def empty(self) -> Site:
+        """Another writer to the same folder, which knows of no file yet."""
+        return Site(self.folder)
+
+    def add(self, part: Site) -> None:
+        """Takes what another writer has written to the same folder for its own."""
+        self._kept |= part._kept
+        self.written += part.written
+
     def close(self) -> None:
         """Removes files that nothing has written or copied, and folders that are left empty."""
         for path in sorted(self.folder.rglob("*"), reverse=True):

@@ -1,4 +1,4 @@
-"""Accuracy over the l2 radius, from the evidence of one row: what attacks leave, what is certified. Pure.
+"""Accuracy over the l2 radius, of one row: what attacks leave, what is certified. Pure.
 
 The attacked curve is an upper bound on the true robust accuracy, the certified one a lower bound: the truth lies between.
 Attacks are run at a few radii alone, so the attacked curve says little between them and nothing beyond the last.
@@ -6,19 +6,17 @@ Attacks are run at a few radii alone, so the attacked curve says little between 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import altair as alt
 import numpy as np
-import pyarrow as pa
 
-from benchmark.results.brought import Brought
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import data
-from leaderboard.image_radii import PROBES, held, image_radii, intact
+from leaderboard.image_radii import ImageRadii, held, intact
 
 STEPS = 100
 
@@ -47,20 +45,9 @@ def radii_of(track: Track) -> tuple[float, ...]:
     return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
 
 
-def columns_of(names: Iterable[str]) -> list[str]:
-    """Those columns of the evidence that the curves are counted from."""
-    wanted = ("label", "clean_margin", "certified_l2", "smoothed_l2", "smoothed_prediction")
-    return [name for name in names if name in wanted or name.endswith((":success", ":l2")) or name.startswith(PROBES)]
-
-
-def curves(evidence: pa.Table, radii: Sequence[float], brought: Sequence[Brought] = ()) -> Curves:
-    """The curves of one row.
-
-    Args:
-        evidence: a line an image, with the columns of `columns_of`.
-        brought: adversarial images of others, which count as the attacks' own.
-    """
-    found, places = image_radii(evidence, brought), np.asarray(radii)
+def curves(found: ImageRadii, radii: Sequence[float]) -> Curves:
+    """The curves of one row, from what is known of its images."""
+    places = np.asarray(radii)
     certified = None if found.certified is None else found.certified[found.right]
     return Curves(
         tuple(radii),

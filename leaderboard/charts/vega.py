@@ -39,6 +39,11 @@ class Chart:
     lines: Sequence[Sequence[object]]
 
     @property
+    def content(self) -> dict[str, Any]:
+        """What the page has of it, and its script draws: the numbers as lines, which are short and quickly written."""
+        return {"drawn": self.drawn, "heads": self.heads, "lines": self.lines}
+
+    @property
     def spec(self) -> dict[str, Any]:
         """Vega-Lite, with the numbers."""
         return {**self.drawn, "datasets": {"table": [dict(zip(self.heads, line, strict=True)) for line in self.lines]}}

@@ -8,16 +8,15 @@ import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from PIL import Image
 from safetensors import safe_open
 
 from benchmark.results.paired import better, mcnemar
 from leaderboard.charts import curves
+from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ranking_name
 from leaderboard.site import Site
@@ -46,11 +45,6 @@ class Pair:
 
 
 def write_pages(site: Site, board: Board) -> None:
-    radii = curves.radii_of(board.track)
-    for row in board.rows:
-        text = json.dumps(row_data(board, row, radii), separators=(",", ":"), allow_nan=False)
-        name = json.dumps(row.record.row)
-        site.write(f"models/{row.record.row}/images.js", f"RVB.add({name},{text});\n")
     sprite = _sprite(board)
     if sprite:
         site.write("compare/images.png", sprite[0])
@@ -61,7 +55,7 @@ def write_pages(site: Site, board: Board) -> None:
         "numbers": board.columns,
         "paired": paired_names(board),
         "ranking": key,
-        "radii": radii,
+        "radii": curves.radii_of(board.track),
         "overlay": curves.overlay(),
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
@@ -69,8 +63,14 @@ def write_pages(site: Site, board: Board) -> None:
     site.write("compare/index.html", board.render("compare.html", "../", known=known, pairs=every, key=key))
 
 
-def row_data(board: Board, row: Row, radii: tuple[float, ...]) -> dict[str, Any]:
-    """What the page needs of one row: its numbers, its verdicts by image (`packed`), its curves at the `radii`."""
+def write_row(site: Site, board: Board, row: Row, found: ImageRadii) -> None:
+    """The file of one row, which the page loads."""
+    text = json.dumps(row_data(board, row, found), separators=(",", ":"), allow_nan=False)
+    site.write(f"models/{row.record.row}/images.js", f"RVB.add({json.dumps(row.record.row)},{text});\n")
+
+
+def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
+    """What the page needs of one row: its numbers, its verdicts by image (`packed`), its curves over the radius."""
     scores = board.images.get(row.record.row, {})
     numbers, seeds = {}, {}
     for name, cell, spread in zip(board.columns, row.cells, row.spreads, strict=True):
@@ -87,7 +87,7 @@ def row_data(board: Board, row: Row, radii: tuple[float, ...]) -> dict[str, Any]
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": _curves(board.folder / row.record.row / "record" / "evidence.parquet", row, radii),
+        "curves": _curves(found, curves.radii_of(board.track)),
     }
 
 
@@ -122,12 +122,10 @@ def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name
     return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
 
 
-def _curves(path: Path, row: Row, radii: tuple[float, ...]) -> dict[str, list[float]]:
+def _curves(radii_of_images: ImageRadii, radii: tuple[float, ...]) -> dict[str, list[float]]:
     if not radii:
         return {}
-    evidence = pq.ParquetFile(path)
-    table = evidence.read(curves.columns_of(evidence.schema_arrow.names))
-    found = curves.curves(table, radii, row.brought)
+    found = curves.curves(radii_of_images, radii)
     named = {"attacked": found.attacked, "certified": found.certified, "smoothed": found.smoothed}
     return {kind: [round(share, 6) for share in shares] for kind, shares in named.items() if shares is not None}
 

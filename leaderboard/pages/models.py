@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from rich import progress
-from rich.console import Console
 
 from benchmark.results.record import Record
 from benchmark.specs.track import Track
@@ -19,7 +14,7 @@ from leaderboard.charts.per_image import per_image
 from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex
-from leaderboard.image_radii import ImageRadii, image_radii
+from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
@@ -29,36 +24,18 @@ from leaderboard.record_claims import compare
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
-MANY = 50  # rows, from which on the build shows how far it is
 LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
 
 
-def write_pages(site: Site, board: Board) -> None:
-    with ThreadPoolExecutor(2) as pool:  # numbers to text, which takes as long as the rest and needs no interpreter
-        waiting: deque[tuple[str, Future[pa.Buffer]]] = deque()
-        for row in progress.track(
-            board.rows, "model pages", console=Console(stderr=True), transient=True, disable=len(board.rows) < MANY
-        ):
-            waiting.append((f"models/{row.record.row}/evidence.csv", _write_page(site, board, row, pool)))
-            while len(waiting) > 4 or (row is board.rows[-1] and waiting):
-                place, text = waiting.popleft()
-                site.write(place, text.result().to_pybytes())
-
-
-def _write_page(site: Site, board: Board, row: Row, pool: ThreadPoolExecutor) -> Future[pa.Buffer]:
-    """All of it but the evidence as text, which is under way."""
+def write_page(site: Site, board: Board, row: Row, evidence: pa.Table, found: ImageRadii) -> None:
+    """The page and what it links to, but for the Record and the evidence themselves."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.folder / record.row / "record"
-    evidence = pq.read_table(source / "evidence.parquet")
-    for name in ("record.json", "evidence.parquet"):
-        site.copy(f"{place}/{name}", source / name)
     for picture in record.pictures:
         site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
     citation = bibtex(record.submission, record.paper)
     site.write(f"{place}/paper.bib", citation)
     studies, files = on_page(record, board.tables, board.ages)
-    found = image_radii(evidence, row.brought)
-    lines = pool.submit(evidence_csv, evidence, found)
     radii = l2_radii(board.track)
     charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))
@@ -76,7 +53,7 @@ def _write_page(site: Site, board: Board, row: Row, pool: ThreadPoolExecutor) ->
         commands=commands(row), citation=citation, evidence=evidence_table(evidence, found, record),
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
-    return lines
+    site.write(f"{place}/evidence.csv", evidence_csv(evidence, found).to_pybytes())
 
 
 def l2_radii(track: Track) -> list[float]:

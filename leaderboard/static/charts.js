@@ -20,10 +20,11 @@ function config() {
 
 async function draw() {
   for (const figure of document.querySelectorAll("figure.vega")) {
-    const spec = JSON.parse(figure.querySelector("script").textContent);
+    const { drawn, heads, lines } = JSON.parse(figure.querySelector("script").textContent);
+    const table = lines.map((line) => Object.fromEntries(heads.map((head, k) => [head, line[k]])));
     const place = figure.querySelector(".drawn");
     const words = place.getAttribute("aria-label");
-    await vegaEmbed(place, spec, { actions: false, renderer: "svg", config: config(), ast: true });
+    await vegaEmbed(place, { ...drawn, datasets: { table } }, { actions: false, renderer: "svg", config: config(), ast: true });
     place.setAttribute("role", "img"); // Vega has put words of its own there
     place.setAttribute("aria-label", words);
     figure.dataset.drawn = place.querySelectorAll("svg").length;

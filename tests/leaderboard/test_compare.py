@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from compared_rows import ROBUST, TRACK, board
 from hypothesis import given
@@ -18,6 +19,7 @@ from scipy.stats import binomtest
 from seeds_study import verdicts as first
 
 from benchmark.results.paired import better
+from leaderboard.image_radii import image_radii
 from leaderboard.pages import compare
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.compare import packed, pairs
@@ -28,6 +30,9 @@ VERDICTS = {"A": first(70), "B": first(30), "C": "0" * 60 + first(40, 40)}
 
 def written(folder: Path, made: Board) -> Path:
     site = Site(folder / "site")
+    for row in made.rows:
+        evidence = pq.read_table(made.folder / row.record.row / "record/evidence.parquet")
+        compare.write_row(site, made, row, image_radii(evidence))
     compare.write_pages(site, made)
     site.close()
     return folder / "site"

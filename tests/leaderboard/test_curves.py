@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmark.evaluation.evidence import certified, robust
 from benchmark.loading import tracks
-from leaderboard.charts.curves import STEPS, columns_of, curves, overlay, radii_of
+from leaderboard.charts.curves import STEPS, curves, overlay, radii_of
 from leaderboard.image_radii import image_radii
 
 TRACK = tracks.load("digits")
@@ -41,14 +41,14 @@ def test_an_image_is_broken_by_the_nearest_adversarial_image_of_any_attack() -> 
 
 def test_shares_at_each_radius() -> None:
     radii = (0.0, 0.1, 0.25, 0.3, 0.5)
-    found = curves(pa.table(EVIDENCE).select(columns_of(EVIDENCE)), radii)
+    found = curves(image_radii(pa.table(EVIDENCE)), radii)
     assert found.radii == radii
     assert found.attacked == (0.75, 0.75, 0.5, 0.25, 0.0), "an image broken at a radius is lost at it"
     assert found.certified == (0.5, 0.5, 0.25, 0.0, 0.0), "an image certified to a radius counts at it"
     assert found.smoothed == (0.5, 0.5, 0.0, 0.0, 0.0), "the third image's class is wrong"
-    without = curves(pa.table(EVIDENCE).drop_columns(["certified_l2", "smoothed_l2", "smoothed_prediction"]), radii)
+    plain = pa.table(EVIDENCE).drop_columns(["certified_l2", "smoothed_l2", "smoothed_prediction"])
+    without = curves(image_radii(plain), radii)
     assert (without.certified, without.smoothed, without.attacked) == (None, None, found.attacked)
-    assert "probe loss" not in columns_of(EVIDENCE)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -66,7 +66,7 @@ def test_curves_meet_the_headline_numbers_and_fall(seed: int) -> None:
         columns[f"{attack}:linf"] = np.full(n, 0.15)
     columns["probed L2 0.5"] = rng.random(n) < 0.2
     evidence, radii = pa.table(columns), radii_of(TRACK)
-    found = curves(evidence, radii)
+    found = curves(image_radii(evidence), radii)
     for one in robust(evidence, TRACK):
         if one.threat.norm == "L2":
             assert found.attacked[radii.index(one.threat.eps)] == pytest.approx(one.accuracy.value)

@@ -82,8 +82,8 @@ def test_files_lie_beside_the_page_and_the_charts_numbers_in_it(tmp_path) -> Non
     specs = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)]
     assert len(specs) == 2
     table = pyarrow.csv.read_csv(folder / "sandwich.csv").to_pylist()
-    for drawn, line in zip(specs[0]["datasets"]["table"], table, strict=True):
-        assert drawn == pytest.approx(line)
+    for drawn, line in zip(specs[0]["lines"], table, strict=True):
+        assert dict(zip(specs[0]["heads"], drawn, strict=True)) == pytest.approx(line)
     assert pyarrow.csv.read_csv(folder / "evidence.csv").num_rows == 60
 
 

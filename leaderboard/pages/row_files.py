@@ -1,0 +1,73 @@
+"""Each row's own files: its page, and what the compare page loads of it. Many rows are written by processes side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich import progress
+from rich.console import Console
+
+from leaderboard.image_radii import image_radii
+from leaderboard.pages import compare, models
+from leaderboard.pages.board_data import Board
+from leaderboard.rank import Row
+from leaderboard.site import Site
+
+MANY = 50  # rows, from which on processes share them and the build shows how far it is
+TOGETHER = 8  # rows that a process is handed at once
+
+_known: tuple[Site, Board]  # of a process that writes some of the rows
+
+
+def write_pages(site: Site, board: Board) -> None:
+    alone = (
+        board.rows if len(board.rows) < MANY else board.rows[:1]
+    )  # the first one leaves templates and charts prepared
+    for row in alone:
+        write_row(site, board, row)
+    if len(board.rows) > len(alone):
+        _write_side_by_side(site, board, len(alone))
+
+
+def write_row(site: Site, board: Board, row: Row) -> None:
+    source, place = board.folder / row.record.row / "record", f"models/{row.record.row}"
+    site.copy(f"{place}/record.json", source / "record.json")
+    stored = (source / "evidence.parquet").read_bytes()
+    site.write(f"{place}/evidence.parquet", stored)
+    evidence = pq.read_table(pa.BufferReader(stored), use_threads=False)
+    found = image_radii(evidence, row.brought)
+    models.write_page(site, board, row, evidence, found)
+    compare.write_row(site, board, row, found)
+
+
+def _write_side_by_side(site: Site, board: Board, begin: int) -> None:
+    """The rows from place `begin` on."""
+    # a forked process has the board already; where there is none, as on Windows, it is sent
+    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+    count = len(board.rows) - begin
+    with ProcessPoolExecutor(_cores(), context, _prepare, (site.empty(), board)) as pool:
+        written = pool.map(_write, range(begin, len(board.rows)), chunksize=TOGETHER)
+        shown = Console(stderr=True)
+        for part in progress.track(written, "model pages", total=count, console=shown, transient=True):
+            site.add(part)
+
+
+def _prepare(site: Site, board: Board) -> None:
+    global _known
+    _known = site, board
+
+
+def _write(place: int) -> Site:
+    site, board = _known
+    part = site.empty()
+    write_row(part, board, board.rows[place])
+    return part
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
