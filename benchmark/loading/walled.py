@@ -25,6 +25,7 @@ from benchmark.loading.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.internals import Internals, internals
 from benchmark.verdicts.prediction import checked
+from benchmark.verdicts.replaced_attention import Weights, replaced_attention
 from benchmark.wall.channel import Channel, Tensors
 from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Answer, Walled, serve
@@ -82,15 +83,27 @@ class WalledModel(nn.Module):
 
     def ask_logits(self, images: torch.Tensor, ticket: int | None = None) -> tuple[torch.Tensor, bool]:
         """Logits, and whether they have a gradient; with a `ticket` they can be gone back through."""
-        message: dict[str, Any] = {"ask": "logits", "ticket": ticket, "released": self._take_released()}
+        message: dict[str, Any] = {
+            "ask": "logits",
+            "ticket": ticket,
+            "released": self._take_released(),
+            **self._drawn(),
+        }
         entered = fused_ops.entered()
         message["fused"] = entered is not None
-        if self._draws:
-            message["seed"] = int(torch.randint(2**62, ()))
         answer, tensors = self._walled.ask(message, {"images": images}, most=2**28)
         if entered is not None and answer.get("fused") is True:
             entered.used = True
         return self._one(tensors, "logits").to(images.device), answer.get("follows") is True
+
+    def logits_with(self, images: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, int]:
+        """Logits of the model with other attention weights, and how much attention was replaced."""
+        message = {"ask": "logits_with", "weights": weights, **self._drawn()}
+        answer, tensors = self._walled.ask(message, {"images": images}, most=2**28)
+        replaced = answer.get("replaced")
+        if not isinstance(replaced, int) or replaced < 0:
+            raise self._wrong("how much attention it replaced")
+        return self._one(tensors, "logits").to(images.device), replaced
 
     def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
         """The gradient of the images, which have this shape, of a pass by its ticket and the gradient of its logits; None
@@ -118,6 +131,10 @@ class WalledModel(nn.Module):
 
     def next_ticket(self) -> int:
         return next(self._tickets)
+
+    def _drawn(self) -> dict[str, Any]:
+        """What a model of the open division draws its noise from."""
+        return {"seed": int(torch.randint(2**62, ()))} if self._draws else {}
 
     def _take_released(self) -> list[int]:
         taken, self._released = self._released, []
@@ -164,6 +181,7 @@ def _serve(row: Row, device: torch.device, channel: Channel) -> None:
         channel,
         {
             "logits": served.logits,
+            "logits_with": served.logits_with,
             "gradient": served.gradient,
             "internals": served.internals,
             "description": served.description,
@@ -191,6 +209,14 @@ class _Served:
         if ticket is not None and logits.requires_grad:
             self.passes[ticket] = images, logits
         return {"follows": logits.requires_grad, "fused": self.fused.used}, {"logits": logits}
+
+    def logits_with(self, message: dict[str, Any], tensors: Tensors) -> Answer:
+        images = tensors["images"].to(self.device)
+        if "seed" in message:
+            torch.manual_seed(message["seed"])
+        with replaced_attention(message["weights"]) as mode:
+            logits = checked(self.model(images.clone()), len(images))
+        return {"replaced": mode.replaced}, {"logits": logits}
 
     def gradient(self, message: dict[str, Any], tensors: Tensors) -> Answer:
         images, logits = self.passes[message["ticket"]]

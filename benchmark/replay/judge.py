@@ -15,12 +15,14 @@ from torch import nn
 
 from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import column
+from benchmark.evaluation.without_attention import COLUMNS
 from benchmark.replay.findings import Findings, some
 from benchmark.results.record import Record
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import ROUNDING, distances
 from benchmark.verdicts.margins import margins
 from benchmark.verdicts.prediction import logits
+from benchmark.verdicts.replaced_attention import ReplacedAttention
 
 TOLERANCE = 1e-4  # of 1 + the largest logit, where rounding differs
 UNSTEADY = (RANDOM, "the model changes its own")  # reasons of the open division: another pass may say otherwise
@@ -96,6 +98,22 @@ def replay_clean(judge: Judge, evidence: pa.Table, steady: bool, findings: Findi
         found = judge.verdicts(judge.images)
         judge.compare(evidence, "clean_", found, findings, np.ones(len(judge.images), dtype=bool))
         findings.check(f"clean predictions and margins, {_how(judge)}", len(judge.images))
+
+
+def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Findings) -> None:
+    """What the network predicts for the clean images when its attention is replaced."""
+    labels = judge.labels.cpu().numpy()
+    for weights, name in COLUMNS.items():
+        changed = ReplacedAttention(judge.model, weights)
+        seen = replace(judge, model=changed).verdicts(judge.images)
+        tied = (seen.prediction == labels) & (seen.margin <= 0)
+        found = np.where(tied, -1, seen.prediction)
+        clear = judge.exact | (seen.lead > 2 * TOLERANCE * (1 + seen.largest))
+        recorded = column(evidence, name)
+        findings.compare(name.replace("_", " "), recorded, found, (recorded != found) & clear)
+        if not changed.replaced:
+            findings.contradict(f"{name}: no attention is found in the network")
+    findings.check("predictions with replaced attention", len(COLUMNS) * len(judge.images))
 
 
 def replay_attack(

@@ -15,6 +15,7 @@ from benchmark.evaluation.evidence import attack_ids, check_sandwich, column
 from benchmark.evaluation.per_image import per_image
 from benchmark.evaluation.proportion import proportion
 from benchmark.evaluation.smoothed import check_smoothed, smoothed
+from benchmark.evaluation.without_attention import COLUMNS, without_attention
 from benchmark.replay.findings import Findings
 from benchmark.results.headline import headline
 from benchmark.results.per_image import PerImage, contradictions
@@ -82,6 +83,8 @@ def numbers(record: Record) -> dict[str, Proportion]:
         for one in record.corrupted.corruptions:
             found |= {f"corrupted {one.name} {s}": p for s, p in zip(rules.severities, one.severities, strict=True)}
             found[f"corrupted {one.name}"] = one.mean
+    if record.attention:
+        found |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
     return found
 
 
@@ -106,6 +109,7 @@ def _needed(record: Record) -> list[str]:
     names += ["certified_l2"] if record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
+    names += [*COLUMNS.values()] if record.attention else []
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -128,6 +132,8 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         one, other = was.get(name), now.get(name)
         if one is None or other is None or not _same(one, other):
             findings.contradict(name, _words(one), _words(other))
+    if record.attention != again.attention:
+        findings.contradict("what replacing attention leaves", record.attention, again.attention)
     _gate(findings, lambda: check_sandwich(evidence, record.row))
     if rules := record.smoothed and record.smoothed.rules:
         _gate(findings, lambda: check_smoothed(evidence, rules, record.row))
@@ -156,6 +162,8 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if record.corrupted:
         seen = record.corrupted
         changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
+    if record.attention:
+        changed["attention"] = without_attention(evidence)
     return record.model_copy(update=changed)
 
 

@@ -143,6 +143,8 @@ def _replay(judge: Judge, record: Record, stored: Stored, findings: Findings) ->
             "predictions, margins and successes: the model is random, another pass says otherwise"
         )
     judging.replay_clean(judge, stored.evidence, steady, findings)
+    if record.attention and steady:
+        judging.replay_without_attention(judge, stored.evidence, findings)
     of_attacks, done = judge.of_first(attacked(stored.evidence)), 0
     for attack in record.attacks:
         if attack.id not in stored.adversarial:

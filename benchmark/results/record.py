@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from benchmark.results.attack import AttackResult, RobustResult
+from benchmark.results.attention import AttentionResult
 from benchmark.results.certificate import Certificate, CertifiedResult
 from benchmark.results.corruptions import CorruptionResult
 from benchmark.results.pictures import Picture
@@ -26,9 +27,9 @@ TrustTier = Literal["claimed", "replayed", "re-evaluated", "rebuilt"]
 class Record(Frozen):
     """One row of a leaderboard, with what it takes to check it. Holds no time, date or host name.
 
-    `measured` holds, by name, what stages found that have no field of their own here. `reason` is why a published Record
-    replaced another. `wall` names what held the row's own code (docs/strangers-code.md), "none" where nothing did. JSON
-    leaves these out where they are empty.
+    `attention` says what replacing it leaves, None where there is none. `measured` holds, by name, what stages found that
+    have no field of their own here. `reason` is why a published Record replaced another. `wall` names what held the row's own
+    code (docs/strangers-code.md), "none" where nothing did. JSON leaves these out where they are empty.
     """
 
     schema_version: Literal[1] = 1
@@ -52,6 +53,7 @@ class Record(Frozen):
     certified: tuple[CertifiedResult, ...] = ()
     smoothed: SmoothedResult | None = None
     corrupted: CorruptionResult | None = None
+    attention: AttentionResult | None = None
     reliability: Reliability | None = None
     pictures: tuple[Picture, ...] = ()
     parameters: int
@@ -67,7 +69,7 @@ class Record(Frozen):
     @model_serializer(mode="wrap")
     def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content = serialise(self)
-        for name in ("wall", "measured", "reason"):
+        for name in ("attention", "wall", "measured", "reason"):
             if not content[name]:
                 del content[name]
         return content

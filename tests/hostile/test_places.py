@@ -50,7 +50,7 @@ def test_a_record_that_training_plants_is_not_published(linear_row) -> None:
         "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n"
         "(out / 'record.json').write_bytes((pathlib.Path(__file__).parent / 'forged.json').read_bytes())"
     )
-    for stage in ("attack-papers", "reliability", "collect"):
+    for stage in ("attack-papers", "reliability", "attention", "collect"):
         run_stage(stage, *NAMES)
     assert record().clean == honest.clean
 

@@ -33,7 +33,7 @@ def test_unknown_names_suggest_the_near_miss(call, message) -> None:
 def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
     for name in ("Wong2020Fast-linf", "Havens2024LoFAST-mean_pool"):
         row = load_row("digits", name)
-        assert stage_names("digits", name)[-3:] == ["smooth", "pictures", "collect"]
+        assert stage_names("digits", name)[-4:] == ["smooth", "pictures", "attention", "collect"]
         without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
         assert "smooth" not in [one.name for one in catalogue.plan(without)]
         assert Path("benchmark/certificates/smoothing.py") in stage_code("smooth", "digits", name)

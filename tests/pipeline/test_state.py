@@ -18,7 +18,7 @@ from benchmark.pipeline.state import State, row_state
 from benchmark.runtime.errors import BenchmarkError
 
 ROW = "Tiny2026Linear-small"
-STAGES = ["train", "attack-papers", "reliability", "collect"]
+STAGES = ["train", "attack-papers", "reliability", "attention", "collect"]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_results_that_went_or_were_changed_are_noticed(locked) -> None:
 
 def test_a_row_that_was_built_in_part_or_never_says_so_and_whether_it_is_published(locked) -> None:
     shutil.rmtree(Path("work/tiny") / ROW / "record")
-    assert shown() == "3 of 4 stages built"
+    assert shown() == "4 of 5 stages built"
     published = Path("leaderboard/results/tiny") / f"{ROW}.json"
     published.parent.mkdir(parents=True)
     published.write_text("{}")
@@ -137,7 +137,7 @@ def test_a_dry_run_of_a_row_that_is_new_says_what_would_be_written(locked) -> No
     lines = told(names=["Tiny2026Other-small"])
     assert "pipelines/tiny/Tiny2026Other-small/dvc.yaml: would be written" in lines
     assert not Path("pipelines/tiny/Tiny2026Other-small").exists()
-    assert lines[-1].startswith("4 stages of 1 row would run")
+    assert lines[-1].startswith("5 stages of 1 row would run")
     shutil.rmtree("submissions/Tiny2026Linear")
     assert f"pipelines/tiny/{ROW}: would be removed" in told()
 

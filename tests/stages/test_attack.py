@@ -259,7 +259,7 @@ def test_bringing_an_attack_touches_no_stage_before_it(linear_row) -> None:
     before, others = yaml.safe_load(generate.generate()[path])["stages"], generate.generate()
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
     after = yaml.safe_load(generate.generate()[path])["stages"]
-    assert [*after] == ["train", "attack-papers", "attack-adaptive", "reliability", "collect"]
+    assert [*after] == ["train", "attack-papers", "attack-adaptive", "reliability", "attention", "collect"]
     earlier = ("train", "attack-papers")
     assert {name: after[name] for name in earlier} == {name: before[name] for name in earlier}
     assert {**generate.generate(), path: ""} == {**others, path: ""}

@@ -86,6 +86,7 @@ def run() -> None:
     run_stage("train", *NAMES)
     run_stage("attack-papers", *NAMES)
     run_stage("reliability", *NAMES)
+    run_stage("attention", *NAMES)
 
 
 def robust(project: Project, code: str | None = None, *specs: str) -> int:

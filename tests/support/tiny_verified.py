@@ -46,7 +46,7 @@ def new(root: Path) -> Project:
 def run() -> None:
     """Builds and publishes the row of the project in the working directory."""
     run_stage("data", "tiny")
-    for stage in ("train", "attack-papers", "attack-more", "certify", "reliability", "collect"):
+    for stage in ("train", "attack-papers", "attack-more", "certify", "reliability", "attention", "collect"):
         run_stage(stage, *NAMES)
     assert rvb("publish", NAME).exit_code == 0
 

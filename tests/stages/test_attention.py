@@ -1,0 +1,82 @@
+"""What attention does in a row's network reaches its evidence, its Record and its replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiny_linear_row
+from stages import run_stage
+from tiny_linear_row import NAMES, record
+from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, found, sign
+
+from benchmark.evaluation.without_attention import COLUMNS
+
+VIT = """\
+from benchmark.layers.vit import vision_transformer
+
+
+def build(data):
+    return vision_transformer(data, patch_size=4, width=16, depth=1, heads=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny project with a transformer in the place of the linear model, run to its Record."""
+    project = tiny_linear_row.new(tmp_path_factory.mktemp("attention") / "project")
+    (project.root / "submissions/Tiny2026Linear/method.py").write_text(VIT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.root)
+        tiny_linear_row.run()
+        run_stage("collect", *NAMES)
+    return project.root
+
+
+@pytest.fixture
+def row(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """It, as working directory; evidence, Record and numbers by image are put back afterwards."""
+    monkeypatch.chdir(built)
+    before = {path: path.read_bytes() for path in (EVIDENCE, RECORD, BY_IMAGE)}
+    yield built
+    for path, data in before.items():
+        path.write_bytes(data)
+
+
+def test_both_columns_are_counted_into_the_record(row) -> None:
+    evidence, made = pq.read_table(EVIDENCE), record()
+    assert made.attention is not None
+    for part, name in zip((made.attention.uniform, made.attention.none), COLUMNS.values(), strict=True):
+        predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
+        assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
+        clean = evidence["clean_prediction"].to_pylist()
+        assert part.changed == sum(one != other for one, other in zip(predicted, clean, strict=True))
+
+
+def test_a_verification_asks_again(row) -> None:
+    content = found()
+    assert not content["lines"]
+    assert {"what": "predictions with replaced attention", "count": 40} in content["checked"]
+    name = COLUMNS["uniform"]
+    before = change_column(name, 3, lambda value: (value + 1) % 10)
+    sign("evidence", EVIDENCE)
+    lines = found()["lines"]
+    assert f"image 3: {name.replace('_', ' ')}: {(before + 1) % 10} -> {before}" in lines
+
+
+def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
+    def change(content: dict) -> None:
+        content["attention"]["none"]["changed"] += 1
+
+    change_json(RECORD, change)
+    assert any(line.startswith("what replacing attention leaves") for line in found()["lines"])
+
+
+def test_a_network_without_attention_leaves_nothing(linear_row) -> None:
+    run_stage("collect", *NAMES)
+    assert record().attention is None
+    assert "attention" not in json.loads(RECORD.read_text())
+    assert not {*COLUMNS.values()} & {*pq.read_table(EVIDENCE).column_names}
