@@ -3,7 +3,7 @@
 addEventListener("DOMContentLoaded", () => { // after times.js
   const table = document.querySelector("table.board");
   if (!table) return;
-  let body = table.tBodies[0];
+  const body = table.tBodies[0];
   const rows = [...body.rows];
   const heads = [...table.tHead.rows[0].cells];
   const numbers = JSON.parse(document.getElementById("numbers").textContent);
@@ -48,15 +48,6 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
       return sign * (worded(column) ? order.compare(x, y) : x - y) || a.place - b.place;
     });
-    const before = [...body.rows];
-    if (sorted.some((fact, place) => before[place] !== fact.row)) {
-      const focus = document.activeElement;
-      body.remove(); // rows that stand on no page move fast, above all to a new place
-      body = document.createElement("tbody");
-      body.append(...sorted.map((fact) => fact.row));
-      table.append(body);
-      if (body.contains(focus)) focus.focus();
-    }
     heads.forEach((head, k) => {
       if (k === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -67,17 +58,15 @@ addEventListener("DOMContentLoaded", () => { // after times.js
 
   function choose() {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
-    for (const fact of sorted) {
-      const stays = words.every((word) => fact.text.includes(word)) && (!paper.value || fact.submission === paper.value) &&
-        (!norm.value || fact.norms.has(norm.value)) && (!tier.value || fact.tier === tier.value);
-      shown += stays;
-      const seen = stays && (whole || shown <= FIRST);
-      if (fact.row.hidden === seen) fact.row.hidden = !seen;
-    }
-    more.hidden = whole || shown <= FIRST;
-    more.textContent = `Show all ${shown}`;
-    document.getElementById("count").textContent = `${shown} of ${facts.length} models`;
+    const stay = sorted.filter((fact) => words.every((word) => fact.text.includes(word)) && (!paper.value || fact.submission === paper.value) &&
+      (!norm.value || fact.norms.has(norm.value)) && (!tier.value || fact.tier === tier.value));
+    const seen = (whole ? stay : stay.slice(0, FIRST)).map((fact) => fact.row);
+    const focus = document.activeElement;
+    if (seen.length !== body.rows.length || seen.some((row, place) => row !== body.rows[place])) body.replaceChildren(...seen); // the rest cost no layout
+    if (focus !== document.activeElement && body.contains(focus)) focus.focus();
+    more.hidden = seen.length === stay.length;
+    more.textContent = `Show all ${stay.length}`;
+    document.getElementById("count").textContent = `${stay.length} of ${facts.length} models`;
   }
 
   function remember() {
@@ -164,10 +153,10 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     });
   }
   more.addEventListener("click", () => {
-    const next = sorted.filter((fact) => !fact.row.hidden).length;
+    const next = body.rows.length;
     whole = true;
     choose();
-    sorted.filter((fact) => !fact.row.hidden)[next].row.querySelector("th a").focus();
+    body.rows[next].querySelector("th a").focus();
   });
   for (const place of document.querySelectorAll(".scripted")) place.hidden = false;
   document.querySelector(".tools").addEventListener("submit", (event) => event.preventDefault());

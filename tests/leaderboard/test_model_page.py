@@ -73,6 +73,14 @@ def test_the_page_is_in_the_order_of_a_readers_questions(tmp_path) -> None:
     assert "(40 of 100 images)" in text
 
 
+def test_a_page_says_what_attention_does_where_there_is_any(tmp_path) -> None:
+    parts = {"uniform": {"clean": proportion(95), "changed": 3}, "none": {"clean": proportion(11), "changed": 88}}
+    text = " ".join((page(row(attention=parts), tmp_path / "with") / "index.html").read_text().split())
+    assert "right on 95.0% of the clean images (as it is: 97.0%) and predicts another class for 3 of 100" in text
+    assert "with nothing in its place on 11.0%, another class for 88." in text
+    assert 'id="attention"' not in (page(row(), tmp_path / "without") / "index.html").read_text()
+
+
 def test_files_lie_beside_the_page_and_the_charts_numbers_in_it(tmp_path) -> None:
     folder = page(row(), tmp_path)
     text = (folder / "index.html").read_text()
