@@ -60,10 +60,14 @@ def _write(path: Path, data: bytes) -> None:
     """Aside, then renamed: whoever reads the file sees it whole. Not forced to the disk, as files.write does, which
     would take most of the time of a large site: whatever a crash of the machine takes is rendered again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_bytes(data)
+        try:
+            aside.write_bytes(data)
+        except FileNotFoundError:  # the first file of its folder
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside.write_bytes(data)
         os.replace(aside, path)
-    finally:
+    except BaseException:
         aside.unlink(missing_ok=True)
+        raise

@@ -6,6 +6,7 @@ The numbers stand in the page, Vega's own code in one file beside all pages: not
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -65,8 +66,9 @@ def data() -> alt.NamedData:
     return alt.NamedData(name="table")
 
 
+@functools.cache
 def script() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, of the version that Altair writes for."""
+    """Vega, Vega-Lite and vega-embed in one script, of the version that Altair writes for. It takes seconds."""
     return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub asks for what it need not have
 
 

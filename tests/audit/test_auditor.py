@@ -117,6 +117,7 @@ def each_by_itself(certificate, model, images, labels) -> torch.Tensor:
     return torch.cat([certificate(model, x, y) for x, y in pairs])
 
 
+@pytest.mark.slow
 def test_a_certificate_that_ignores_any_one_rival_is_caught_by_plants() -> None:
     model, labels = favoured(network())
     every = [(i, j) for i in range(2) for j in range(5) if j != int(labels[i])]

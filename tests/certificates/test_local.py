@@ -270,7 +270,8 @@ def test_what_could_hide_behind_a_declared_layer_is_refused(model, reason) -> No
         certify(model.eval(), torch.rand(3, 1, 4, 4), torch.zeros(3, dtype=torch.long))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_cascade_gives_the_verdicts_of_its_last_step(seed) -> None:
     model = network(seed)
     images = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(seed))

@@ -15,6 +15,8 @@ from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json
 
 from benchmark.evaluation.without_attention import COLUMNS
 
+pytestmark = pytest.mark.slow
+
 VIT = """\
 from benchmark.layers.vit import vision_transformer
 

@@ -89,9 +89,10 @@ def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request
 
 @pytest.mark.parametrize(
     "odd_row",
-    ["numpy inside", *(pytest.param(slow, marks=pytest.mark.slow) for slow in ("detached", "rounded"))],
+    ["numpy inside", "detached", "rounded"],
     indirect=True,
 )
+@pytest.mark.slow
 def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
     assert "no usable input gradient on 4 of 4 images" in said(odd_row)
     none_at_all = "rounded" not in request.node.name  # whose gradient is 0

@@ -211,6 +211,7 @@ def test_outside_a_search_timm_is_left_as_it_was() -> None:
     assert VisionTransformer.forward is own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.5)])
 def test_slots_and_company_change_no_bit(norm, eps) -> None:
     assert_slots_and_company_change_no_bit(transformer(), images(), ThreatModel(norm=norm, eps=eps))
