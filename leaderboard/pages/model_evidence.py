@@ -1,4 +1,4 @@
-"""A row's evidence on its page and beside it: a line an image, the first in the page, all in a CSV file."""
+"""A row's evidence on its page and beside it: a line an image, the first in the page, more in a CSV file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmark.results.record import Record
 from leaderboard.image_radii import ImageRadii
 
 LINES = 100  # images in the page's table
-WHOLE = 2000  # images up to which the CSV file has every column: writing numbers with fractions takes time and room
+WHOLE = 2000  # images in the CSV file, at most: numbers as text take time and room, and the Parquet file has all
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class EvidenceTable:
     heads: Sequence[str]
     lines: Sequence[Markup]
     n: int
-    whole: bool  # whether the CSV file has every column
 
 
 def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> EvidenceTable:
@@ -59,7 +58,7 @@ def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> Evi
         seen = zip(values(f"{attack.id}:success"), values(f"{attack.id}:prediction"), right, strict=True)
         columns.append([_verdict(won, prediction, ok) for won, prediction, ok in seen])
     lines = [Markup("</td>".join(line) + "</td>") for line in zip(*columns, strict=True)]
-    return EvidenceTable(heads, lines, evidence.num_rows, evidence.num_rows <= WHOLE)
+    return EvidenceTable(heads, lines, evidence.num_rows)
 
 
 def _number(value: object) -> str:
@@ -70,19 +69,8 @@ def _verdict(won: bool, prediction: int, right: bool) -> str:
     return f"<td class=broken>broken: {int(prediction)}" if won else "<td>robust" if right else "<td>wrong"
 
 
-def evidence_csv(evidence: pa.Table, found: ImageRadii) -> pa.Buffer:
-    """All images. Of more than WHOLE the margins and distances of each attack, and what probes measured, stand in the Parquet
-    file alone; the distance of the nearest adversarial image stands in their place.
-    """
-    if evidence.num_rows > WHOLE:
-        kept = [name for name in evidence.column_names if not _detail(name)]
-        nearest = np.full(evidence.num_rows, np.nan)  # those that nobody attacked too
-        nearest[: found.n] = np.where(np.isfinite(found.broken), found.broken, np.nan)
-        evidence = evidence.select(kept).append_column("broken_l2", pa.array(nearest, from_pandas=True))
+def evidence_csv(evidence: pa.Table) -> pa.Buffer:
+    """The first WHOLE images, with every column."""
     written = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(evidence, written, pyarrow.csv.WriteOptions(batch_size=16384))
+    pyarrow.csv.write_csv(evidence.slice(0, WHOLE), written, pyarrow.csv.WriteOptions(batch_size=16384))
     return written.getvalue()
-
-
-def _detail(name: str) -> bool:
-    return name.endswith((":margin", ":linf", ":l2")) or name.startswith("probe ")
