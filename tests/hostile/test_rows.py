@@ -259,7 +259,7 @@ def test_the_judge_itself_never_imports_it(linear_row) -> None:
     program = (
         f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
         "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-        f"for name in ('train', 'attack-papers', 'reliability', 'collect'):\n    run_stage(name, *{NAMES})\n"
+        f"for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n    run_stage(name, *{NAMES})\n"
         "print([name for name in sys.modules if name.startswith('submissions')])\n"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
