@@ -29,6 +29,10 @@ class Site:
             _write(path, data)
             self.written += 1
 
+    def keep(self, place: str) -> bool:
+        """Leaves there what the folder has, which nobody looks at; False where it has nothing."""
+        return self._keep(place).is_file()
+
     def copy(self, place: str, source: Path) -> None:
         self.write(place, source.read_bytes())
 

@@ -16,7 +16,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-SCRIPT = "static/vega.js"
+SCRIPT = f"static/vega-{vl_convert.__version__}.js"  # of the same name it is the same
 
 
 @dataclass(frozen=True)
