@@ -17,8 +17,8 @@ from tiny_record import proportion
 from benchmark.results.brought import BrokenImage, Brought
 from benchmark.results.spread import Spread
 from benchmark.specs.submission import Claim, Paper
-from leaderboard.citation import bibtex
 from leaderboard.charts import vega
+from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
 from leaderboard.rank import columns, rank
