@@ -66,7 +66,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("victims", ["stage", "dvc", "both"])
+@pytest.mark.parametrize("victims", ["stage", *(pytest.param(one, marks=pytest.mark.long) for one in ("dvc", "both"))])
 @pytest.mark.parametrize("moment", ["train", "attack"])
 def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished, moment, victims, tmp_path) -> None:
     """dvc resumes the killed stage; `rvb repro`, whose stages share one process, the rest, to the Record."""

@@ -96,7 +96,7 @@ def test_a_board_alone_starts_no_warm_process(built, monkeypatch) -> None:
     assert said[-1].startswith("done: open ")
 
 
-@pytest.mark.parametrize("victim", ["fork", "rvb"])
+@pytest.mark.parametrize("victim", ["fork", pytest.param("rvb", marks=pytest.mark.long)])
 def test_killed_in_rvb_repro_it_resumes_to_the_same_bytes(project, finished, victim) -> None:
     project.add("Tiny2026Net")
     command = [sys.executable, "-m", "benchmark.commands.main", "repro", "--track", "tiny"]
