@@ -89,8 +89,7 @@ def render(folder: Path, board: Board) -> Site:
     site = Site(folder)
     for path in sorted(STATIC.iterdir()):
         site.copy(f"static/{path.name}", path)
-    if not site.keep(vega.SCRIPT):
-        site.write(vega.SCRIPT, vega.script())
+    site.write(vega.SCRIPT, vega.script())
     for pages in PAGES:
         pages.write_pages(site, board)
     site.close()

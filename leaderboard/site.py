@@ -29,16 +29,8 @@ class Site:
             _write(path, data)
             self.written += 1
 
-    def keep(self, place: str) -> bool:
-        """Leaves there what the folder has, which nobody looks at; False where it has nothing."""
-        return self._keep(place).is_file()
-
     def copy(self, place: str, source: Path) -> None:
         self.write(place, source.read_bytes())
-
-    def empty(self) -> Site:
-        """Another writer to the same folder, which knows of no file yet."""
-        return Site(self.folder)
 
     def add(self, part: Site) -> None:
         """Takes what another writer has written to the same folder for its own."""
@@ -64,14 +56,10 @@ def _write(path: Path, data: bytes) -> None:
     """Aside, then renamed: whoever reads the file sees it whole. Not forced to the disk, as files.write does, which
     would take most of the time of a large site: whatever a crash of the machine takes is rendered again.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            aside.write_bytes(data)
-        except FileNotFoundError:  # the first file of its folder
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(data)
+        aside.write_bytes(data)
         os.replace(aside, path)
-    except BaseException:
+    finally:
         aside.unlink(missing_ok=True)
-        raise

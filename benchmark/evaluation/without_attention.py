@@ -13,7 +13,7 @@ from benchmark.results.attention import AttentionResult, WithoutAttention
 COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",
     "none": "no_attention_prediction",
-}  # of classes; -1 where the label ties with another
+}  # of classes; -1 where the two first tie or logits are not finite
 
 
 def without_attention(evidence: pa.Table) -> AttentionResult:

@@ -102,14 +102,12 @@ def replay_clean(judge: Judge, evidence: pa.Table, steady: bool, findings: Findi
 
 def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Findings) -> None:
     """What the network predicts for the clean images when its attention is replaced."""
-    labels = judge.labels.cpu().numpy()
     for weights, name in COLUMNS.items():
         changed = ReplacedAttention(judge.model, weights)
         seen = replace(judge, model=changed).verdicts(judge.images)
-        tied = (seen.prediction == labels) & (seen.margin <= 0)
-        found = np.where(tied, -1, seen.prediction)
+        recorded, found = column(evidence, name), np.where(seen.lead > 0, seen.prediction, -1)
         clear = judge.exact | (seen.lead > 2 * TOLERANCE * (1 + seen.largest))
-        recorded = column(evidence, name)
+        judge.undecided |= {*np.flatnonzero(~clear).tolist()}
         findings.compare(name.replace("_", " "), recorded, found, (recorded != found) & clear)
         if not changed.replaced:
             findings.contradict(f"{name}: no attention is found in the network")

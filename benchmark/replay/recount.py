@@ -132,8 +132,9 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         one, other = was.get(name), now.get(name)
         if one is None or other is None or not _same(one, other):
             findings.contradict(name, _words(one), _words(other))
-    if record.attention != again.attention:
-        findings.contradict("what replacing attention leaves", record.attention, again.attention)
+    if _changed(record) != _changed(again):
+        words = "predictions that change when attention is replaced"
+        findings.contradict(words, _changed(record), _changed(again))
     _gate(findings, lambda: check_sandwich(evidence, record.row))
     if rules := record.smoothed and record.smoothed.rules:
         _gate(findings, lambda: check_smoothed(evidence, rules, record.row))
@@ -162,9 +163,14 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if record.corrupted:
         seen = record.corrupted
         changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
-    if record.attention:
+    if {*COLUMNS.values()} <= {*evidence.column_names}:
         changed["attention"] = without_attention(evidence)
     return record.model_copy(update=changed)
+
+
+def _changed(record: Record) -> tuple[int, int] | None:
+    found = record.attention
+    return None if found is None else (found.uniform.changed, found.none.changed)
 
 
 def _standing(evidence: pa.Table, attack: str) -> np.ndarray:

@@ -32,8 +32,7 @@ class Attention(EvaluationStage):
         found = {}
         for weights, name in COLUMNS.items():
             torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise of its own
-            asked = subject.images, subject.labels, subject.batch_size
-            predicted = predictions_with(weights, subject.model, *asked)
+            predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:
                 return Outcome(summary="no attention found in it")
             found[name] = predicted

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmark.verdicts.prediction import predict
+from benchmark.verdicts.prediction import checked, logits
 
 Weights = Literal["uniform", "none"]  # the same for all that a query may attend to; or 0 for all
 SOFTMAX = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
@@ -32,8 +32,9 @@ class Remote(Protocol):
 
 
 class ReplacedAttention(nn.Module):
-    """The model with other attention weights: images (n, c, h, w) to logits (n, classes). `replaced` counts the attention
-    that passes found so far; 0 for a network that has none.
+    """The model with other attention weights: images (n, c, h, w) to logits (n, classes), all 0 where one is not finite: what
+    was never trained so may divide by 0. `replaced` counts the attention that passes found so far; 0 for a network that has
+    none.
 
     Where the model is in another process, logits and count are that process's words: they decide what is said of a row, never
     whether an image counts as right.
@@ -47,22 +48,20 @@ class ReplacedAttention(nn.Module):
         if isinstance(self.model, Remote):
             logits, replaced = self.model.logits_with(images, self.weights)
             self.replaced += replaced
-            return logits
-        with replaced_attention(self.weights) as mode:
-            logits = self.model(images)
-        self.replaced += mode.replaced
-        return logits
+        else:
+            with replaced_attention(self.weights) as mode:
+                logits = checked(self.model(images), len(images))
+            self.replaced += mode.replaced
+        return torch.where(torch.isfinite(logits).all(1, keepdim=True), logits, 0)
 
 
-def predictions_with(
-    weights: Weights, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int
-) -> torch.Tensor | None:
-    """(n,) classes that the model so changed predicts for images (n, c, h, w) with labels (n,), -1 where the label ties with
-    another; None where no attention was found.
+def predictions_with(weights: Weights, model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor | None:
+    """(n,) classes that the model so changed predicts for images (n, c, h, w), -1 where the two first tie or logits are not
+    finite; None where no attention was found.
     """
     changed = ReplacedAttention(model, weights)
-    seen = predict(changed, images, labels, batch_size)
-    return torch.where((seen.prediction == labels) & ~seen.correct, -1, seen.prediction) if changed.replaced else None
+    first, second = (found := logits(changed, images, batch_size)).topk(2, dim=1).values.T
+    return torch.where(first > second, found.argmax(1), -1) if changed.replaced else None
 
 
 @contextmanager

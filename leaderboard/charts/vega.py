@@ -11,13 +11,12 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import altair as alt
 import vl_convert
 
-SCRIPT = f"static/vega-{version('vl-convert-python')}.js"  # of the same name it is the same
+SCRIPT = "static/vega.js"
 
 
 @dataclass(frozen=True)

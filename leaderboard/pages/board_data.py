@@ -16,7 +16,6 @@ from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.study import PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
-from leaderboard.charts import vega
 from leaderboard.rank import Head, Row, columns, heads
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -81,7 +80,6 @@ def _environment() -> jinja2.Environment:
     )
     made.tests["web_address"] = is_web_address
     made.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    made.globals["vega_script"] = vega.SCRIPT
     made.filters["percent"] = lambda value: f"{100 * value:.1f}"
     made.filters["short"] = short
     return made

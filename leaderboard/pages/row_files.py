@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,13 +21,12 @@ from leaderboard.site import Site
 MANY = 50  # rows, from which on processes share them and the build shows how far it is
 TOGETHER = 8  # rows that a process is handed at once
 
-_known: tuple[Site, Board]  # of a process that writes some of the rows
+_known: tuple[Path, Board]  # of a process that writes some of the rows: the folder of the site, and what it shows
 
 
 def write_pages(site: Site, board: Board) -> None:
-    alone = (
-        board.rows if len(board.rows) < MANY else board.rows[:1]
-    )  # the first one leaves templates and charts prepared
+    # of many the first one leaves templates and charts prepared
+    alone = board.rows if len(board.rows) < MANY else board.rows[:1]
     for row in alone:
         write_row(site, board, row)
     if len(board.rows) > len(alone):
@@ -49,21 +49,21 @@ def _write_side_by_side(site: Site, board: Board, begin: int) -> None:
     # a forked process has the board already; where there is none, as on Windows, it is sent
     context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
     count = len(board.rows) - begin
-    with ProcessPoolExecutor(_cores(), context, _prepare, (site.empty(), board)) as pool:
+    with ProcessPoolExecutor(_cores(), context, _prepare, (site.folder, board)) as pool:
         written = pool.map(_write, range(begin, len(board.rows)), chunksize=TOGETHER)
         shown = Console(stderr=True)
         for part in progress.track(written, "model pages", total=count, console=shown, transient=True):
             site.add(part)
 
 
-def _prepare(site: Site, board: Board) -> None:
+def _prepare(folder: Path, board: Board) -> None:
     global _known
-    _known = site, board
+    _known = folder, board
 
 
 def _write(place: int) -> Site:
-    site, board = _known
-    part = site.empty()
+    folder, board = _known
+    part = Site(folder)
     write_row(part, board, board.rows[place])
     return part
 

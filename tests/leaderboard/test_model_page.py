@@ -17,7 +17,6 @@ from tiny_record import proportion
 from benchmark.results.brought import BrokenImage, Brought
 from benchmark.results.spread import Spread
 from benchmark.specs.submission import Claim, Paper
-from leaderboard.charts import vega
 from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
@@ -88,7 +87,6 @@ def test_files_lie_beside_the_page_and_the_charts_numbers_in_it(tmp_path) -> Non
     for name in ("record.json", "evidence.parquet", "evidence.csv", "paper.bib", "sandwich.csv", "radii.csv"):
         assert (folder / name).exists()
         assert f'href="{name}"' in text
-    assert f'src="../../{vega.SCRIPT}"' in text
     specs = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text, re.S)]
     assert len(specs) == 2
     table = pyarrow.csv.read_csv(folder / "sandwich.csv").to_pylist()

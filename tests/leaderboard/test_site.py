@@ -13,7 +13,6 @@ from tiny_record import record
 
 from benchmark.loading import tracks
 from leaderboard import build, changes, formats, front
-from leaderboard.charts import vega
 from leaderboard.pages import models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
@@ -38,15 +37,6 @@ def test_a_site_writes_what_changed_and_removes_what_nobody_wrote(tmp_path) -> N
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["index.html"]
     assert (tmp_path / "index.html").stat().st_mtime_ns == stamp
     assert site.pages == ["index.html"]
-
-
-def test_vega_is_put_together_once(tmp_path, monkeypatch) -> None:
-    board = Board(DIGITS, [], tmp_path)
-    build.render(tmp_path / "site", board)
-    stamp = (tmp_path / "site" / vega.SCRIPT).stat().st_mtime_ns
-    monkeypatch.setattr(vega, "script", lambda: pytest.fail("again"))
-    build.render(tmp_path / "site", board)
-    assert (tmp_path / "site" / vega.SCRIPT).stat().st_mtime_ns == stamp
 
 
 def test_machines_get_the_boards_numbers_and_their_schema() -> None:

@@ -74,7 +74,12 @@ def test_a_count_that_the_evidence_does_not_have_is_named(row) -> None:
         content["attention"]["none"]["changed"] += 1
 
     change_json(RECORD, change)
-    assert any(line.startswith("what replacing attention leaves") for line in found()["lines"])
+    assert any(line.startswith("predictions that change when attention is replaced") for line in found()["lines"])
+
+
+def test_a_record_that_leaves_it_out_is_named(row) -> None:
+    change_json(RECORD, lambda content: content.pop("attention"))
+    assert any(line.startswith("uniform attention: none -> ") for line in found()["lines"])
 
 
 def test_a_network_without_attention_leaves_nothing(linear_row) -> None:

@@ -101,10 +101,11 @@ def test_a_layer_averages_all_values_or_gets_none(name, weights, monkeypatch) ->
     layer, x = LAYERS[name]().eval(), 2 * torch.randn(5, 9, 16)
     with torch.no_grad():
         own = layer(x)
-    changed = ReplacedAttention(layer, weights)
-    torch.testing.assert_close(changed(x), by_hand(monkeypatch, weights, layer, x))
-    assert changed.replaced == 1
-    assert not torch.allclose(changed(x), own, atol=1e-3)
+    with replaced_attention(weights) as mode:
+        changed = layer(x)
+    torch.testing.assert_close(changed, by_hand(monkeypatch, weights, layer, x))
+    assert mode.replaced == 1
+    assert not torch.allclose(changed, own, atol=1e-3)
     with torch.no_grad():
         assert torch.equal(layer(x), own), "nothing is left of the replacement"
 
@@ -132,8 +133,8 @@ def test_every_softmax_over_tokens_or_channels_is_found(name, weights, monkeypat
     ids=["convolution", "softmax over classes"],
 )
 def test_a_network_without_attention_is_left_alone(model) -> None:
-    images, labels = torch.rand(9, 3, 8, 8), torch.zeros(9, dtype=torch.long)
-    assert predictions_with("uniform", model, images, labels, 4) is None
+    images = torch.rand(9, 3, 8, 8)
+    assert predictions_with("uniform", model, images, 4) is None
     changed = ReplacedAttention(model, "none")
     assert torch.equal(changed(images), model(images))
 
@@ -147,16 +148,23 @@ def test_what_a_mask_leaves_is_averaged() -> None:
         torch.testing.assert_close(out[:, :, token], v[:, :, : token + 1].mean(2))
 
 
-def test_ties_with_the_label_are_nobodys_class() -> None:
-    class Scores(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            weights = x.flatten(2).softmax(-1)  # uniform: every class gets the same
-            return weights[:, :, :4].sum(1)
+class Scores(nn.Module):
+    """Uniform weights give every class the same; none, divided by their sum, are not finite."""
 
-    images = torch.rand(3, 2, 3, 3)
-    found = predictions_with("uniform", Scores(), images, torch.tensor([0, 1, 2]), 3)
+    def __init__(self, divided: bool) -> None:
+        super().__init__()
+        self.divided = divided
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights = x.flatten(2).softmax(-1)
+        return (weights / weights.sum(-1, keepdim=True) if self.divided else weights)[:, :, :4].sum(1)
+
+
+@pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])
+def test_ties_and_logits_that_are_not_finite_are_nobodys_class(weights, divided) -> None:
+    found = predictions_with(weights, Scores(divided), torch.rand(3, 2, 3, 3), 3)
     assert found is not None
-    assert found.tolist() == [-1, 0, 0]
+    assert found.tolist() == [-1, -1, -1]
 
 
 def test_the_fast_path_is_as_it_was_after_an_error() -> None:
