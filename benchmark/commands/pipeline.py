@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +10,12 @@ import typer
 
 from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, near_miss
 
 if TYPE_CHECKING:
     from benchmark.pipeline.progress import Progress
+
+ENGINES = ("ray", "slurm")
 
 
 def repro(
@@ -31,6 +34,13 @@ def repro(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", "-k", help="Where rows fail, render a board of those that stand.")
     ] = False,
+    engine: Annotated[
+        str, typer.Option("--engine", help="ray or slurm: stages on many machines (docs/scale.md).")
+    ] = "",
+    address: Annotated[
+        str,
+        typer.Option("--address", help="Of a Ray cluster; without it Ray runs on this machine, --jobs cores of it."),
+    ] = "",
 ) -> None:
     """Train, attack and certify every row that changed, then render the leaderboard.
 
@@ -42,6 +52,9 @@ def repro(
     from benchmark.pipeline.gpus import default_jobs
 
     jobs = jobs or default_jobs(run_settings())
+    if engine or address:
+        _on_engine(engine, address, jobs, track, rows or (), everything, dry, keep_going)
+        return
     if dry:
         from benchmark.pipeline.dry_run import dry_run
 
@@ -51,6 +64,22 @@ def repro(
 
     watch = _watch if console.is_terminal else None
     run(track, jobs, console.print, rows or (), everything, keep_going, watch)
+
+
+def _on_engine(
+    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool, keep_going: bool
+) -> None:
+    from benchmark.pipeline.cluster import coordinator
+    from benchmark.pipeline.cluster.ray_engine import Ray
+
+    if engine == "slurm" and not address:
+        coordinator.repro_by_slurm(track, console.print, rows, everything, keep_going, dry)
+        return
+    if engine not in ENGINES:
+        raise BenchmarkError(
+            f"unknown engine {engine!r}{near_miss(engine, ENGINES)}" if engine else "--address needs --engine ray"
+        )
+    coordinator.repro(track, lambda: Ray(address, jobs), console.print, rows, everything, keep_going)
 
 
 def _watch(progress: Progress) -> AbstractContextManager[object]:

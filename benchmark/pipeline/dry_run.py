@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmark.pipeline import generate
+from benchmark.pipeline.graph import foreign_sources, tasks_of, times_file
 from benchmark.pipeline.progress import Progress, duration
-from benchmark.pipeline.repro import chosen_rows, foreign_sources, tasks_of, times_file
+from benchmark.pipeline.repro import chosen_rows
 from benchmark.pipeline.schedule import Task
 from benchmark.pipeline.state import State
 from benchmark.stages.catalogue import Planned

@@ -59,7 +59,7 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [])
     for row in load_rows(track):
         for one in catalogue.plan(row):
-            found[inputs_file(track, row.name, one.name)] = _inputs([MAIN, *one.entries], one.settings, list(one.reads))
+            found[inputs_file(track, row.name, one.name)] = of_stage(one)
     studies = [grid for grid in grids.load_all() if grid.track.name == track]
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
@@ -67,6 +67,11 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     found[ages_file(track)] = ages(track)
     found[papers_file(track)] = declared_papers(track, studies)
     return found
+
+
+def of_stage(one: catalogue.Planned) -> dict[str, Any]:
+    """What the inputs file of a row's stage should hold."""
+    return _inputs([MAIN, *one.entries], one.settings, list(one.reads))
 
 
 def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import psutil
 import yaml
 
 from benchmark.pipeline.generate import FOLDER
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 
 Report = Callable[[str], None]
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built
 
 
 def mend_rwlock(report: Report) -> None:
@@ -70,3 +72,28 @@ def put_in_order(file: Path) -> None:
     order = [name for name in yaml.safe_load(file.read_text())["stages"] if name in content["stages"]]
     if list(content["stages"]) != order:
         dump_yaml(lock, {**content, "stages": {name: content["stages"][name] for name in order}})
+
+
+def entry_of(stage: str) -> dict[str, Any]:
+    """What DVC noted when it last ran `<dvc.yaml>:<name>`; nothing where it did not, or where a kill cut the lock short."""
+    file, _, name = stage.rpartition(":")
+    lock = Path(file).with_name("dvc.lock")
+    if not lock.exists() or _is_cut(lock):
+        return {}
+    return yaml.load(lock.read_text(), _Loader)["stages"].get(name) or {}
+
+
+def put_entries(entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Notes, as DVC would, how stages ran elsewhere, by `<dvc.yaml>:<name>`; in the order of their dvc.yaml."""
+    from dvc.utils.serialize import dumps_yaml, load_yaml
+
+    for file in {stage.rpartition(":")[0] for stage in entries}:
+        lock = Path(file).with_name("dvc.lock")
+        fresh: dict[str, Any] = {"schema": "2.0", "stages": {}}
+        content = load_yaml(lock) if lock.exists() and not _is_cut(lock) else fresh
+        own = {key.rpartition(":")[2]: one for key, one in entries.items() if key.startswith(f"{file}:")}
+        known = content["stages"] | own
+        order = [name for name in yaml.safe_load(Path(file).read_text())["stages"] if name in known]
+        wanted = dumps_yaml({**content, "stages": {name: known[name] for name in order}})
+        if not lock.exists() or lock.read_text() != wanted:
+            files.write(lock, wanted)

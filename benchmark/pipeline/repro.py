@@ -8,7 +8,6 @@ and leaves the locks as a serial run would. Stages run as forks of one warm proc
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -20,14 +19,13 @@ from pathlib import Path
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
-from benchmark.pipeline import dvc, generate, inputs, partial_board, schedule
+from benchmark.pipeline import dvc, generate, graph, inputs, partial_board, schedule
 from benchmark.pipeline.gpus import Places
 from benchmark.pipeline.locks import mend_rwlock, put_in_order
 from benchmark.pipeline.progress import Progress
 from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
-from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
 from benchmark.studies.grids import Grid
 
@@ -66,7 +64,7 @@ def repro(
     if boards:
         shutil.rmtree(partial_board.folder(track), ignore_errors=True)
     inputs.write(track)
-    for source in foreign_sources(track, chosen):
+    for source in graph.foreign_sources(track, chosen):
         dvc.run(["repro", source], f"{track}-sources", report)
     changed = _changed(track, chosen, boards, report)
     if not changed:
@@ -78,7 +76,7 @@ def repro(
         data = f"{generate.data_file(track)}:data"
         if data in changed:
             dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
-        failed = _run_rows(track, tasks_of(track, chosen, changed), jobs, report, warm, watch)
+        failed = _run_rows(track, graph.tasks_of(track, chosen, changed), jobs, report, warm, watch)
         if failed:
             stand = [row.name for row in chosen if row.name not in failed] if boards else []
             if keep_going and stand:
@@ -88,7 +86,7 @@ def repro(
             dvc.run(["repro", str(board)], f"{track}-board", report, warm)
     put_in_order(generate.data_file(track))
     for board in boards:
-        _refresh_times(track, board == generate.board_file(track, True))
+        refresh_times(track, board == generate.board_file(track, True))
     report(f"done: open {_page(track, everything)}" if boards else "done")
 
 
@@ -109,7 +107,7 @@ def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[lis
     return [row for row in rows if everything or row.default], boards
 
 
-def _refresh_times(track: str, everything: bool) -> None:
+def refresh_times(track: str, everything: bool) -> None:
     """Times on the board's pages: DVC keeps none, so a board brought back from its cache lacks them."""
     shown = generate.board_folder(track, everything) / "site" / "times.js"
     measured = [path.stat().st_mtime for path in (WORK / track).glob("*/times/*.json")]
@@ -144,49 +142,6 @@ def _changed(track: str, rows: Sequence[Row], boards: Sequence[Path], report: Re
     files = [*boards] or [generate.row_file(track, row.name) for row in rows]
     found = set().union(*(dvc.changed_stages(file, report) for file in files))
     return {stage for stage in found if not stage.endswith("_data/dvc.yaml:inputs")}
-
-
-def tasks_of(track: str, rows: Sequence[Row], changed: set[str]) -> dict[str, schedule.Task[Planned]]:
-    """The stages of the rows that DVC would run, and those that read what these write, by `<dvc.yaml>:<name>`."""
-    planned = {f"{_file(one)}:{one.name}": one for row in _with_sources(track, rows) for one in catalogue.plan(row)}
-    writes = {one.folder: key for key, one in planned.items()}
-    after = {
-        key: frozenset(writes[home] for path in one.reads for home in (path, path.parent) if home in writes)
-        for key, one in planned.items()
-    }
-    stale: set[str] = set()
-    data = f"{generate.data_file(track)}:data" in changed
-    for key in planned:  # what a stage waits for stands before it
-        if data or key in changed or after[key] & stale:
-            stale.add(key)
-    return {key: schedule.Task(planned[key], after[key], _seconds(planned[key])) for key in planned if key in stale}
-
-
-def _with_sources(track: str, rows: Sequence[Row]) -> list[Row]:
-    """The rows, and before them those of this track from whose weights they start."""
-    found: dict[str, Row] = {}
-
-    def add(row: Row) -> None:
-        start = row.settings.training.init_from if row.settings.training else None
-        if start and start.track in (None, track) and start.row not in found:
-            add(load_row(track, start.row))
-        found[row.name] = row
-
-    for row in rows:
-        add(row)
-    return list(found.values())
-
-
-def foreign_sources(track: str, rows: Sequence[Row]) -> list[str]:
-    """The stages of other tracks whose weights rows start from, `<dvc.yaml>:<name>`."""
-    found: dict[str, None] = {}
-    for row in _with_sources(track, rows):
-        start = row.settings.training.init_from if row.settings.training else None
-        if start and start.track not in (None, track):
-            source = load_row(start.track, start.row)
-            (one,) = [one for one in catalogue.plan(source) if one.folder == source.weights.parent]
-            found[f"{_file(one)}:{one.name}"] = None
-    return list(found)
 
 
 def _run_rows(
@@ -226,18 +181,3 @@ def _run_rows(
 
 def _names(tasks: dict[str, schedule.Task[Planned]]) -> list[str]:
     return list(dict.fromkeys(task.what.row.name for task in tasks.values()))
-
-
-def _file(one: Planned) -> Path:
-    return generate.row_file(one.row.track.name, one.row.name)
-
-
-def _seconds(one: Planned) -> float:
-    """How long it took last time, or what its kind tends to take."""
-    path = times_file(one)
-    return json.loads(path.read_text())["wall_seconds"] if path.exists() else one.stage.typical_seconds
-
-
-def times_file(one: Planned) -> Path:
-    """How long a stage took last time, where it ran here."""
-    return one.row.folder / "times" / f"{one.name}.json"

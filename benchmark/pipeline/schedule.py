@@ -24,16 +24,25 @@ class Task(Generic[T]):
 
 def urgency(tasks: Mapping[str, Task[T]]) -> dict[str, float]:
     """Seconds from the start of each task to the end of all that waits for it."""
+    waiting = waiting_for(tasks)
     found: dict[str, float] = {}
 
     def of(key: str) -> float:
         if key not in found:
-            waiting = [other for other, task in tasks.items() if key in task.after]
-            found[key] = tasks[key].seconds + max(map(of, waiting), default=0.0)
+            found[key] = tasks[key].seconds + max(map(of, waiting[key]), default=0.0)
         return found[key]
 
     for key in tasks:
         of(key)
+    return found
+
+
+def waiting_for(tasks: Mapping[str, Task[T]]) -> dict[str, list[str]]:
+    """By task: those that wait for it."""
+    found: dict[str, list[str]] = {key: [] for key in tasks}
+    for key, task in tasks.items():
+        for earlier in task.after & tasks.keys():
+            found[earlier].append(key)
     return found
 
 

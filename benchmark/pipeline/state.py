@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from benchmark.stages import catalogue
 
 Entry = dict[str, Any]  # of a lock: path, md5, size, and of a folder nfiles
 NEVER, GONE, CHANGED = "never run", "results not here", "results changed by hand"
+Elsewhere = Callable[
+    [Sequence[str]], dict[str, dict[str, str]]
+]  # by digest of a folder that is found: its files' digests
 NO_RESULTS = ("times.js",)  # .dvcignore
 
 
@@ -31,8 +34,11 @@ class State:
     Folders are compared by the number and size of their files, so that nothing large is read.
     """
 
-    def __init__(self, track: str) -> None:
+    def __init__(self, track: str, elsewhere: Elsewhere | None = None) -> None:
         """Reads the track's stages, and those of tracks from whose weights its rows start.
+
+        Args:
+            elsewhere: where it is given, results need not stand in work/: it finds those that the locks speak of.
 
         Raises:
             BenchmarkError: a submission, study or file of code that does not load.
@@ -42,12 +48,18 @@ class State:
         self._today: dict[str, bytes] = {}  # by file that a run writes before it begins
         self._why: dict[str, str] = {}
         self._locks: dict[str, dict[str, Any]] = {}
+        self._listings: dict[str, dict[str, str]] | None = None
         waiting, seen = [track], set[str]()
         while waiting:
             name = waiting.pop()
             if name not in seen:
                 seen.add(name)
                 waiting += self._add(name)
+        if elsewhere:
+            locks = [self._lock(stage) for stage in self._stages]
+            self._listings = elsewhere(
+                [out["md5"] for lock in locks for out in lock.get("outs", []) if "nfiles" in out]
+            )
 
     def _add(self, track: str) -> list[str]:
         rows = load_rows(track)
@@ -75,7 +87,11 @@ class State:
         stage, lock = self._stages[key], self._lock(key)
         if not lock:
             return NEVER
-        if any(not Path(out).exists() for out in outputs(stage)):
+        if self._listings is None and any(not Path(out).exists() for out in outputs(stage)):
+            return GONE
+        if self._listings is not None and any(
+            out["md5"] not in self._listings for out in lock["outs"] if "nfiles" in out
+        ):
             return GONE
         deps, outs = ({entry["path"]: entry for entry in lock[kind]} for kind in ("deps", "outs"))
         if lock["cmd"] != stage["cmd"] or {*deps} != {*stage["deps"]} or {*outs} != {*outputs(stage)}:
@@ -89,7 +105,9 @@ class State:
         for dep, entry in deps.items():
             if dep not in self._today and not self._same(dep, entry):
                 return f"{dep} {'changed' if Path(dep).exists() else 'is missing'}"
-        return "" if all(_same_size(Path(out), entry) for out, entry in outs.items()) else CHANGED
+        if self._listings is not None or all(_same_size(Path(out), entry) for out, entry in outs.items()):
+            return ""
+        return CHANGED
 
     def _homes(self, dep: str) -> Iterator[str]:
         """`dep` itself or the folder that it stands in, where a stage writes it."""
@@ -100,8 +118,16 @@ class State:
         if dep in self._writers:
             written = self._lock(self._writers[dep])["outs"]
             return any(one["path"] == dep and one.get("md5") == entry.get("md5") for one in written)
+        if self._listings is not None and (home := next(self._homes(dep), "")):
+            return self._listed(home, dep) == entry.get("md5")
         path = Path(dep)
         return _same_size(path, entry) and (path.is_dir() or _is(path.read_bytes(), entry))
+
+    def _listed(self, home: str, dep: str) -> str:
+        """The digest of a file in a folder that a stage wrote, wherever it is; "" where it is not in it."""
+        written = self._lock(self._writers[home])["outs"]
+        digest = next((one.get("md5", "") for one in written if one["path"] == home), "")
+        return (self._listings or {}).get(digest, {}).get(Path(dep).relative_to(home).as_posix(), "")
 
     def _lock(self, key: str) -> dict[str, Any]:
         """What DVC noted when it last ran the stage; nothing where it did not, or where a kill cut the file short."""

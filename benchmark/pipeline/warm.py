@@ -1,8 +1,8 @@
-"""A warm process: it has imported what stages and DVC need, and forks once for each of them.
+"""A warm process: it has imported what stages and DVC need, and forks once for each of them, and for orders (cluster/).
 
 It serves the processes of one folder through a Unix socket that only this user can open, and ends with the process that
 started it. A stage that is still running then goes on by itself, as one does whose DVC was killed: its lock is held, and
-the next run waits for it.
+the next run waits for it. Asked to end (SIGTERM), it ends its forks too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline.dvc import environment
 from benchmark.runtime import arithmetic, code, errors
-from benchmark.runtime.warm_client import GPUS, VARIABLE, Program
+from benchmark.runtime.warm_client import GPUS, VARIABLE
 from benchmark.stages import catalogue
 from benchmark.stages.__main__ import main
 
@@ -76,6 +76,8 @@ def serve(server: socket.socket, parent: int) -> None:
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its parent does
+    asked_to_end = []
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
     signal.set_wakeup_fd(wake.fileno())
     with selectors.DefaultSelector() as selector:
         for watched in (server, parent, wakes):
@@ -86,6 +88,10 @@ def serve(server: socket.socket, parent: int) -> None:
                 with contextlib.suppress(BlockingIOError):
                     wakes.recv(4096)
             _reap(running)
+            if asked_to_end:
+                for child in running:
+                    os.kill(child, signal.SIGTERM)
+                return
             if server in ready:
                 _accept(server, folder, before, running)
             if parent in ready:
@@ -102,7 +108,7 @@ def _accept(server: socket.socket, folder: str, imported: dict[str, str], runnin
     connection, _ = server.accept()
     request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     asked = json.loads(request or b"{}")  # empty: who asked was killed
-    served = asked.get("folder") == folder and (asked["program"] == "dvc" or _own_code() == imported)
+    served = asked.get("folder") == folder and (asked["program"] != "stage" or _own_code() == imported)
     if not served:
         with contextlib.suppress(OSError):
             connection.sendall(b"elsewhere")
@@ -117,10 +123,11 @@ def _accept(server: socket.socket, folder: str, imported: dict[str, str], runnin
         os.close(descriptor)
 
 
-def _become(program: Program, arguments: list[str], descriptors: list[int]) -> None:
-    """In the fork: a stage or DVC, with the standard streams of the process that asked for it; does not return."""
+def _become(program: str, arguments: list[str], descriptors: list[int]) -> None:
+    """In the fork: a stage, DVC or an order, with the standard streams of the process that asked; does not return."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     # interrupted, DVC frees its locks; a stage just ends, as by a kill
     signal.signal(signal.SIGINT, signal.default_int_handler if program == "dvc" else signal.SIG_DFL)
     for target, descriptor in enumerate(descriptors):
@@ -132,6 +139,16 @@ def _become(program: Program, arguments: list[str], descriptors: list[int]) -> N
             from dvc.cli import main as dvc
 
             status = dvc(arguments)
+        elif program == "order":
+            from benchmark.pipeline.cluster.worker import main as carry_out
+
+            carry_out(*arguments)
+            status = 0
+        elif program == "node":
+            from benchmark.pipeline.cluster.node import introduce
+
+            introduce(*arguments)
+            status = 0
         else:
             errors.run(lambda: main(*arguments))
             status = 0

@@ -1,0 +1,138 @@
+"""Sends orders as soon as what they read is there, the longest way first, and notes the answers."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark.pipeline import dvc, schedule
+from benchmark.pipeline.cluster import orders
+from benchmark.pipeline.cluster.engine import Arrived, Engine
+from benchmark.pipeline.cluster.orders import Answer
+from benchmark.pipeline.cluster.resources import Resources
+from benchmark.pipeline.locks import put_entries
+from benchmark.pipeline.schedule import Task
+from benchmark.runtime import files
+from benchmark.stages.catalogue import Planned
+
+TRIES = 3  # of a stage whose worker or machine was lost
+AHEAD = 1.25  # orders sent for each that can run, so that no place waits for the next one
+POLL = 0.5  # seconds
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A stage that was sent: `machine` is "" until one has begun with it; since when, on this machine's clock."""
+
+    key: str
+    machine: str
+    since: float
+
+
+class Dispatch:
+    """One run over the stages that are left."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tasks: Mapping[str, Task[Planned]],
+        needs: Mapping[str, Resources],
+        reads: Mapping[str, Sequence[str]],
+        report: Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tasks, self.engine = tasks, engine
+        self.sent: dict[str, Running] = {}
+        self.done: set[str] = set()
+        self.seconds: dict[str, float] = {}  # by kind of device
+        self._needs, self._reads, self._report, self._clock = needs, reads, report, clock
+        self._waiting = schedule.waiting_for(tasks)
+        self._open = {key: len(task.after & tasks.keys()) for key, task in tasks.items()}
+        self.urgency = schedule.urgency(tasks)
+        self._ready: dict[Resources, list[tuple[float, str]]] = {}
+        self._places: dict[Resources, int] = {}
+        self._out: Counter[Resources] = Counter()
+        self._tries: Counter[str] = Counter()
+        self._failed: dict[str, str] = {}
+        for key, count in self._open.items():
+            if not count:
+                self._offer(key)
+
+    def run(self) -> dict[str, str]:
+        """Carries out every stage that can be; by row that is not done then, in order: why."""
+        while True:
+            self._send()
+            if not self.sent:
+                break
+            arrived = self.engine.wait(POLL)
+            for key, machine in self.engine.started().items():
+                if key in self.sent:
+                    self.sent[key] = Running(key, machine, self._clock())
+                    self._report(f"{self._label(key)} runs on {machine}, {len(self.done) + 1} of {len(self.tasks)}")
+            for one in arrived:
+                self._take(one)
+        left = {task.what.row.name: None for key, task in self.tasks.items() if key not in self.done}
+        waits = "starts from the weights of a row that failed"
+        return {name: self._failed.get(name, waits) for name in left}
+
+    def _offer(self, key: str) -> None:
+        heapq.heappush(self._ready.setdefault(self._needs[key], []), (-self.urgency[key], key))
+
+    def _send(self) -> None:
+        for needs, ready in self._ready.items():
+            if needs not in self._places or not self._out[needs]:
+                self._places[needs] = max(1, self.engine.places(needs))
+            while ready and self._out[needs] < AHEAD * self._places[needs] + 1:
+                _, key = heapq.heappop(ready)
+                self._out[needs] += 1
+                self._tries[key] += 1
+                self.sent[key] = Running(key, "", self._clock())
+                self.engine.submit(orders.order(key, self.tasks[key].what, self._reads[key]), needs)
+
+    def _take(self, arrived: Arrived) -> None:
+        key, answer = arrived.key, arrived.answer
+        del self.sent[key]
+        self._out[self._needs[key]] -= 1
+        self._keep_log(key, answer)
+        if answer.error:
+            self._take_failure(key, answer)
+            return
+        self.seconds[answer.device] = self.seconds.get(answer.device, 0.0) + answer.seconds
+        put_entries({key: answer.entry})
+        one = self.tasks[key].what
+        if answer.times:
+            files.write(one.row.folder / "times" / f"{one.name}.json", answer.times)
+        self.done.add(key)
+        for waiting in self._waiting[key]:
+            self._open[waiting] -= 1
+            if not self._open[waiting]:
+                self._offer(waiting)
+        if not any(other.what.row.name == one.row.name and name not in self.done for name, other in self.tasks.items()):
+            self._report(f"{one.row.name}: done")
+
+    def _take_failure(self, key: str, answer: Answer) -> None:
+        row = self.tasks[key].what.row.name
+        if answer.lost and self._tries[key] < TRIES:
+            self._report(f"{self._label(key)}: {answer.error}; tried again, {TRIES - self._tries[key]} left")
+            self._offer(key)
+            return
+        again = f" ({TRIES} times)" if answer.lost else ""
+        self._failed.setdefault(row, f"{answer.error}{again} [log: {self._log(key)}]")
+        self._report(f"{row}: failed")
+
+    def _label(self, key: str) -> str:
+        one = self.tasks[key].what
+        return f"{one.row.name}: {one.name}"
+
+    def _log(self, key: str) -> str:
+        one = self.tasks[key].what
+        return str(dvc.LOGS / f"{one.row.track.name}-{one.row.name}-{one.name}.log")
+
+    def _keep_log(self, key: str, answer: Answer) -> None:
+        if answer.log:
+            files.write(Path(self._log(key)), answer.log)

@@ -1,0 +1,75 @@
+"""What a machine says of itself before it gets an order: `introduce` runs in its checkout."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmark.loading.run_settings import run_settings
+from benchmark.pipeline.cluster import remote
+from benchmark.pipeline.cluster.worker import processor
+from benchmark.runtime import arithmetic, files
+from benchmark.runtime.environment import environment
+from benchmark.runtime.errors import BenchmarkError
+
+CLOCKS = 60.0  # seconds that clocks may differ: storage in the cloud refuses a wrong one
+
+
+def introduce(_: str, answer: str) -> None:
+    """Writes what `problem` looks at."""
+    try:
+        remote.check()
+        reached = ""
+    except BenchmarkError as error:
+        reached = str(error)
+    found = {
+        "host": platform.node(),
+        "clock": time.time(),
+        "environment": environment(),
+        "arithmetic": arithmetic.possible(run_settings().arithmetic),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "memory": round(psutil.virtual_memory().total / 2**30, 1),
+        "remote": reached,
+    }
+    files.write_json(Path(answer), found)
+
+
+def here() -> dict[str, Any]:
+    """What must be the same everywhere, as it is on this machine."""
+    wanted = run_settings().arithmetic
+    return {
+        "environment": {**environment(), "arithmetic": arithmetic.possible(wanted)},
+        "arithmetic": arithmetic.possible(wanted),
+    }
+
+
+def problem(said: Mapping[str, Any], own: Mapping[str, Any], asked: float, answered: float) -> str:
+    """Why a machine cannot take part, in one line; "" where it can.
+
+    Args:
+        own: what `here` says on the coordinator.
+        asked: the coordinator's clock when it asked, in seconds.
+        answered: and when it had the answer.
+    """
+    if said["remote"]:
+        return f"{said['host']} {said['remote']}"
+    apart = max(asked - said["clock"], said["clock"] - answered, 0.0)
+    if apart > CLOCKS:
+        return f"the clock of {said['host']} differs from this machine's by {apart:.0f} s; set both by a time server"
+    if said["arithmetic"] != own["arithmetic"]:
+        return (
+            f"{said['host']} has no AVX2 and computes in native arithmetic; leave it out, or set `arithmetic: native`"
+        )
+    for name, version in own["environment"].items():
+        if (other := said["environment"].get(name)) != version:
+            return (
+                f"{said['host']} has {name} {other}, this machine {version}; install the same there (constraints.txt)"
+            )
+    return ""

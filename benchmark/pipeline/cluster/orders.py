@@ -1,0 +1,81 @@
+"""What a worker is asked to do, and what it answers: plain values, so that any engine and any file can carry them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmark.pipeline import inputs
+from benchmark.pipeline.locks import entry_of
+from benchmark.runtime import files
+from benchmark.stages.catalogue import Planned
+
+Entry = dict[str, Any]  # of a dvc.lock
+
+
+@dataclass(frozen=True)
+class Order:
+    """One stage, `<dvc.yaml>:<name>`.
+
+    Attributes:
+        inputs: text of its inputs file, which says by which code and settings it is to run.
+        reads: the stages whose results it reads.
+        locks: what DVC noted of those, by stage: with it a worker finds their results in the remote.
+    """
+
+    key: str
+    track: str
+    row: str
+    stage: str
+    inputs: str
+    reads: tuple[str, ...]
+    locks: Mapping[str, Entry] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        found = json.loads(text)
+        return cls(**{**found, "reads": tuple(found["reads"])})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How it went.
+
+    Attributes:
+        key: the stage.
+        entry: what DVC noted of the stage; its results stand in the remote.
+        times: its times file; "" where it was found in the run-cache.
+        error: one line; "" where all went well.
+        lost: it did not fail by itself: it was killed, ran out of memory, or its machine went.
+        device: on what it computed.
+        seconds: of the worker, with fetching and pushing.
+        log: what the stage printed.
+    """
+
+    key: str = ""
+    entry: Entry = field(default_factory=dict)
+    times: str = ""
+    error: str = ""
+    lost: bool = False
+    device: str = ""
+    seconds: float = 0.0
+    log: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Answer:
+        return cls(**json.loads(text))
+
+
+def order(key: str, one: Planned, reads: Sequence[str]) -> Order:
+    """The order of a stage whose `reads` are done: their locks, as they stand here now, go with it, and its own."""
+    text = files.to_json(inputs.of_stage(one)).decode()
+    locks = {stage: entry for stage in (*reads, key) if (entry := entry_of(stage))}
+    return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks)

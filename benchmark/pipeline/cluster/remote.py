@@ -1,0 +1,247 @@
+"""DVC's remote, stage by stage: `dvc push` and `dvc pull` read every dvc.yaml of the repository, slow at a thousand rows.
+
+Results go there by their digests, and the run-cache, which says what a stage made of which inputs.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.pipeline.locks import entry_of, put_entries
+from benchmark.runtime.errors import BenchmarkError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+    from dvc.stage import Stage
+
+Report = Callable[[str], None]
+FULL = (errno.ENOSPC, errno.EDQUOT)
+PATIENCE = 300.0  # seconds that a remote may be out of reach
+
+
+def settings() -> dict[str, Any]:
+    """The default remote as this checkout is configured: its `name`, and the options by which a worker reaches it.
+
+    Raises:
+        BenchmarkError: there is none, or DVC lacks what it takes for this kind.
+    """
+    with _repo() as repo:
+        name = repo.config["core"].get("remote")
+        if not name or name not in repo.config["remote"]:
+            raise BenchmarkError(
+                "no DVC remote carries the results between the machines; run: dvc remote add --default <name> <folder or URL>"
+            )
+        try:
+            remote = repo.cloud.get_remote(name)
+        except Exception as error:
+            raise BenchmarkError(f"the DVC remote {name} cannot be used: {_words(error)}") from None
+        options = {key: str(value) for key, value in repo.config["remote"][name].items()}
+        if remote.fs.protocol == "local":
+            options["url"] = os.path.abspath(remote.path)
+        return {"name": name, **options}
+
+
+def check() -> None:
+    """Writes, reads and removes a small file in the remote.
+
+    Raises:
+        BenchmarkError: one of them fails.
+    """
+    with _repo() as repo:
+        remote = repo.cloud.get_remote()
+        place = remote.fs.join(remote.path, f"rvb-probe-{os.getpid()}-{time.time_ns()}")
+        for doing in ("write to", "read", "remove from"):
+            try:
+                if doing == "write to":
+                    remote.fs.makedirs(remote.path, exist_ok=True)
+                    remote.fs.pipe_file(place, b"probe")
+                elif doing == "read" and remote.fs.cat_file(place) != b"probe":
+                    raise OSError("what was written came back changed")
+                elif doing == "remove from":
+                    remote.fs.remove(place)
+            except Exception as error:
+                raise BenchmarkError(
+                    f"cannot {doing} the DVC remote {remote.name}, {remote.path}: {_words(error)}"
+                ) from None
+
+
+def push(key: str, report: Report, patience: float = PATIENCE) -> None:
+    """Sends a stage's results and its entry of the run-cache.
+
+    Raises:
+        BenchmarkError: the remote could not be reached, or is full, for as long as there was patience.
+    """
+
+    def send() -> None:
+        with _repo() as repo:
+            stage = _stage(repo, key)
+            for odb, objects in stage.get_used_objs().items():
+                failed = repo.cloud.push(objects, odb=odb).failed
+                if failed:
+                    raise OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+            _send_run(repo, stage)
+
+    _patiently(send, f"send results of {key} to the DVC remote", report, patience)
+
+
+def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:
+    """Puts the results that a stage reads in their places, and its own where the remote's run-cache knows them already.
+
+    Args:
+        reads: the stages that made them.
+        locks: what DVC noted of these, by stage, as it is to stand in the lock files here.
+
+    Returns:
+        Whether the run-cache knew what the stage makes of them.
+
+    Raises:
+        BenchmarkError: results that it reads are neither in the cache here nor in the remote.
+    """
+
+    def attempt() -> bool:
+        with _repo() as repo:
+            with repo.lock:  # DVC writes lock files under it
+                put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
+            for name in reads:
+                _bring(repo, _stage(repo, name))
+            return _bring_run(repo, _stage(repo, key))
+
+    return bool(_patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
+
+
+def _bring(repo: Repo, stage: Stage) -> None:
+    if any(out.changed() for out in stage.outs):
+        _pull(repo, stage)
+        with repo.lock:
+            stage.checkout(force=True)
+
+
+def _bring_run(repo: Repo, stage: Stage) -> bool:
+    from dvc.stage.cache import RunCacheNotFoundError, _get_stage_hash
+
+    stage.save_deps()
+    run = _get_stage_hash(stage)
+    here, there = repo.cache.legacy, _runs(repo)
+    folder = there.fs.join(there.path, "runs", run[:2], run)
+    for source in there.fs.find(folder) if there.fs.exists(folder) else []:
+        _copy(there.fs, source, here.fs, here.fs.join(here.path, "runs", run[:2], run, there.fs.name(source)))
+    found = repo.stage_cache._load(stage)
+    if not found:
+        return False
+    _pull(repo, repo.stage_cache._create_stage(found, wdir=stage.wdir))
+    with repo.lock, suppress(RunCacheNotFoundError):
+        repo.stage_cache.restore(stage)
+    return True
+
+
+def find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Of the folders with these digests (`<md5>.dir`), those that the remote or the cache here holds: their files' digests.
+
+    The remote gets a folder's listing after its files, so the listing alone tells.
+    """
+    with _repo() as repo:
+        cache, there = Path(repo.cache.local.path), repo.cloud.get_remote_odb()
+
+        def look(digest: str) -> dict[str, str] | None:
+            here = _listing(cache, digest)
+            try:
+                sent = there.fs.cat_file(there.oid_to_path(digest))
+            except FileNotFoundError:
+                if not here.is_file() or not all(
+                    _listing(cache, md5).is_file() for md5 in _files(here.read_bytes()).values()
+                ):
+                    return None
+                sent = here.read_bytes()
+            return _files(sent)
+
+        with ThreadPoolExecutor(16) as pool:
+            found = dict(zip(digests, pool.map(look, digests), strict=True))
+    return {digest: listed for digest, listed in found.items() if listed is not None}
+
+
+def _files(listing: bytes) -> dict[str, str]:
+    return {one["relpath"]: one["md5"] for one in json.loads(listing)}
+
+
+def _listing(cache: Path, digest: str) -> Path:
+    return cache / digest[:2] / digest[2:]
+
+
+@contextmanager
+def _repo() -> Iterator[Repo]:
+    from dvc.repo import Repo
+
+    with Repo(_wait_for_lock=True) as repo:
+        yield repo
+
+
+def _stage(repo: Repo, key: str) -> Stage:
+    file, _, name = key.rpartition(":")
+    return repo.stage.load_one(file, name)
+
+
+def _pull(repo: Repo, stage: Stage) -> None:
+    for odb, objects in stage.get_used_objs().items():
+        failed = repo.cloud.pull(objects, odb=odb).failed
+        if failed:
+            raise OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+
+
+def _send_run(repo: Repo, stage: Stage) -> None:
+    """The stage's lock entry, as DVC's run-cache holds it."""
+    from dvc.fs import LocalFileSystem
+    from dvc.stage.cache import _get_cache_hash
+    from dvc.stage.serialize import to_single_stage_lockfile
+    from dvc.utils.serialize import dump_yaml
+
+    entry = to_single_stage_lockfile(stage)
+    made, run = _get_cache_hash(entry), _get_cache_hash(to_single_stage_lockfile(stage), key=True)
+    there = _runs(repo)
+    target = there.fs.join(there.path, "runs", run[:2], run, made)
+    if not there.fs.exists(target):
+        with tempfile.TemporaryDirectory(prefix="rvb-") as folder:
+            source = os.path.join(folder, made)
+            dump_yaml(source, entry)
+            _copy(LocalFileSystem(), source, there.fs, target)
+
+
+def _copy(source_fs: Any, source: str, target_fs: Any, target: str) -> None:
+    from dvc_objects.fs.generic import copy
+
+    target_fs.makedirs(target_fs.parent(target), exist_ok=True)
+    copy(source_fs, source, target_fs, target)
+
+
+def _runs(repo: Repo) -> Any:
+    return repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
+
+
+def _patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float) -> Any:
+    """Tries again and again: a remote may be out of reach for a while. A full one does not mend by waiting."""
+    from dvc.exceptions import CollectCacheError, DvcException
+
+    began, pause = time.monotonic(), 1.0
+    while True:
+        try:
+            return attempt()
+        except CollectCacheError as error:  # no waiting mends it
+            raise BenchmarkError(f"could not {what}: {_words(error)}") from None
+        except (OSError, DvcException) as error:
+            if time.monotonic() - began + pause > patience or getattr(error, "errno", None) in FULL:
+                raise BenchmarkError(f"could not {what} for {patience:.0f} s: {_words(error)}") from None
+            report(f"could not {what}: {_words(error)}; again in {pause:.0f} s")
+            time.sleep(pause)
+            pause = min(2 * pause, 30.0)
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,47 @@
+"""What goes to every machine: the files of the present commit, and how to reach the DVC remote."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from fnmatch import fnmatch
+
+from benchmark.pipeline.cluster.site import Shipment
+from benchmark.runtime.errors import BenchmarkError
+
+# what the pipeline itself writes among the files that git holds
+WRITTEN = (".dvc/.gitignore", "dvc.lock", "*/dvc.lock", "pipelines/*/leaderboard.json", "pipelines/*/leaderboard.csv")
+VARIABLES = ("OMP_NUM_THREADS",)  # that results depend on
+
+
+def shipment(remote: Mapping[str, str]) -> Shipment:
+    """The present commit; a BenchmarkError where files differ from it, since other machines would not have them."""
+    edited = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=normal").splitlines()]
+    edited = [path for path in edited if not any(fnmatch(path.strip('"'), pattern) for pattern in WRITTEN)]
+    if edited:
+        more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
+        raise BenchmarkError(
+            f"{edited[0]}{more} differs from the commit that other machines get; commit it or put it away"
+        )
+    commit = _git("rev-parse", "HEAD").strip()
+    archive = subprocess.run(["git", "archive", "--format=tar", commit], capture_output=True, check=True).stdout
+    options = "".join(f"    {key} = {value}\n" for key, value in remote.items() if key != "name")
+    config = f"[core]\n    no_scm = true\n    remote = {remote['name']}\n['remote \"{remote['name']}\"']\n{options}"
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    variables |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return Shipment(commit, archive, config, variables)
+
+
+def tracked_files() -> set[str]:
+    return {*_git("ls-files", "-z").split("\0")}
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("git is not installed; install it: other machines get the files of a commit") from None
+    if done.returncode:
+        raise BenchmarkError(f"git {arguments[0]} failed: {' '.join(done.stderr.split())}; commit the checkout first")
+    return done.stdout

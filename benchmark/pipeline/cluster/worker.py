@@ -1,0 +1,117 @@
+"""Carries out one order in a checkout: `python -m benchmark.pipeline.cluster.worker <order.json> <answer.json>`.
+
+Results that the stage reads come from the remote, DVC runs the stage, its results go to the remote. What the remote's
+run-cache already knows is fetched instead of computed; what a killed worker left of the stage in this checkout is gone on
+with. Several orders may be carried out in one checkout side by side.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from benchmark.loading.run_settings import run_settings
+from benchmark.pipeline import dvc, inputs
+from benchmark.pipeline.cluster import remote
+from benchmark.pipeline.cluster.orders import Answer, Order
+from benchmark.pipeline.locks import entry_of
+from benchmark.pipeline.state import difference
+from benchmark.runtime import files, scratch, warm_client
+from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.stages import catalogue
+from benchmark.stages.base import inputs_file
+
+KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b")
+LOG = 1_000_000  # characters of a stage's output that travel
+
+
+def main(order: str, answer: str) -> None:
+    """The answer is written aside and renamed: where it is missing, the worker was killed."""
+    files.write(Path(answer), carry_out(Order.from_json(Path(order).read_text())).to_json())
+
+
+def carry_out(order: Order) -> Answer:
+    """Does all that an order asks for; what goes wrong stands in the answer."""
+    began = time.monotonic()
+    lines: list[str] = []
+    try:
+        found = _carried_out(order, lines.append)
+    except BenchmarkError as error:
+        found = Answer(error=str(error), lost=bool(KILLED.search(str(error))))
+    except Exception as error:  # of DVC or of the machine: the row fails, with its reason
+        found = Answer(error=said(error))
+    log = dvc.LOGS / f"{_name(order)}.log"
+    text = "\n".join([*lines, log.read_text(errors="replace") if log.exists() else ""])
+    return replace(
+        found, key=order.key, device=device(order), seconds=round(time.monotonic() - began, 2), log=text[-LOG:]
+    )
+
+
+def _carried_out(order: Order, report: remote.Report) -> Answer:
+    one = catalogue.planned(order.track, order.row, order.stage)
+    _write_inputs(order, one)
+    with _alone():
+        known = remote.fetch(order.reads, order.key, order.locks, report)
+    warm = os.environ.get(warm_client.VARIABLE, "")
+    dvc.run(["--wait-for-lock", "repro", "-s", order.key], _name(order), report, warm, order.row)
+    remote.push(order.key, report)
+    times = one.row.folder / "times" / f"{one.name}.json"
+    return Answer(entry=entry_of(order.key), times="" if known or not times.exists() else times.read_text())
+
+
+def _write_inputs(order: Order, one: catalogue.Planned) -> None:
+    """A BenchmarkError where this checkout's code or settings, or what its processor computes in, are not the order's."""
+    here = inputs.of_stage(one)
+    if files.to_json(here).decode() != order.inputs:
+        words = difference(json.loads(order.inputs), here)
+        raise BenchmarkError(
+            f"{platform.node()} would run {order.stage} of {order.row} by other code or settings ({words}); "
+            f"remove {Path.cwd()} there and run the same command again"
+        )
+    place = inputs_file(order.track, order.row, order.stage)
+    if not place.exists() or place.read_text() != order.inputs:
+        files.write(place, order.inputs)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One order at a time puts results in their places."""
+    scratch.FOLDER.mkdir(parents=True, exist_ok=True)
+    with (scratch.FOLDER / "fetching.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def device(order: Order) -> str:
+    """On what the stage computed: the GPU where params.yaml asks for one, else the processor."""
+    settings = run_settings()
+    wanted = settings.train.device if order.stage == "train" else settings.evaluate.device
+    if wanted != "cpu":
+        import torch
+
+        if torch.cuda.is_available():
+            return str(torch.cuda.get_device_name())
+    return processor()
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _name(order: Order) -> str:
+    return f"{order.track}-{order.row}-{order.stage}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
