@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, graph, inputs, partial_board
-from benchmark.pipeline.cluster import node, remote, resources, slurm
+from benchmark.pipeline.cluster import node, pieces, remote, resources, slurm
 from benchmark.pipeline.cluster.dispatch import Dispatch
 from benchmark.pipeline.cluster.engine import Engine
 from benchmark.pipeline.cluster.resources import Resources
@@ -63,7 +63,8 @@ def repro(
             tasks = _prepared(track, chosen, report)
             if tasks:
                 _introduce(engine.introduced(), report)
-            dispatch = Dispatch(engine, tasks, needs, graph.reads(track, chosen), report)
+            cut, takes = pieces.cut(tasks, needs)
+            dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report)
             with watch(dispatch) if watch and tasks else nullcontext():
                 failed = dispatch.run()
             ended = True
@@ -94,7 +95,7 @@ def repro_by_slurm(
         tasks = _prepared(track, chosen, report)
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
         if tasks and not keep_going:
-            made = slurm.write(track, tasks, needs, graph.reads(track, chosen), sent)
+            made = slurm.write(track, *pieces.cut(tasks, needs), graph.reads(track, chosen), sent)
             script = slurm.folder(track) / "submit.sh"
             report(
                 f"{len(tasks)} stages in {len(made)} job arrays: bash {script} sends them"

@@ -34,7 +34,7 @@ def settings() -> dict[str, Any]:
     Raises:
         BenchmarkError: there is none, or DVC lacks what it takes for this kind.
     """
-    with _repo() as repo:
+    with opened() as repo:
         name = repo.config["core"].get("remote")
         if not name or name not in repo.config["remote"]:
             raise BenchmarkError(
@@ -56,7 +56,7 @@ def check() -> None:
     Raises:
         BenchmarkError: one of them fails.
     """
-    with _repo() as repo:
+    with opened() as repo:
         remote = repo.cloud.get_remote()
         place = remote.fs.join(remote.path, f"rvb-probe-{os.getpid()}-{time.time_ns()}")
         for doing in ("write to", "read", "remove from"):
@@ -82,7 +82,7 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
     """
 
     def send() -> None:
-        with _repo() as repo:
+        with opened() as repo:
             stage = _stage(repo, key)
             for odb, objects in stage.get_used_objs().items():
                 failed = repo.cloud.push(objects, odb=odb).failed
@@ -90,7 +90,7 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
                     raise OSError(f"{len(failed)} of {len(objects)} files did not arrive")
             _send_run(repo, stage)
 
-    _patiently(send, f"send results of {key} to the DVC remote", report, patience)
+    patiently(send, f"send results of {key} to the DVC remote", report, patience)
 
 
 def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:
@@ -108,14 +108,14 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
     """
 
     def attempt() -> bool:
-        with _repo() as repo:
+        with opened() as repo:
             with repo.lock:  # DVC writes lock files under it
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
             for name in reads:
                 _bring(repo, _stage(repo, name))
             return _bring_run(repo, _stage(repo, key))
 
-    return bool(_patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
+    return bool(patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
 
 
 def _bring(repo: Repo, stage: Stage) -> None:
@@ -148,7 +148,7 @@ def find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
 
     The remote gets a folder's listing after its files, so the listing alone tells.
     """
-    with _repo() as repo:
+    with opened() as repo:
         cache, there = Path(repo.cache.local.path), repo.cloud.get_remote_odb()
 
         def look(digest: str) -> dict[str, str] | None:
@@ -177,7 +177,7 @@ def _listing(cache: Path, digest: str) -> Path:
 
 
 @contextmanager
-def _repo() -> Iterator[Repo]:
+def opened() -> Iterator[Repo]:
     from dvc.repo import Repo
 
     with Repo(_wait_for_lock=True) as repo:
@@ -225,7 +225,7 @@ def _runs(repo: Repo) -> Any:
     return repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
 
 
-def _patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float) -> Any:
+def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float = PATIENCE) -> Any:
     """Tries again and again: a remote may be out of reach for a while. A full one does not mend by waiting."""
     from dvc.exceptions import CollectCacheError, DvcException
 
