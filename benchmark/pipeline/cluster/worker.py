@@ -32,7 +32,8 @@ from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.stages import catalogue
 from benchmark.stages.base import BLOCKS, inputs_file, part_folder
 
-KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b")
+# the stage was killed, or its machine had not enough memory left for it just then
+LOST = re.compile(r"exited with (?:-9|137|-15|143)\b|out of memory|can't allocate memory|MemoryError", re.IGNORECASE)
 LOG = 1_000_000  # characters of a stage's output that travel
 
 
@@ -48,7 +49,7 @@ def carry_out(order: Order) -> Answer:
     try:
         found = _carried_out(order, lines.append)
     except BenchmarkError as error:
-        found = Answer(error=str(error), lost=bool(KILLED.search(str(error))))
+        found = Answer(error=str(error), lost=bool(LOST.search(str(error))))
     except Exception as error:  # of DVC or of the machine: the row fails, with its reason
         found = Answer(error=said(error))
     log = dvc.LOGS / f"{_name(order)}.log"
