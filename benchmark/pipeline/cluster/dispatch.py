@@ -122,8 +122,9 @@ class Dispatch:
             self._offer(key)
             return
         again = f" ({TRIES} times)" if answer.lost else ""
-        self._failed.setdefault(row, f"{answer.error}{again} [log: {self._log(key)}]")
-        self._report(f"{row}: failed")
+        if row not in self._failed:
+            self._failed[row] = f"{answer.error}{again} [log: {self._log(key)}]"
+            self._report(f"{row}: failed")
 
     def _label(self, key: str) -> str:
         one = self.tasks[key].what
