@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +12,7 @@ import tiny_linear_row
 from edited_file import edit
 from tiny_project import Project
 
+from benchmark.pipeline import generate
 from benchmark.pipeline.cluster.engine import Arrived
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.resources import Resources
@@ -39,7 +40,8 @@ def new(root: Path, *variants: str) -> Project:
     project = tiny_linear_row.new(root)
     submission = root / "submissions/Tiny2026Linear/submission.yaml"
     submission.write_text(submission.read_text() + "".join(variants))
-    project.rvb("pipeline")
+    with contextlib.chdir(root):
+        generate.write()
     edit(root / ".dvc/config", "[core]\n", "[core]\n    remote = store\n")
     with (root / ".dvc/config").open("a") as config:
         config.write(f"['remote \"store\"']\n    url = {root.parent / 'remote'}\n")
@@ -116,8 +118,3 @@ class FakeEngine:
 
     def stop(self, end: bool) -> None:
         self.ended = end
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Variables by which machines keep their checkouts in this folder."""
-    return {**os.environ, "RVB_CHECKOUTS": str(folder)}

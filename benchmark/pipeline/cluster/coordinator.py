@@ -84,6 +84,7 @@ def repro_by_slurm(
     """Takes what job arrays have answered since the last time; sends arrays for what is left, or closes where nothing is.
 
     Args:
+        keep_going: where arrays were sent before, the board of what they made is rendered, and nothing is sent again.
         dry: the scripts are written, and not sent.
 
     Raises:
@@ -91,10 +92,11 @@ def repro_by_slurm(
     """
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
+        before = slurm.ended(track)
         needs, failed = _needs(track, chosen), slurm.collect(track, report)
         tasks = _prepared(track, chosen, report)
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
-        if tasks and not keep_going:
+        if tasks and not (keep_going and before):
             made = slurm.write(track, tasks, needs, graph.reads(track, chosen), sent)
             script = slurm.folder(track) / "submit.sh"
             report(

@@ -30,7 +30,7 @@ from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.stages import catalogue
 from benchmark.stages.base import inputs_file
 
-KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b")
+KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
 MEMORY = re.compile(
     r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc"
 )
