@@ -48,9 +48,27 @@ def mend_locks(report: Report) -> bool:
     return bool(broken)
 
 
+def mend_beside_dvc(report: Report) -> None:
+    """Both, where other dvc may run here: it writes lock files under its lock, which the caller holds, and its list of
+    running commands under another.
+    """
+    from dvc.lock import make_lock
+
+    mend_locks(report)
+    path = Path(".dvc/tmp/rwlock")
+    with make_lock(f"{path}.lock", tmp_dir=str(path.parent), wait=True):
+        try:
+            json.loads(path.read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            path.unlink()
+            report(f"removed {path}, which a killed dvc had left cut short")
+
+
 def _is_cut(lock: Path) -> bool:
     try:
-        content = yaml.safe_load(lock.read_text())
+        content = yaml.load(lock.read_text(), _Loader)
     except yaml.YAMLError:
         return True
     return not isinstance(content, dict) or "stages" not in content

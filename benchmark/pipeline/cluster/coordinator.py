@@ -22,7 +22,7 @@ from benchmark.pipeline.cluster.engine import Engine
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.shipping import shipment, tracked_files
 from benchmark.pipeline.cluster.site import Shipment
-from benchmark.pipeline.locks import mend_rwlock, put_in_order
+from benchmark.pipeline.locks import entry_of, mend_locks, mend_rwlock, put_in_order
 from benchmark.pipeline.repro import chosen_rows, refresh_times
 from benchmark.pipeline.schedule import Task
 from benchmark.pipeline.state import State
@@ -62,7 +62,8 @@ def repro(
             engine.start(sent)
             tasks = _prepared(track, chosen, report)
             if tasks:
-                _introduce(engine.introduced(), report)
+                (sent_data,) = entry_of(f"{generate.data_file(track)}:data")["outs"]
+                _introduce(engine.introduced(sent_data["md5"]), report)
             cut, takes = pieces.cut(tasks, needs)
             dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report)
             with watch(dispatch) if watch and tasks else nullcontext():
@@ -84,6 +85,7 @@ def repro_by_slurm(
     """Takes what job arrays have answered since the last time; sends arrays for what is left, or closes where nothing is.
 
     Args:
+        keep_going: where arrays were sent before, the board of what they made is rendered, and nothing is sent again.
         dry: the scripts are written, and not sent.
 
     Raises:
@@ -91,10 +93,12 @@ def repro_by_slurm(
     """
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
+        before = slurm.ended(track)
         needs, failed = _needs(track, chosen), slurm.collect(track, report)
         tasks = _prepared(track, chosen, report)
+        failed = {pieces.stage_key(key): why for key, why in failed.items()}
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
-        if tasks and not keep_going:
+        if tasks and not (keep_going and before):
             made = slurm.write(track, *pieces.cut(tasks, needs), graph.reads(track, chosen), sent)
             script = slurm.folder(track) / "submit.sh"
             report(
@@ -113,6 +117,7 @@ def _checked(
 ) -> tuple[list[Row], list[Path], Shipment]:
     """What can be known before any machine is asked: rows, boards, and the commit that machines get."""
     mend_rwlock(report)
+    mend_locks(report)
     chosen, boards = chosen_rows(track, names, everything)
     if written := generate.stale():
         raise BenchmarkError(
@@ -174,10 +179,10 @@ def _prepared(track: str, rows: Sequence[Row], report: Report) -> dict[str, Task
         dvc.run(["repro", "--pull", source], f"{track}-sources", report)
         remote.push(source, report)
     data = f"{generate.data_file(track)}:data"
-    state = State(track, remote.find)
+    state = _state(track, report)
     if state.why(data) or not (WORK / track / "data").exists():
         dvc.run(["repro", "-s", data], f"{track}-data", report)
-        state = State(track, remote.find)
+        state = _state(track, report)
     remote.push(data, report)
     tasks = graph.tasks_of(track, rows, {stage for stage in state.stages if state.why(stage)})
     read = graph.reads(track, rows)
@@ -190,14 +195,18 @@ def _prepared(track: str, rows: Sequence[Row], report: Report) -> dict[str, Task
     return tasks
 
 
+def _state(track: str, report: Report) -> State:
+    return State(track, lambda digests: remote.find(digests, report))
+
+
 def _here(track: str, rows: Sequence[Row], tasks: Mapping[str, Task[Planned]]) -> list[str]:
     """Stages that read files which neither git nor a stage holds, such as downloaded weights."""
     tracked = tracked_files()
-    written = [task.what.folder for task in _all_tasks(track, rows).values()]
-    written += [WORK / track / "data", *(one.folder for one in graph.foreign(track, rows))]
+    written = {task.what.folder for task in _all_tasks(track, rows).values()}
+    written |= {WORK / track / "data", *(one.folder for one in graph.foreign(track, rows))}
     found = []
     for key, task in tasks.items():
-        own = [path for path in task.what.reads if not any(path.is_relative_to(folder) for folder in written)]
+        own = [path for path in task.what.reads if not written & {path, *path.parents}]
         if any(path.parts[0] != "work" and path.as_posix() not in tracked for path in own):
             found.append(key)
     return found

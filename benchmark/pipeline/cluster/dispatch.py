@@ -13,7 +13,7 @@ from benchmark.pipeline import dvc, schedule
 from benchmark.pipeline.cluster import orders
 from benchmark.pipeline.cluster.engine import Arrived, Engine
 from benchmark.pipeline.cluster.orders import Answer
-from benchmark.pipeline.cluster.pieces import Piece
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.locks import put_entries
 from benchmark.pipeline.schedule import Task
@@ -93,7 +93,7 @@ class Dispatch:
                 self._tries[key] += 1
                 self.sent[key] = Running(key, "", self._clock())
                 piece = self.tasks[key].what
-                reads = self._reads[key.removesuffix(f"@{piece.part}")]
+                reads = self._reads[stage_key(key)]
                 self.engine.submit(orders.order(key, piece, reads), needs)
 
     def _take(self, arrived: Arrived) -> None:
@@ -125,8 +125,9 @@ class Dispatch:
             self._offer(key)
             return
         again = f" ({TRIES} times)" if answer.lost else ""
-        self._failed.setdefault(row, f"{answer.error}{again} [log: {self._log(key)}]")
-        self._report(f"{row}: failed")
+        if row not in self._failed:
+            self._failed[row] = f"{answer.error}{again} [log: {self._log(key)}]"
+            self._report(f"{row}: failed")
 
     def _label(self, key: str) -> str:
         one = self.tasks[key].what

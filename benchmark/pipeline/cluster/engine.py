@@ -34,8 +34,11 @@ class Engine(Protocol):
     def start(self, shipment: Shipment) -> None:
         """Begins to bring the files to every machine."""
 
-    def introduced(self) -> list[dict[str, Any]]:
-        """What each machine says of itself (node.py) then, and when it was `asked` and `answered` by this clock."""
+    def introduced(self, sent: str) -> list[dict[str, Any]]:
+        """What each machine says of itself (node.py) then, and when it was `asked` and `answered` by this clock.
+
+        `sent` is the digest of a folder that the remote has.
+        """
 
     def submit(self, order: Order, needs: Resources) -> None: ...
 

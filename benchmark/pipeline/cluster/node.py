@@ -21,11 +21,12 @@ from benchmark.runtime.errors import BenchmarkError
 CLOCKS = 60.0  # seconds that clocks may differ: storage in the cloud refuses a wrong one
 
 
-def introduce(_: str, answer: str) -> None:
-    """Writes what `problem` looks at."""
+def introduce(question: str, answer: str) -> None:
+    """Writes what `problem` looks at; the question is the digest of a folder that the coordinator sent to the remote."""
     try:
         remote.check()
-        reached = ""
+        sent = Path(question).read_text()
+        reached = "" if remote.holds(sent) else "reaches another DVC remote: what this machine sent is not there"
     except BenchmarkError as error:
         reached = str(error)
     found = {
@@ -64,9 +65,8 @@ def problem(said: Mapping[str, Any], own: Mapping[str, Any], asked: float, answe
     if apart > CLOCKS:
         return f"the clock of {said['host']} differs from this machine's by {apart:.0f} s; set both by a time server"
     if said["arithmetic"] != own["arithmetic"]:
-        return (
-            f"{said['host']} has no AVX2 and computes in native arithmetic; leave it out, or set `arithmetic: native`"
-        )
+        lacking = said["host"] if said["arithmetic"] == "native" else "this machine"
+        return f"{lacking} has no AVX2 and computes in native arithmetic; leave it out, or set `arithmetic: native`"
     for name, version in own["environment"].items():
         if (other := said["environment"].get(name)) != version:
             return (

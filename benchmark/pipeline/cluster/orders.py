@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmark.pipeline import inputs
-from benchmark.pipeline.cluster.pieces import Piece
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.locks import entry_of
 from benchmark.runtime import files
 
@@ -39,7 +39,7 @@ class Order:
 
     @property
     def stage_key(self) -> str:
-        return self.key.removesuffix(f"@{self.part}")
+        return stage_key(self.key)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -86,6 +86,5 @@ def order(key: str, piece: Piece, reads: Sequence[str]) -> Order:
     """The order of a piece whose `reads` are done: their locks, as they stand here now, go with it, and its stage's own."""
     one = piece.stage
     text = files.to_json(inputs.of_stage(one)).decode()
-    own = key.removesuffix(f"@{piece.part}")
-    locks = {stage: entry for stage in (*reads, own) if (entry := entry_of(stage))}
+    locks = {stage: entry for stage in (*reads, stage_key(key)) if (entry := entry_of(stage))}
     return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks, piece.part, piece.parts)

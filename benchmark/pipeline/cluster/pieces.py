@@ -34,6 +34,11 @@ class Piece:
         return f"{self.stage.name}@{self.part}" if self.part else self.stage.name
 
 
+def stage_key(key: str) -> str:
+    """The stage of a part; a stage itself."""
+    return key.partition("@")[0]
+
+
 def cut(
     tasks: Mapping[str, Task[Planned]], needs: Mapping[str, Resources]
 ) -> tuple[dict[str, Task[Piece]], dict[str, Resources]]:

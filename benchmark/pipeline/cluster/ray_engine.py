@@ -36,7 +36,7 @@ class Ray:
         except ImportError:
             raise BenchmarkError("Ray is not installed here; run: pip install 'robust-vit-bench[ray]'") from None
         self.ray: Any = ray
-        where = {"address": address} if address else {"num_cpus": jobs}
+        where = {"address": address} if address else {"address": "local", "num_cpus": jobs}
         try:
             ray.init(
                 **where, namespace=NAMESPACE, include_dashboard=None if address else False, log_to_driver=False,
@@ -48,12 +48,17 @@ class Ray:
         self.ray.cloudpickle.register_pickle_by_value(site)
         self._pending: dict[Any, str] = {}
         self._sites: dict[str, Any] = {}  # by Ray's name of the machine
-        self._holder = self._alone()
-        self._events: Any = ray.remote(Events).options(num_cpus=0).remote()
+        self._here = self._on(ray.get_runtime_context().get_node_id())  # what lives as long as the coordinator
+        try:
+            self._holder = self._alone()
+        except BenchmarkError:
+            ray.shutdown()
+            raise
+        self._events: Any = ray.remote(Events).options(num_cpus=0, scheduling_strategy=self._here).remote()
 
     def _alone(self) -> Any:
         """Holds a name on the cluster; a BenchmarkError where another coordinator holds it."""
-        holder = self.ray.remote(Holder).options(name="coordinator", num_cpus=0)
+        holder = self.ray.remote(Holder).options(name="coordinator", num_cpus=0, scheduling_strategy=self._here)
         until = time.monotonic() + WAIT
         while True:
             try:
@@ -62,11 +67,15 @@ class Ray:
                 return found
             except ValueError:
                 if time.monotonic() > until:
-                    other = self.ray.get(self.ray.get_actor("coordinator").who.remote())
                     raise BenchmarkError(
-                        f"another `rvb repro --engine ray` runs on this cluster, from {other}; wait for it or end it"
+                        f"another `rvb repro --engine ray` runs on this cluster{self._whose()}; wait for it or end it"
                     ) from None
                 time.sleep(1)
+
+    def _whose(self) -> str:
+        with contextlib.suppress(ValueError, self.ray.exceptions.RayError):  # it has just ended
+            return f", from {self.ray.get(self.ray.get_actor('coordinator').who.remote())}"
+        return ""
 
     def machines(self) -> list[dict[str, float]]:
         """Resources of each machine, as Ray counts them."""
@@ -88,13 +97,13 @@ class Ray:
         self._shipment = self.ray.put(shipment)
         self._man()
 
-    def introduced(self) -> list[dict[str, Any]]:
+    def introduced(self, sent: str) -> list[dict[str, Any]]:
         introduce = self.ray.remote(site.introduced)
         said: list[dict[str, Any]] = []
         for node in self._sites:
             asked = time.time()
             try:
-                answer = self.ray.get(introduce.options(num_cpus=0, scheduling_strategy=self._on(node)).remote())
+                answer = self.ray.get(introduce.options(num_cpus=0, scheduling_strategy=self._on(node)).remote(sent))
                 said.append({**json.loads(answer), "asked": asked, "answered": time.time()})
             except self.ray.exceptions.RayError as error:
                 raise BenchmarkError(f"a machine of the cluster cannot take part: {_reason(error)}") from None

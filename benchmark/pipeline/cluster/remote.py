@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.pipeline.locks import entry_of, put_entries
+from benchmark.pipeline.locks import entry_of, mend_beside_dvc, put_entries
 from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def settings() -> dict[str, Any]:
     Raises:
         BenchmarkError: there is none, or DVC lacks what it takes for this kind.
     """
+    from dvc.fs import get_fs_config
+
     with opened() as repo:
         name = repo.config["core"].get("remote")
         if not name or name not in repo.config["remote"]:
@@ -44,7 +47,7 @@ def settings() -> dict[str, Any]:
             remote = repo.cloud.get_remote(name)
         except Exception as error:
             raise BenchmarkError(f"the DVC remote {name} cannot be used: {_words(error)}") from None
-        options = {key: str(value) for key, value in repo.config["remote"][name].items()}
+        options = {key: str(value) for key, value in get_fs_config(repo.config, name=name).items()}
         if remote.fs.protocol == "local":
             options["url"] = os.path.abspath(remote.path)
         return {"name": name, **options}
@@ -84,10 +87,7 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
     def send() -> None:
         with opened() as repo:
             stage = _stage(repo, key)
-            for odb, objects in stage.get_used_objs().items():
-                failed = repo.cloud.push(objects, odb=odb).failed
-                if failed:
-                    raise OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+            _move(stage, repo.cloud.push)
             _send_run(repo, stage)
 
     patiently(send, f"send results of {key} to the DVC remote", report, patience)
@@ -110,6 +110,7 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
     def attempt() -> bool:
         with opened() as repo:
             with repo.lock:  # DVC writes lock files under it
+                mend_beside_dvc(report)
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
             for name in reads:
                 _bring(repo, _stage(repo, name))
@@ -120,12 +121,13 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
 
 def _bring(repo: Repo, stage: Stage) -> None:
     if any(out.changed() for out in stage.outs):
-        _pull(repo, stage)
+        _move(stage, repo.cloud.pull)
         with repo.lock:
             stage.checkout(force=True)
 
 
 def _bring_run(repo: Repo, stage: Stage) -> bool:
+    from dvc.exceptions import CollectCacheError
     from dvc.stage.cache import RunCacheNotFoundError, _get_stage_hash
 
     stage.save_deps()
@@ -137,17 +139,27 @@ def _bring_run(repo: Repo, stage: Stage) -> bool:
     found = repo.stage_cache._load(stage)
     if not found:
         return False
-    _pull(repo, repo.stage_cache._create_stage(found, wdir=stage.wdir))
-    with repo.lock, suppress(RunCacheNotFoundError):
-        repo.stage_cache.restore(stage)
+    try:
+        _move(repo.stage_cache._create_stage(found, wdir=stage.wdir), repo.cloud.pull)
+        with repo.lock:
+            repo.stage_cache.restore(stage)
+    except (CollectCacheError, RunCacheNotFoundError):  # the results themselves are gone
+        return False
     return True
 
 
-def find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
+def find(digests: Sequence[str], report: Report) -> dict[str, dict[str, str]]:
     """Of the folders with these digests (`<md5>.dir`), those that the remote or the cache here holds: their files' digests.
 
     The remote gets a folder's listing after its files, so the listing alone tells.
     """
+    found: dict[str, dict[str, str]] = patiently(
+        lambda: _find(digests), "look for results in the DVC remote", report, PATIENCE
+    )
+    return found
+
+
+def _find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
     with opened() as repo:
         cache, there = Path(repo.cache.local.path), repo.cloud.get_remote_odb()
 
@@ -166,6 +178,13 @@ def find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
         with ThreadPoolExecutor(16) as pool:
             found = dict(zip(digests, pool.map(look, digests), strict=True))
     return {digest: listed for digest, listed in found.items() if listed is not None}
+
+
+def holds(digest: str) -> bool:
+    """Whether the remote has a folder's listing."""
+    with opened() as repo:
+        there = repo.cloud.get_remote_odb()
+        return bool(there.fs.exists(there.oid_to_path(digest)))
 
 
 def _files(listing: bytes) -> dict[str, str]:
@@ -189,11 +208,32 @@ def _stage(repo: Repo, key: str) -> Stage:
     return repo.stage.load_one(file, name)
 
 
-def _pull(repo: Repo, stage: Stage) -> None:
+def _move(stage: Stage, transfer: Callable[..., Any]) -> None:
+    """Pushes or pulls a stage's results; what hindered it is raised, since DVC itself only logs that."""
     for odb, objects in stage.get_used_objs().items():
-        failed = repo.cloud.pull(objects, odb=odb).failed
+        with _logged() as errors:
+            failed = transfer(objects, odb=odb).failed
         if failed:
-            raise OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+            lost = OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+            raise next((one for one in errors if _is_full(one)), errors[0] if errors else lost)
+
+
+@contextmanager
+def _logged() -> Iterator[list[BaseException]]:
+    """The errors that DVC logs while files are moved."""
+    found: list[BaseException] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1]:
+                found.append(record.exc_info[1])
+
+    keep, log = Keep(), logging.getLogger("dvc_data.hashfile.transfer")
+    log.addHandler(keep)
+    try:
+        yield found
+    finally:
+        log.removeHandler(keep)
 
 
 def _send_run(repo: Repo, stage: Stage) -> None:
@@ -227,7 +267,7 @@ def _runs(repo: Repo) -> Any:
 
 def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float = PATIENCE) -> Any:
     """Tries again and again: a remote may be out of reach for a while. A full one does not mend by waiting."""
-    from dvc.exceptions import CollectCacheError, DvcException
+    from dvc.exceptions import CollectCacheError
 
     began, pause = time.monotonic(), 1.0
     while True:
@@ -235,12 +275,23 @@ def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: f
             return attempt()
         except CollectCacheError as error:  # no waiting mends it
             raise BenchmarkError(f"could not {what}: {_words(error)}") from None
-        except (OSError, DvcException) as error:
-            if time.monotonic() - began + pause > patience or getattr(error, "errno", None) in FULL:
+        except BenchmarkError:
+            raise
+        except Exception as error:  # each kind of storage has its own
+            if _is_full(error):
+                raise BenchmarkError(
+                    f"could not {what}: no space is left ({_words(error)}); make room and run the same command again, "
+                    "finished work is kept"
+                ) from None
+            if time.monotonic() - began + pause > patience:
                 raise BenchmarkError(f"could not {what} for {patience:.0f} s: {_words(error)}") from None
             report(f"could not {what}: {_words(error)}; again in {pause:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, 30.0)
+
+
+def _is_full(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in FULL
 
 
 def _words(error: BaseException) -> str:

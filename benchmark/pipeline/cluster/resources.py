@@ -10,6 +10,7 @@ from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.base import Frozen
+from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
 
 FILE = Path("resources.yaml")
@@ -82,7 +83,7 @@ def resources_of(one: Planned, declared: ResourcesFile) -> Resources:
 
 
 def check_names(declared: ResourcesFile, tracks: set[str], rows: set[str], submissions: set[str]) -> None:
-    """A BenchmarkError for an entry of a track, submission or row that does not exist."""
+    """A BenchmarkError for an entry of a track, submission, row or stage that does not exist."""
     for section, known, kind in (
         (declared.tracks, tracks, "track"), (declared.submissions, rows | submissions, "submission or row"),
     ):  # fmt: skip
@@ -91,3 +92,5 @@ def check_names(declared: ResourcesFile, tracks: set[str], rows: set[str], submi
                 raise BenchmarkError(
                     f"{FILE}: no {kind} is called {name.partition('/')[0]!r}; mend or remove the entry"
                 )
+            if stage := name.partition("/")[2]:
+                catalogue.find(stage)

@@ -10,15 +10,16 @@ from fnmatch import fnmatch
 from benchmark.pipeline.cluster.site import Shipment
 from benchmark.runtime.errors import BenchmarkError
 
-# what the pipeline itself writes among the files that git holds
+# what the pipeline itself writes among the files that git holds; and what travels by itself or concerns the coordinator alone
 WRITTEN = (".dvc/.gitignore", "dvc.lock", "*/dvc.lock", "pipelines/*/leaderboard.json", "pipelines/*/leaderboard.csv")
+OWN = (".dvc/config", "resources.yaml")
 VARIABLES = ("OMP_NUM_THREADS",)  # that results depend on
 
 
 def shipment(remote: Mapping[str, str]) -> Shipment:
     """The present commit; a BenchmarkError where files differ from it, since other machines would not have them."""
     edited = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=normal").splitlines()]
-    edited = [path for path in edited if not any(fnmatch(path.strip('"'), pattern) for pattern in WRITTEN)]
+    edited = [path for path in edited if not any(fnmatch(path.strip('"'), pattern) for pattern in (*WRITTEN, *OWN))]
     if edited:
         more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
         raise BenchmarkError(
@@ -26,11 +27,18 @@ def shipment(remote: Mapping[str, str]) -> Shipment:
         )
     commit = _git("rev-parse", "HEAD").strip()
     archive = subprocess.run(["git", "archive", "--format=tar", commit], capture_output=True, check=True).stdout
-    options = "".join(f"    {key} = {value}\n" for key, value in remote.items() if key != "name")
-    config = f"[core]\n    no_scm = true\n    remote = {remote['name']}\n['remote \"{remote['name']}\"']\n{options}"
     variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     variables |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    return Shipment(commit, archive, config, variables)
+    return Shipment(commit, archive, _config(remote), variables)
+
+
+def _config(remote: Mapping[str, str]) -> str:
+    """As DVC writes its own: passwords and URLs with `#` or commas in quotes."""
+    from configobj import ConfigObj
+
+    options = {key: value for key, value in remote.items() if key != "name"}
+    sections = {"core": {"no_scm": "true", "remote": remote["name"]}, f'remote "{remote["name"]}"': options}
+    return "".join(f"{line}\n" for line in ConfigObj(sections).write())
 
 
 def tracked_files() -> set[str]:

@@ -171,9 +171,17 @@ class Unmanned(Exception):
     """A site whose warm process has ended; the coordinator starts another."""
 
 
-def introduced() -> str:
-    """A task: what this machine says of itself (node.py)."""
-    return ask(_place(), "node", "")
+def introduced(sent: str) -> str:
+    """A task: what this machine says of itself (node.py); a RuntimeError where its warm process does not start."""
+    import ray
+
+    try:
+        answer = ask(_place(), "node", sent)
+    except Unmanned:
+        answer = ""
+    if not answer:
+        ray.get(ray.get_actor(_site_name()).ended.remote(), timeout=30)  # raises, and says why
+    return answer
 
 
 def carried_out(events: Any, key: str, text: str) -> str:
@@ -197,15 +205,21 @@ def _place() -> tuple[str, str]:
     """That of this machine's site, which the coordinator starts; it takes a moment on a machine that has just come."""
     import ray
 
-    name, until = f"site-{ray.get_runtime_context().get_node_id()}", time.monotonic() + 120
+    until = time.monotonic() + 120
     while True:
         try:
-            socket_and_folder: Any = ray.get(ray.get_actor(name).place.remote())
+            socket_and_folder: Any = ray.get(ray.get_actor(_site_name()).place.remote())
             return socket_and_folder[0], socket_and_folder[1]
         except ValueError:
             if time.monotonic() > until:
                 raise RuntimeError(f"no site was started on {socket.gethostname()}") from None
             time.sleep(0.2)
+
+
+def _site_name() -> str:
+    import ray
+
+    return f"site-{ray.get_runtime_context().get_node_id()}"
 
 
 def element(name: str, number: str) -> int:
@@ -217,11 +231,13 @@ def element(name: str, number: str) -> int:
         return 0
     order, answer = json.loads(text), run / "answers" / f"{name}-{number}.json"
     known = [json.loads(path.read_text()) for path in (run / "answers").glob("*.json")]
-    order["locks"].update({one["key"]: one["entry"] for one in known if one["key"] in order["reads"] and one["entry"]})
+    order["locks"].update(
+        {one["key"]: one["entry"] for one in known if one["key"] in order["reads"] and one.get("entry")}
+    )
     missing = [key for key in order["reads"] if key not in order["locks"]]
     if missing:
         words = f"after {missing[0]}, which failed or did not run"
-        answer.write_text(json.dumps({"key": order["key"], "error": words}))
+        _write(answer, json.dumps({"key": order["key"], "error": words}).encode(), 0o644)
         print(words)
         return 1
     about = json.loads((run / "shipment.json").read_text())

@@ -7,6 +7,8 @@ folder has to be on a file system that all machines share: there the elements le
 
 from __future__ import annotations
 
+import getpass
+import math
 import shlex
 import shutil
 import subprocess
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from benchmark.pipeline.cluster import orders, site
 from benchmark.pipeline.cluster.orders import Answer
-from benchmark.pipeline.cluster.pieces import Piece
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.site import Shipment
 from benchmark.pipeline.locks import put_entries
@@ -27,6 +29,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 LARGEST = 1000  # elements of an array: SLURM's default is 1,001
+SENT = "jobs"  # file of a run's folder: the arrays that were sent
 Report = Callable[[str], None]
 Tasks = Mapping[str, Task[Piece]]
 
@@ -69,15 +72,17 @@ def arrays(tasks: Tasks, needs: Mapping[str, Resources]) -> list[Array]:
 def _groups(tasks: Tasks, needs: Mapping[str, Resources]) -> Iterator[list[str]]:
     """Rows that share arrays: of one generation, with the same resources stage by stage."""
     generations: dict[str, int] = {}
-    for task in tasks.values():  # a row's source stands before it
+    takes: dict[str, dict[str, Resources]] = {}  # by row, stage by stage
+    for key, task in tasks.items():  # a row's source stands before it
         row = task.what.row.name
+        takes.setdefault(row, {})[task.what.name] = needs[key]
         sources = {tasks[key].what.row.name for key in task.after & tasks.keys()} - {row}
         generations[row] = max([generations.get(row, 0), *(generations[one] + 1 for one in sources)])
     groups: dict[tuple[object, ...], list[str]] = {}
-    for row, generation in sorted(generations.items(), key=lambda item: item[1]):
-        takes = {task.what.name: needs[key] for key, task in tasks.items() if task.what.row.name == row}
-        known = next((k for k in groups if k[0] == generation and _agree(dict(k[1:]), takes)), None)  # type: ignore[arg-type]
-        groups.setdefault(known or (generation, *takes.items()), []).append(row)
+    for row in sorted(generations, key=lambda row: (generations[row], -len(takes[row]))):  # with most stages first
+        own = (generations[row], *takes[row].items())
+        known = next((k for k in groups if k[0] == own[0] and _agree(dict(k[1:]), takes[row])), own)  # type: ignore[arg-type]
+        groups.setdefault(known, []).append(row)
     for rows in groups.values():
         yield from (rows[start : start + LARGEST] for start in range(0, len(rows), LARGEST))
 
@@ -113,14 +118,14 @@ def write(
         "#!/bin/bash",
         f"# {len(tasks)} stages of {track} at commit {sent.commit[:12]}; sends them and ends.",
         "set -eu",
+        f'send() {{ job=$(sbatch --parsable "$@") || exit 1; echo "${{job%%;*}}" | tee -a {shlex.quote(str(run / SENT))}; }}',
     ]
     for one in made:
         texts = [_order(tasks, key, reads) if key else None for key in one.keys]
         files.write_json(run / "orders" / f"{one.name}.json", texts)
         files.write(run / f"{one.name}.sbatch", _script(run, track, one))
-        lines.append(
-            f"{_variable(one.name)}=$(sbatch --parsable{_dependency(one)} {shlex.quote(str(run / one.name))}.sbatch)"
-        )
+        script = shlex.quote(str(run / f"{one.name}.sbatch"))
+        lines.append(f"{_variable(one.name)}=$(send{_dependency(one)} {script})")
     lines.append(f'echo "sent {len(made)} arrays"')
     files.write(run / "submit.sh", "\n".join(lines) + "\n")
     return made
@@ -128,11 +133,12 @@ def write(
 
 def _order(tasks: Tasks, key: str, reads: Mapping[str, Sequence[str]]) -> str:
     piece = tasks[key].what
-    return orders.order(key, piece, reads[key.removesuffix(f"@{piece.part}")]).to_json()
+    return orders.order(key, piece, reads[stage_key(key)]).to_json()
 
 
 def _script(run: Path, track: str, array: Array) -> str:
-    needs, hours = array.needs, int(array.needs.minutes // 60)
+    needs = array.needs
+    hours, minutes = divmod(math.ceil(needs.minutes), 60)
     gpus = f"#SBATCH --gpus-per-task={max(1, round(needs.gpus))}\n" if needs.gpus else ""
     rows = "".join(f"#  {place}: {key or 'nothing to do'}\n" for place, key in enumerate(array.keys))
     return f"""#!/bin/bash
@@ -141,7 +147,7 @@ def _script(run: Path, track: str, array: Array) -> str:
 #SBATCH --ntasks=1
 #SBATCH --cpus-per-task={needs.cores}
 #SBATCH --mem={round(needs.memory * 1024)}M
-#SBATCH --time={hours}:{round(needs.minutes % 60):02}:00
+#SBATCH --time={hours}:{minutes:02}:00
 {gpus}#SBATCH --requeue
 #SBATCH --kill-on-invalid-dep=yes
 #SBATCH --output={run / "logs" / array.name}-%a.log
@@ -157,6 +163,27 @@ def _dependency(array: Array) -> str:
 
 def _variable(name: str) -> str:
     return "job_" + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def ended(track: str) -> bool:
+    """Whether arrays were sent since this was asked last; a BenchmarkError while one of them waits or runs."""
+    sent = folder(track) / SENT
+    if not sent.exists():
+        return False
+    if not shutil.which("squeue"):
+        raise BenchmarkError(
+            f"arrays were sent, and squeue is not installed here: run this where it is, or remove {sent} once they have ended"
+        )
+    command = ["squeue", "--noheader", "--format=%F", f"--user={getpass.getuser()}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchmarkError(f"squeue failed: {' '.join(done.stderr.split())}")
+    if left := {*sent.read_text().split()} & {*done.stdout.split()}:
+        raise BenchmarkError(
+            f"{len(left)} of the job arrays that were sent have not ended; wait, or run: scancel {' '.join(sorted(left))}"
+        )
+    sent.unlink()
+    return True
 
 
 def collect(track: str, report: Report) -> dict[str, str]:

@@ -32,8 +32,10 @@ from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.stages import catalogue
 from benchmark.stages.base import BLOCKS, inputs_file, part_folder
 
-# the stage was killed, or its machine had not enough memory left for it just then
-LOST = re.compile(r"exited with (?:-9|137|-15|143)\b|out of memory|can't allocate memory|MemoryError", re.IGNORECASE)
+KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
+MEMORY = re.compile(
+    r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc"
+)
 LOG = 1_000_000  # characters of a stage's output that travel
 
 
@@ -46,14 +48,18 @@ def carry_out(order: Order) -> Answer:
     """Does all that an order asks for; what goes wrong stands in the answer."""
     began = time.monotonic()
     lines: list[str] = []
+    log = dvc.LOGS / f"{_name(order)}.log"
+    log.unlink(missing_ok=True)  # of an earlier order
+    error = ""
     try:
         found = _carried_out(order, lines.append)
-    except BenchmarkError as error:
-        found = Answer(error=str(error), lost=bool(LOST.search(str(error))))
-    except Exception as error:  # of DVC or of the machine: the row fails, with its reason
-        found = Answer(error=said(error))
-    log = dvc.LOGS / f"{_name(order)}.log"
+    except BenchmarkError as problem:
+        error = str(problem).replace(f" [log: {log}]", "")  # the coordinator names its own copy
+    except Exception as problem:  # of DVC or of the machine: the row fails, with its reason
+        error = said(problem)
     text = "\n".join([*lines, log.read_text(errors="replace") if log.exists() else ""])
+    if error:
+        found = Answer(error=error, lost=bool(KILLED.search(error) or MEMORY.search(error) or MEMORY.search(text)))
     return replace(
         found, key=order.key, device=device(order), seconds=round(time.monotonic() - began, 2), log=text[-LOG:]
     )
