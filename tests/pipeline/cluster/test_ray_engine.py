@@ -14,11 +14,13 @@ import pytest
 from cluster_project import ROWS, locks, site
 from small_disk import fill, small_disk
 from stage_processes import wait_for
+from tar_archive import archive
 from tiny_project import Project
 from two_machines import out_of_reach
 
 from benchmark.pipeline.cluster import ray_engine
 from benchmark.pipeline.cluster.resources import Resources
+from benchmark.pipeline.cluster.site import Shipment
 from benchmark.runtime.errors import BenchmarkError
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'robust-vit-bench[ray]'")
@@ -203,4 +205,22 @@ def test_one_coordinator_at_a_time_has_a_cluster_and_knows_what_its_machines_hav
 def test_no_cluster_at_the_address_is_one_line() -> None:
     with pytest.raises(BenchmarkError, match=r"^no Ray cluster answers at 127\.0\.0\.1:9: ") as error:
         ray_engine.Ray("127.0.0.1:9", 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_machine_whose_packages_are_not_there_is_one_line(tmp_path) -> None:
+    broken = {
+        "benchmark/__init__.py": "",
+        "benchmark/pipeline/__init__.py": "",
+        "benchmark/pipeline/warm.py": "import no_torch\n",
+    }
+    engine = ray_engine.Ray("", 1)
+    try:
+        engine.start(Shipment("abc", archive(broken), "", home=str(tmp_path)))
+        with pytest.raises(
+            BenchmarkError, match=r"cannot take part: the warm process on \S+ ended: ModuleNotFoundError"
+        ) as error:
+            engine.introduced("0.dir")
+    finally:
+        engine.stop(end=True)
     assert "\n" not in str(error.value)
