@@ -13,6 +13,7 @@ from benchmark.audit.layers import Effort, Tally, audit_layers
 from benchmark.audit.planted import Certify, audit_planted, audit_ties, has_head, plants
 from benchmark.results.certificate import AuditResult
 
+Report = Callable[[str], None]
 CHUNK = 8  # images whose layers are audited at a time
 
 
@@ -48,7 +49,7 @@ def audit(
     *,
     batch_size: int,
     plan: Plan = DEFAULT,
-    report: Callable[[str], None] = lambda _: None,
+    report: Report = lambda _: None,
 ) -> AuditResult:
     """Tries to break the certified l2 `radii` (n,) of `images` (n, c, h, w) and the certificate that gave them.
 
@@ -59,14 +60,66 @@ def audit(
     Raises:
         BenchmarkError: the first failure, with what failed, the image, the radius and the margins.
     """
-    balls = Balls(model, images, labels, radii, row)
+    differ = attack_balls(model, images, labels, radii, row, batch_size=batch_size, plan=plan, report=report)
+    return summary(model, images, labels, radii, certify, row, int(differ.sum()), plan=plan, report=report)
+
+
+def attack_balls(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    radii: torch.Tensor,
+    row: str,
+    *,
+    batch_size: int,
+    first: int = 0,
+    plan: Plan = DEFAULT,
+    report: Report = lambda _: None,
+) -> torch.Tensor:
+    """The part of `audit` that attacks every certified image. It may be done batch by batch.
+
+    Args:
+        first: the number of the first image in the data set, where these are not its first ones.
+
+    Returns:
+        Whether float32 and float64 verdicts differ, (n,).
+
+    Raises:
+        BenchmarkError: the first certified image that an attack broke, or whose verdicts differ.
+    """
+    balls = Balls(model, images, labels, radii, row, first)
     report("comparing float32 with float64 verdicts")
-    disagreements = balls.disagreements(batch_size)
+    differ = balls.disagreements(batch_size)
+    certified = (radii > 0).nonzero()[:, 0]
+    for number, image in enumerate(certified.tolist()):
+        if number % 20 == 0:
+            report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
+        balls.pgd(image, plan.restarts, plan.seed + first + image, plan.steps)
+    if len(certified):
+        report(f"descending the margins over the nearest rivals of {len(certified)} images")
+        balls.descend(certified, plan.seed + first, plan.steps)
+    return differ
+
+
+def summary(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    radii: torch.Tensor,
+    certify: Certify,
+    row: str,
+    disagreements: int,
+    *,
+    plan: Plan = DEFAULT,
+    report: Report = lambda _: None,
+) -> AuditResult:
+    """The parts of `audit` that take a sample of all the images, and what was tried in all; raises as `audit`."""
     certified = (radii > 0).nonzero()[:, 0]
     sample = spread(certified if len(certified) else torch.arange(len(images), device=radii.device), plan.sample)
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
-    attacks = _attack_balls(balls, certified, sample[radii[sample] > 0], classes, plan, report)
+    balls = Balls(model, images, labels, radii, row)
+    attacks = _attack_sample(balls, sample, classes, plan, report) if len(certified) else ()
     tally = _audit_layers(model, images, sample, row, plan, report)
     ties, planted, closest = 0, 0, 0.0
     if has_head(model):
@@ -96,23 +149,8 @@ def spread(index: torch.Tensor, count: int | None) -> torch.Tensor:
     return index[torch.linspace(0, len(index) - 1, count).long().to(index.device)]
 
 
-def _attack_balls(
-    balls: Balls,
-    certified: torch.Tensor,
-    sample: torch.Tensor,
-    classes: int,
-    plan: Plan,
-    report: Callable[[str], None],
-) -> tuple[str, ...]:
-    """The names of the attacks that ran."""
-    if not len(certified):
-        return ()
-    for number, image in enumerate(certified.tolist()):
-        if number % 20 == 0:
-            report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
-        balls.pgd(image, plan.restarts, plan.seed + image, plan.steps)
-    report(f"descending the margins over the nearest rivals of {len(certified)} images")
-    balls.descend(certified, plan.seed, plan.steps)
+def _attack_sample(balls: Balls, sample: torch.Tensor, classes: int, plan: Plan, report: Report) -> tuple[str, ...]:
+    """Attacks the balls of the sample by AutoAttack's APGD; the names of all attacks on balls."""
     components = plan.components if classes >= 4 else ()  # AutoAttack's losses need four
     for number, image in enumerate(sample.tolist()):
         if components and number % 5 == 0:
@@ -122,7 +160,7 @@ def _attack_balls(
 
 
 def _audit_layers(
-    model: nn.Module, images: torch.Tensor, sample: torch.Tensor, row: str, plan: Plan, report: Callable[[str], None]
+    model: nn.Module, images: torch.Tensor, sample: torch.Tensor, row: str, plan: Plan, report: Report
 ) -> Tally:
     total = Tally()
     for number, part in enumerate(sample.split(CHUNK)):

@@ -23,13 +23,27 @@ class Balls:
     """A row's model and certified images, with the attacks on the images' certified balls."""
 
     def __init__(
-        self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, row: str
+        self,
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        radii: torch.Tensor,
+        row: str,
+        first: int = 0,
     ) -> None:
-        self.model, self.images, self.labels, self.radii, self.row = model, images, labels, radii, row
+        """`first` is the number of the first of these images in the data set, by which a failure names them."""
+        self.model, self.images, self.labels, self.radii, self.row, self.first = (
+            model,
+            images,
+            labels,
+            radii,
+            row,
+            first,
+        )
         self.network = float64_copy(model)
 
-    def disagreements(self, batch_size: int) -> int:
-        """How many images have different float32 and float64 verdicts; float64 runs image by image, float32 in batches.
+    def disagreements(self, batch_size: int) -> torch.Tensor:
+        """Which images (n,) have different float32 and float64 verdicts; float64 runs image by image, float32 in batches.
 
         Raises:
             BenchmarkError: one of them is certified, or a certified image is wrong or tied in float64.
@@ -43,11 +57,11 @@ class Balls:
         if bad.any():
             image = int(bad.nonzero()[0])
             raise BenchmarkError(
-                f"{self.row}: image {image} is certified at l2 {float(self.radii[image]):.6g} but its clean margin is "
-                f"{float(single[image]):.6g} in float32 and {float(double[image]):.6g} in float64; "
+                f"{self.row}: image {self.first + image} is certified at l2 {float(self.radii[image]):.6g} but its clean "
+                f"margin is {float(single[image]):.6g} in float32 and {float(double[image]):.6g} in float64; "
                 "the certificate is wrong and nothing is published"
             )
-        return int(differ.sum())
+        return differ
 
     def refute(self, image: int, adversarial: torch.Tensor, attack: str) -> None:
         """Evaluates the images (k, c, h, w), in any precision, that an attack found in the ball of one image.
@@ -63,7 +77,7 @@ class Balls:
             double = margins(self.network(inside.double()), label)
         if not ((single > 0) & (double > 0)).all():
             raise BenchmarkError(
-                f"{self.row}: image {image} is certified at l2 {threat.eps:.6g} but {attack} broke it there "
+                f"{self.row}: image {self.first + image} is certified at l2 {threat.eps:.6g} but {attack} broke it there "
                 f"(margin {float(single.min()):.6g} in float32, {float(double.min()):.6g} in float64); "
                 "the certificate is wrong and nothing is published"
             )

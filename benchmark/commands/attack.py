@@ -100,7 +100,7 @@ def _run(
     from benchmark.loading.walled_attack import brought_attacks
     from benchmark.verdicts.prediction import predict
 
-    images, labels = evaluation_images(row, device)
+    images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))
     clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
     report(f"{row.name}: {int(clean.sum())} of {len(labels)} right when clean")
     parts, robust, warnings = {}, {}, {}

@@ -48,15 +48,16 @@ def compare_row(track: str, name: str, count: int | None, seed: int | None) -> l
     specs = [spec for suite in row.track.suites.values() for spec in suite if spec.attack == "autoattack"]
     if not specs:
         raise BenchmarkError(f"track {track} runs no AutoAttack; there are no engines to compare")
-    if count is not None and count > row.track.evaluation.images:
-        raise BenchmarkError(f"track {track} has {row.track.evaluation.images} evaluation images; {count} are too many")
+    most = row.track.evaluation.attacked or row.track.evaluation.images
+    if count is not None and count > most:
+        raise BenchmarkError(f"track {track} has {most} evaluation images to attack; {count} are too many")
     device = set_up(run_settings().evaluate.device)
 
     def report(text: str) -> None:
         progress.print(f"{row.name}: {text}", highlight=False)
 
     with judged_model(row, device) as judged:
-        images, labels = evaluation_images(row, device)
+        images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))
         return [
             engine_comparison.compare(
                 judged.model,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,17 @@ class AttackState:
             state = json.loads(stored.metadata()["state"])
             return cls(stored.get_tensor("adversarial").to(device), stored.get_tensor("robust").to(device), **state)
 
+    @classmethod
+    def joined(cls, states: Sequence[AttackState]) -> AttackState:
+        """That of one attack on several sets of images, which it went through one by one."""
+        return cls(
+            torch.cat([one.adversarial for one in states]),
+            torch.cat([one.robust for one in states]),
+            {name: sum(one.remaining[name] for one in states) for name in states[0].remaining},
+            list(dict.fromkeys(warning for one in states for warning in one.warnings)),
+            engine=states[0].engine,
+        )
+
 
 def run_attack(
     model: nn.Module,
@@ -81,6 +92,33 @@ def run_attack(
         BenchmarkError: unknown parameters, or the attack returned what it may not.
     """
     module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
+    state = attack_images(
+        model, images, labels, spec, batch_size=batch_size, checkpoint=checkpoint, engine=engine, report=report,
+        module=module,
+    )  # fmt: skip
+    state.warnings += flags(module, state)
+    return state, predict(model, state.adversarial, labels, batch_size)
+
+
+def attack_images(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    *,
+    batch_size: int,
+    checkpoint: Path | None = None,
+    engine: Engine = "fast",
+    report: Report = lambda _: None,
+    module: Any = None,
+    first: int = 0,
+) -> AttackState:
+    """What `run_attack` does, without the last verdict and the attack's own flags.
+
+    Args:
+        first: the number of the first image in the data set, where these are not its first ones.
+    """
+    module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
     used = engine if hasattr(module, "engines") else None
     if checkpoint and checkpoint.exists():
         state = AttackState.load(checkpoint, images.device)
@@ -88,15 +126,18 @@ def run_attack(
             raise BenchmarkError(f"{checkpoint} was begun by the {state.engine} engine; delete it to attack by {used}")
     else:
         state = AttackState(images.clone(), predict(model, images, labels, batch_size).correct, engine=used)
-    components = getattr(module, "components", (spec.attack,))
-    for component in components:
+    for component in getattr(module, "components", (spec.attack,)):
         if component not in state.remaining:
             _run_component(
-                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report
+                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report, first
             )
-    if hasattr(module, "flags"):
-        state.warnings += [w for w in module.flags(state.remaining, len(labels)) if w not in state.warnings]
-    return state, predict(model, state.adversarial, labels, batch_size)
+    return state
+
+
+def flags(module: Any, state: AttackState) -> list[str]:
+    """What an attack says of how its components fared against each other, as far as it was not said yet."""
+    found = module.flags(state.remaining, len(state.robust)) if hasattr(module, "flags") else []
+    return [warning for warning in found if warning not in state.warnings]
 
 
 def _run_component(
@@ -111,6 +152,7 @@ def _run_component(
     checkpoint: Path | None,
     engine: Engine,
     report: Report,
+    first: int,
 ) -> None:
     options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
     if hasattr(module, "engines"):
@@ -126,7 +168,7 @@ def _run_component(
         part = f", batch {number + 1} of {len(batches)}" if len(batches) > 1 else ""
         report(f"{spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}")
         if hasattr(module, "per_image"):
-            options["indices"] = index.tolist()
+            options["indices"] = (index + first).tolist()
         with logged_warnings() as warnings:
             adversarial = _call(module, model, images[index], labels[index], spec, options)
         adversarial = into_ball(adversarial, images[index], spec.threat, spec.id)

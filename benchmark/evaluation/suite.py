@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.evaluation.run_attack import AttackState, Report, run_attack
+from benchmark.evaluation.run_attack import AttackState, Report, attack_images, flags
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.gradients import attackable
-from benchmark.verdicts.prediction import Predictions
+from benchmark.verdicts.prediction import Predictions, predict
 
 
 def run_suite(
@@ -30,27 +31,81 @@ def run_suite(
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
+    An attack goes through all its components on one batch of images before it turns to the next, so that what it finds for
+    an image depends on that batch alone: `attack_part` may have done some of them elsewhere.
+
     `brought` gives the attack that somebody brought under a name, or None; without it none takes the place of
     benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
-    their warnings; a brought one gets the model itself. torch's generator starts each attack at its seed.
+    their warnings; a brought one gets the model itself. torch's generator starts each batch at the attack's seed and the
+    number of its first image.
     """
     for spec in specs:
         module = brought(spec.attack)
         attacked, problem = model, ""
         if open_division and module is None:
             attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
-        torch.manual_seed(spec.seed)  # for what an open model draws
-        state, after = run_attack(
-            attacked,
-            images,
-            labels,
-            spec,
-            batch_size=batch_size,
-            checkpoint=folder / f"{spec.id}.safetensors",
-            engine=engine,
-            report=report,
-            module=module,
+        module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
+        state = AttackState.joined(
+            _attack_batches(
+                attacked, images, labels, spec, range(len(images)), batch_size, folder, engine, report, module
+            )
         )
+        state.warnings += flags(module, state)
+        after = predict(attacked, state.adversarial, labels, batch_size)
         if problem:
             state.warnings.append(f"the model gives no gradient ({problem}): steps that follow it went nowhere")
         yield spec, state, after
+
+
+def attack_part(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    specs: Sequence[AttackSpec],
+    part: range,
+    *,
+    batch_size: int,
+    folder: Path,
+    engine: Engine,
+    report: Report,
+) -> None:
+    """Leaves in `folder` what `run_suite` takes up there in place of attacking some of all `images` itself: those of
+    `part`, whole batches.
+    """
+    for spec in specs:
+        module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
+        _attack_batches(model, images, labels, spec, part, batch_size, folder, engine, report, module)
+
+
+def _attack_batches(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    part: range,
+    batch_size: int,
+    folder: Path,
+    engine: Engine,
+    report: Report,
+    module: Any,
+) -> list[AttackState]:
+    states = []
+    for first in part[::batch_size]:
+        batch = slice(first, min(first + batch_size, len(images)))
+        place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > batch_size else ""
+        torch.manual_seed(spec.seed + first)  # for what an open model draws
+        states.append(
+            attack_images(
+                model,
+                images[batch],
+                labels[batch],
+                spec,
+                batch_size=batch_size,
+                checkpoint=folder / f"{spec.id}@{first}.safetensors",
+                engine=engine,
+                report=lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
+                module=module,
+                first=first,
+            )
+        )
+    return states

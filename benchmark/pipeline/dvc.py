@@ -44,19 +44,16 @@ def run(
         BenchmarkError: dvc failed: its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
-    log, error = LOGS / f"{name}.log", ""
+    log = LOGS / f"{name}.log"
     output, wait = _started(arguments, warm, gpu)
     with log.open("w") as kept, output:
         for line in output:
             kept.write(line)
             kept.flush()
-            if line.lower().startswith("error: ") and not error:
-                error = line.strip()
-            elif _is_news(line, about):
+            if _is_news(line, about):
                 report(line.strip())
     if wait():
-        message = error.removeprefix("error: ").removeprefix("ERROR: ") or last_line(log.read_text())
-        raise BenchmarkError(f"{message} [log: {log}]")
+        raise BenchmarkError(f"{failure(log.read_text())} [log: {log}]")
 
 
 def _started(arguments: list[str], warm: str, gpu: str | None) -> tuple[IO[str], Callable[[], int]]:
@@ -85,6 +82,12 @@ def _status(connection: socket.socket) -> int:
 
 def _is_news(line: str, about: str) -> bool:
     return line.startswith((f"{about}: ", f"{about} is ", "resuming ")) or " is already running " in line
+
+
+def failure(text: str) -> str:
+    """The first error of a program's output, else its last line."""
+    errors = [line.strip() for line in text.splitlines() if line.lower().startswith("error: ")]
+    return errors[0].removeprefix("error: ").removeprefix("ERROR: ") if errors else last_line(text)
 
 
 def last_line(text: str) -> str:

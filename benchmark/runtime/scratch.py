@@ -26,6 +26,11 @@ def key(inputs: dict[str, Any]) -> str:
     return files.sha256_bytes(json.dumps(inputs, sort_keys=True).encode())[:24]
 
 
+def place(stage: str, name: str) -> Path:
+    """Where partial work of a stage stands, by its `key`."""
+    return FOLDER / stage / name
+
+
 @contextmanager
 def locked(stage: str, inputs: dict[str, Any], out: Path) -> Iterator[Path | None]:
     """The scratch folder of `stage` for these inputs, held by this process alone.
@@ -44,7 +49,7 @@ def locked(stage: str, inputs: dict[str, Any], out: Path) -> Iterator[Path | Non
             yield None
             return
         finished.unlink(missing_ok=True)
-        folder = home / name
+        folder = place(stage, name)
         for other in home.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +68,20 @@ class Attack(EvaluationStage):
             *sorted({methods.attack_file(spec.attack, own) for spec in row.suites[_suite(name)]}),
         ]
 
+    def block(self, row: Row, name: str) -> int:
+        """The batches of the verdicts. An open model, and an attack that somebody brought, may remember what it was asked."""
+        whole = row.submission.division == "open" or _suite(name) == ADAPTIVE
+        return 0 if whole else row.track.evaluation.batch_size
+
+    def evaluate_part(self, work: Work, subject: Subject, part: range) -> None:
+        from benchmark.evaluation.suite import attack_part
+
+        attack_part(
+            subject.model, subject.images, subject.labels, work.row.suites[_suite(work.name)], part,
+            batch_size=subject.batch_size, folder=work.blocks, engine=work.settings["engine"], report=_reporter(work),
+        )  # fmt: skip
+
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        from rich.console import Console
         from safetensors.torch import save
 
         from benchmark.evaluation.division import inspect
@@ -76,13 +89,7 @@ class Attack(EvaluationStage):
         from benchmark.loading.walled_attack import brought_attacks
         from benchmark.runtime import files
 
-        row, suite, size = work.row, _suite(work.name), subject.batch_size
-        console = Console(stderr=True, soft_wrap=True)
-
-        def report(text: str) -> None:
-            work.clock.lap()
-            console.print(f"{row.name}: {text}", highlight=False)
-
+        row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
         clean = subject.clean
         specs, engine = row.suites[suite], work.settings["engine"]
@@ -91,7 +98,7 @@ class Attack(EvaluationStage):
         results = []
         with brought_attacks(row) if suite == ADAPTIVE else nullcontext(lambda _: None) as brought:
             for spec, state, after in run_suite(
-                subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.scratch,
+                subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
                 engine=engine, report=report, brought=brought, open_division=row.submission.division == "open",
             ):  # fmt: skip
                 # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
@@ -109,6 +116,19 @@ class Attack(EvaluationStage):
         kept = work.settings["kept"]
         files_ = {"adversarial.safetensors": images}
         return Outcome(columns, fields, images=adversarial if kept else {}, files={} if kept else files_)
+
+
+def _reporter(work: Work) -> Callable[[str], None]:
+    """Says on stderr what is running; the time so far is kept too."""
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True)
+
+    def report(text: str) -> None:
+        work.clock.lap()
+        console.print(f"{work.row.name}: {text}", highlight=False)
+
+    return report
 
 
 def _kept(row: Row, suite: str) -> bool:

@@ -27,6 +27,9 @@ from benchmark.runtime.paths import WORK
 if TYPE_CHECKING:
     import torch
 
+BLOCKS = "blocks"
+SECONDS = "seconds-*.json"  # of parts, among the blocks
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -52,7 +55,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """A stage at work on a row: `scratch` is a folder of its own, which a kill leaves for the next run."""
+    """A stage at work on a row: `scratch` is a folder of its own, which a kill leaves for the next run. What stands in its
+    folder `blocks` speaks of some images each, and may have been computed elsewhere.
+    """
 
     row: Row
     name: str
@@ -60,6 +65,10 @@ class Work:
     reads: tuple[Path, ...]
     scratch: Path
     clock: Clock
+
+    @property
+    def blocks(self) -> Path:
+        return self.scratch / BLOCKS
 
     def say(self, text: str) -> None:
         """One line of progress; the time so far is kept too."""
@@ -110,8 +119,19 @@ class Stage(ABC):
     @abstractmethod
     def run(self, work: Work) -> Outcome: ...
 
-    def execute(self, name: str, track: str, row_name: str) -> None:
+    def parts(self, row: Row, name: str, most: int) -> list[range]:
+        """Its images, cut into parts of at most `most` where it can be, which `run_part` works on; none where it cannot."""
+        return []
+
+    def run_part(self, work: Work, part: range) -> None:
+        """Leaves in `work.blocks` what `run` finds there and does not compute again."""
+        raise BenchmarkError(f"{work.name} is not cut by images")
+
+    def execute(self, name: str, track: str, row_name: str, part: str = "") -> None:
         """Runs on one row, or goes on where a killed process stopped; writes `folder` and the times beside it.
+
+        Args:
+            part: `<first>-<end>`: works on these images alone and leaves what it found in `part_folder`.
 
         Raises:
             BenchmarkError: it does not apply, what it reads is missing, or its inputs file is of other settings.
@@ -126,12 +146,17 @@ class Stage(ABC):
         reads = tuple(Path(path) for path in inputs["reads"])
         for path in reads:
             _check_whole(path)
-        key = {**inputs, "read": {str(path): digest(path) for path in reads}, "versions": self.versions()}
-        folder = self.folder(row, name)
-        with scratch.locked(f"{track}/{row.name}/{name}", key, folder) as kept:
+        key = self.identity(row, name)
+        place, folder = (f"{name}@{part}", part_folder(row, name, part)) if part else (name, self.folder(row, name))
+        with scratch.locked(f"{track}/{row.name}/{place}", key, folder) as kept:
             if kept is None:
                 return
             work = Work(row, name, settings, reads, kept, Clock(kept))
+            if part:
+                self.run_part(work, _range(part))
+                files.write_json(work.blocks / SECONDS.replace("*", part), work.clock.seconds())
+                files.put_folder(work.blocks, folder)
+                return
             outcome = self.run(work)
             _check_unchanged(row, name, inputs)
             _write(outcome, kept / "out", code.combined(inputs["code"]))
@@ -139,6 +164,24 @@ class Stage(ABC):
             files.write_json(row.folder / "times" / f"{name}.json", work.clock.seconds())
         if outcome.summary:
             print(f"{row.name}: {outcome.summary}", flush=True)
+
+    def identity(self, row: Row, name: str) -> dict[str, Any]:
+        """All that its result depends on, what it reads as it stands here: partial work of the same is gone on with."""
+        inputs = files.read_json(inputs_file(row.track.name, row.name, name))
+        read = {path: digest(Path(path)) for path in inputs["reads"]}
+        return {**inputs, "read": read, "versions": self.versions()}
+
+
+def part_folder(row: Row, name: str, part: str) -> Path:
+    """Where a part of a stage leaves what it found."""
+    return row.folder / "parts" / f"{name}@{part}"
+
+
+def _range(part: str) -> range:
+    first, _, end = part.partition("-")
+    if not (first.isdigit() and end.isdigit() and int(first) < int(end)):
+        raise BenchmarkError(f"{part!r} names no images; give <first>-<end>, such as 0-200")
+    return range(int(first), int(end))
 
 
 def inputs_file(track: str, subject: str, name: str) -> Path:
@@ -201,15 +244,20 @@ def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
 class Clock:
     """Seconds that a stage took, over all the runs it needed; kept in its scratch folder until it is done.
 
-    Written beside the results and never into them, since no two runs take the same time.
+    Written beside the results and never into them, since no two runs take the same time. Parts done elsewhere count.
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._path = scratch / "seconds.json"
+        self._path, self._blocks = scratch / "seconds.json", scratch / BLOCKS
         self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self._wall, self._process = time.perf_counter(), time.process_time()
 
     def seconds(self) -> dict[str, float]:
+        """Its own and those of the parts."""
+        every = [self._own(), *(json.loads(path.read_text()) for path in self._blocks.glob(SECONDS))]
+        return {key: round(sum(one[key] for one in every), 2) for key in every[0]}
+
+    def _own(self) -> dict[str, float]:
         wall, process = time.perf_counter() - self._wall, time.process_time() - self._process
         return {
             "wall_seconds": round(self._before.get("wall_seconds", 0.0) + wall, 2),
@@ -218,4 +266,4 @@ class Clock:
 
     def lap(self) -> None:
         """Keeps the time so far in case this process is killed."""
-        files.write_json(self._path, self.seconds())
+        files.write_json(self._path, self._own())

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.components import certificate_file
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.stages.base import Outcome, Work
-from benchmark.stages.evaluation import EvaluationStage, Subject
+from benchmark.stages.evaluation import EvaluationStage, Subject, by_blocks
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Certify(EvaluationStage):
@@ -34,9 +37,15 @@ class Certify(EvaluationStage):
     def components(self, row: Row, name: str) -> list[Path]:
         return [*row.method_files, certificate_file(_spec(row).name)]
 
+    def block(self, row: Row, name: str) -> int:
+        return row.track.evaluation.batch_size
+
+    def evaluate_part(self, work: Work, subject: Subject, part: range) -> None:
+        _certified(work, subject, part)
+
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.audit import auditor
-        from benchmark.evaluation.certified_radii import certificate_module, certified_radii
+        from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
         spec, model, images, labels = _spec(work.row), subject.model, subject.images, subject.labels
@@ -47,9 +56,12 @@ class Certify(EvaluationStage):
                 f"{work.row.name}: {spec.name} bounds neither this network's margins nor their rounding by anything finite; "
                 "nothing can be certified: leave the certificate out"
             )
-        radii = certified_radii(model, images, labels, spec, subject.batch_size)
-        certify = partial(module.certify, **spec.parameters)
-        audit = auditor.audit(model, images, labels, radii, certify, work.row.name, batch_size=subject.batch_size)
+        found = _certified(work, subject, range(len(images)))
+        radii = found["certified_l2"]
+        audit = auditor.summary(
+            model, images, labels, radii.to(subject.device), partial(module.certify, **spec.parameters), work.row.name,
+            int(found["disagrees"].sum()),
+        )  # fmt: skip
         certificate = Certificate(
             name=spec.name,
             guarantee=module.guarantee(),
@@ -63,6 +75,27 @@ class Certify(EvaluationStage):
             fields={"certificate": certificate.model_dump(mode="json")},
             summary=f"median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images",
         )
+
+
+def _certified(work: Work, subject: Subject, part: range) -> dict[str, torch.Tensor]:
+    """Radii of the images `part`, and whether their verdicts differ between float32 and float64: the audit's attacks on each
+    of their balls have failed.
+    """
+    from benchmark.audit import auditor
+    from benchmark.evaluation.certified_radii import certified_radii
+
+    spec, size = _spec(work.row), subject.batch_size
+
+    def radii(places: range) -> dict[str, torch.Tensor]:
+        block = slice(places.start, places.stop)
+        images, labels = subject.images[block], subject.labels[block]
+        found = certified_radii(subject.model, images, labels, spec, size)
+        differ = auditor.attack_balls(
+            subject.model, images, labels, found, work.row.name, batch_size=size, first=places.start
+        )
+        return {"certified_l2": found, "disagrees": differ}
+
+    return by_blocks(work, part, size, radii, "certified")
 
 
 def _spec(row: Row) -> CertificateSpec:

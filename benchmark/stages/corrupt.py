@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
-from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.corruptions import CorruptionSpec
 from benchmark.stages.base import Outcome, Work
-from benchmark.stages.evaluation import EvaluationStage, Subject
+from benchmark.stages.evaluation import EvaluationStage, Subject, by_blocks
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 25  # images between two checkpoints
+BLOCK = 25  # images between two checkpoints
 
 
 class Corrupt(EvaluationStage):
@@ -45,7 +44,7 @@ class Corrupt(EvaluationStage):
         from benchmark.evaluation.corrupted import corrupted
 
         rules = _rules(work.row)
-        right = corrupted_columns(work, subject, rules)
+        right = corrupted_columns(work, subject, rules, range(len(subject.images)))
         evidence = pa.table({name: verdicts.numpy() for name, verdicts in right.items()})
         result = corrupted(evidence, rules, PARAMETERS, versions())
         counted, n = sum(int(column.sum()) for column in right.values()), len(subject.labels)
@@ -55,31 +54,33 @@ class Corrupt(EvaluationStage):
             summary=f"right on {counted} of {len(right) * n} corrupted images",
         )
 
+    def block(self, row: Row, name: str) -> int:
+        return 0 if row.submission.division == "open" else BLOCK
 
-def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> dict[str, torch.Tensor]:
-    """The evidence by column, (n,) bool each; resumed after a kill."""
+    def evaluate_part(self, work: Work, subject: Subject, part: range) -> None:
+        corrupted_columns(work, subject, _rules(work.row), part)
+
+
+def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec, part: range) -> dict[str, torch.Tensor]:
+    """The evidence of the images `part` by column, bool; resumed after a kill."""
     import torch
-    from safetensors.torch import load_file, save
 
     from benchmark.data.corruptions import corrupt
     from benchmark.verdicts.prediction import predict
 
-    checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
-    columns = load_file(checkpoint) if checkpoint.exists() else {}
-    done = len(next(iter(columns.values()))) if columns else 0
-    pixels = images.cpu().numpy()
-    for start in range(done, len(images), CHUNK):
-        chunk, places = slice(start, start + CHUNK), range(start, min(start + CHUNK, len(images)))
-        torch.manual_seed(rules.seed + start)  # an open model may draw noise of its own
-        new = {}
+    pixels = subject.images.cpu().numpy()
+
+    def verdicts(places: range) -> dict[str, torch.Tensor]:
+        block = slice(places.start, places.stop)
+        torch.manual_seed(rules.seed + places.start)  # an open model may draw noise of its own
+        right = {}
         for name, severity in rules.cells:
-            copies = torch.from_numpy(corrupt(pixels[chunk], places, name, severity, rules.seed)).to(images.device)
-            judged = predict(subject.model, copies, subject.labels[chunk], subject.batch_size)
-            new[f"corrupted {name} {severity}"] = judged.correct.cpu()
-        columns = {name: torch.cat([columns[name], right]) if columns else right for name, right in new.items()}
-        files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
-        work.say(f"corrupted {places.stop} of {len(images)} images")
-    return columns
+            copies = torch.from_numpy(corrupt(pixels[block], places, name, severity, rules.seed))
+            judged = predict(subject.model, copies.to(subject.device), subject.labels[block], subject.batch_size)
+            right[f"corrupted {name} {severity}"] = judged.correct
+        return right
+
+    return by_blocks(work, part, BLOCK, verdicts, "corrupted")
 
 
 def _rules(row: Row) -> CorruptionSpec:

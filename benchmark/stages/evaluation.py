@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import files
 from benchmark.stages.base import Outcome, Stage, Work
 
 if TYPE_CHECKING:
@@ -56,6 +58,23 @@ class EvaluationStage(Stage):
     @abstractmethod
     def evaluate(self, work: Work, subject: Subject) -> Outcome: ...
 
+    def block(self, row: Row, name: str) -> int:
+        """Images after any multiple of which its work may be cut, with results equal to the byte; 0 where it may not be."""
+        return 0
+
+    def evaluate_part(self, work: Work, subject: Subject, part: range) -> None:
+        """Leaves in `work.blocks` what `evaluate` finds there: its work on the images `part`, whole blocks."""
+        raise NotImplementedError  # of a stage that has no blocks
+
+    def parts(self, row: Row, name: str, most: int) -> list[range]:
+        rules, block = row.track.evaluation, self.block(row, name)
+        count = rules.attacked or rules.images if self.attacks else rules.images
+        if not block or count <= most:
+            return []
+        size = max(block, most // block * block)
+        found = [range(first, min(first + size, count)) for first in range(0, count, size)]
+        return found if len(found) > 1 else []
+
     def settings(self, row: Row, name: str) -> dict[str, Any]:
         return {
             "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
@@ -66,6 +85,17 @@ class EvaluationStage(Stage):
         }
 
     def run(self, work: Work) -> Outcome:
+        with self._subject(work) as (subject, shared, wall):
+            outcome = self.evaluate(work, subject)
+        return replace(outcome, columns={**shared, **outcome.columns}, fields={**outcome.fields, "wall": wall})
+
+    def run_part(self, work: Work, part: range) -> None:
+        with self._subject(work) as (subject, _, _):
+            self.evaluate_part(work, subject, part)
+
+    @contextmanager
+    def _subject(self, work: Work) -> Iterator[tuple[Subject, dict[str, torch.Tensor], str]]:
+        """What it judges, columns of all images that go into every evidence, and what held the row's code."""
         import torch
 
         from benchmark.loading.judged import judged_model, spare_models
@@ -89,7 +119,28 @@ class EvaluationStage(Stage):
             seen = slice(rules.attacked if self.attacks else None)
             of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])
             subject = Subject(judged.model, images[seen], labels[seen], rules.batch_size, of_clean, spares)
-            outcome = self.evaluate(work, subject)
-        shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
-        fields = {**outcome.fields, "wall": judged.wall}
-        return replace(outcome, columns={**shared, **outcome.columns}, fields=fields)
+            shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
+            yield subject, shared, judged.wall
+
+
+def by_blocks(
+    work: Work, part: range, size: int, compute: Callable[[range], dict[str, torch.Tensor]], doing: str
+) -> dict[str, torch.Tensor]:
+    """Columns of the images `part`, computed `size` at a time; blocks that stand in `work.blocks` are taken from there.
+
+    Args:
+        compute: columns, (k,) each, of k images.
+        doing: what a line of progress calls it.
+    """
+    import torch
+    from safetensors.torch import load_file, save
+
+    found = []
+    for first in part[::size]:
+        places, kept = range(first, min(first + size, part.stop)), work.blocks / f"{first}.safetensors"
+        if not kept.exists():
+            columns = {name: column.cpu().contiguous() for name, column in compute(places).items()}
+            files.write(kept, save(columns))
+            work.say(f"{doing} {places.stop - part.start} of {len(part)} images")
+        found.append(load_file(kept))
+    return {name: torch.cat([one[name] for one in found]) for name in found[0]}

@@ -43,13 +43,13 @@ class Pretrained(Stage):
     def versions(self) -> dict[str, str]:
         return {name: version(name) for name in ("torch", "timm", "robustbench")}
 
-    def execute(self, name: str, track: str, row_name: str) -> None:
+    def execute(self, name: str, track: str, row_name: str, part: str = "") -> None:
         from benchmark.loading.rows import load_row
 
         row = load_row(track, row_name)
         if self.applies(row):
             _check(_weights(row), row)
-        super().execute(name, track, row_name)
+        super().execute(name, track, row_name, part)
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save

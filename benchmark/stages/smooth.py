@@ -6,16 +6,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
-from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.stages.base import Outcome, Work
-from benchmark.stages.evaluation import EvaluationStage, Subject
+from benchmark.stages.evaluation import EvaluationStage, Subject, by_blocks
 
 if TYPE_CHECKING:
     import torch
 
-CHUNK = 25  # images between two checkpoints
+BLOCK = 25  # images between two checkpoints
 SPARES = 1 + 20  # one is asked again what voted, each of the others one copy an image under new noise
 
 
@@ -47,7 +46,7 @@ class Smooth(EvaluationStage):
         from benchmark.evaluation.vote_checks import check_radii
 
         rules = _rules(work.row)
-        columns = smoothed_columns(work, subject, rules)
+        columns = smoothed_columns(work, subject, rules, range(len(subject.images)))
         if subject.spares:
             check_radii(
                 subject.spares[1:], subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
@@ -63,26 +62,25 @@ class Smooth(EvaluationStage):
             "undecided",
         )
 
+    def block(self, row: Row, name: str) -> int:
+        return BLOCK
 
-def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
-    """The evidence by column, each (n,): what `Smoothed` holds; resumed after a kill."""
-    import torch
-    from safetensors.torch import load_file, save
+    def evaluate_part(self, work: Work, subject: Subject, part: range) -> None:
+        smoothed_columns(work, subject, _rules(work.row), part)
 
+
+def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec, part: range) -> dict[str, torch.Tensor]:
+    """The evidence of the images `part` by column: what `Smoothed` holds; resumed after a kill."""
     from benchmark.certificates.smoothing import smooth
     from benchmark.evaluation.vote_checks import KEPT, Witness, check_votes
 
-    checkpoint, images = work.scratch / "checkpoint.safetensors", subject.images
-    columns = load_file(checkpoint) if checkpoint.exists() else {}
-    done = len(columns["smoothed_l2"]) if columns else 0
     with subject.spares[0]() if subject.spares else nullcontext() as again:
-        for start in range(done, len(images), CHUNK):
-            chunk = images[start : start + CHUNK]
-            places = range(start, start + len(chunk))
-            witness = Witness(KEPT * len(chunk))
+
+        def votes(places: range) -> dict[str, torch.Tensor]:
+            witness = Witness(KEPT * len(places))
             found = smooth(
                 subject.model,
-                chunk,
+                subject.images[places.start : places.stop],
                 places,
                 work.row.track.certified_radii,
                 **rules.model_dump(),
@@ -91,11 +89,9 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
             )
             if again is not None:
                 check_votes(again, witness, batch_size=subject.batch_size, row=work.row.name)
-            new = {f"smoothed_{'l2' if name == 'radius' else name}": tensor for name, tensor in vars(found).items()}
-            columns = {name: torch.cat([columns[name], tensor]) if columns else tensor for name, tensor in new.items()}
-            files.write(checkpoint, save({name: tensor.contiguous() for name, tensor in columns.items()}))
-            work.say(f"smoothed {places.stop} of {len(images)} images")
-    return columns
+            return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
+
+        return by_blocks(work, part, BLOCK, votes, "smoothed")
 
 
 def _rules(row: Row) -> SmoothingSpec:

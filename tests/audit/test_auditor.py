@@ -186,7 +186,7 @@ def test_a_tie_is_exact_for_every_image() -> None:
 def test_a_certified_image_that_is_wrong_is_caught_before_any_attack() -> None:
     model, labels = favoured(network())
     radii = torch.full((6,), 1e-9, dtype=torch.float64)
-    assert Balls(model, GREY, labels, radii, "row").disagreements(4) == 0
+    assert Balls(model, GREY, labels, radii, "row").disagreements(4).sum() == 0
     labels[2] = (labels[2] + 1) % 5
     with pytest.raises(BenchmarkError, match=r"image 2 .* clean margin is -\S+ in float32 and -\S+ in float64"):
         Balls(model, GREY, labels, radii, "row").disagreements(4)
@@ -202,7 +202,7 @@ class Rounding(nn.Module):
 
 def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_refused() -> None:
     labels = torch.zeros(6, dtype=torch.long)
-    assert Balls(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4) == 6
+    assert Balls(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
     with pytest.raises(BenchmarkError, match="float64"):
         Balls(Rounding(), GREY, labels, torch.ones(6).double(), "row").disagreements(4)
 

@@ -252,7 +252,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.stages.evaluation import Subject
     from benchmark.verdicts.prediction import Predictions
 
-    monkeypatch.setattr(stage, "CHUNK", 5)
+    monkeypatch.setattr(stage, "BLOCK", 5)
     model, images, _ = linear_trials(12)
     row, rules = load_row("digits", "Wong2020Fast-linf"), SmoothingSpec(**RULES)
 
@@ -262,7 +262,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
         labels = torch.zeros(len(images), dtype=torch.long)
         clean = Predictions(labels, torch.ones(len(labels)))
         subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.smoothed_columns(work, subject, rules)
+        return stage.smoothed_columns(work, subject, rules, range(len(images)))
 
     whole = columns(model, "whole")
 

@@ -147,7 +147,7 @@ def test_what_cannot_be_compared_is_one_line(trained, tmp_path, monkeypatch) -> 
         compare_row("digits", "Wong2020Fast-linf", None, None)
     with pytest.raises(BenchmarkError, match="Wong2020Fast"):
         compare_row("digits", "Wong2020Fats-linf", None, None)
-    with pytest.raises(BenchmarkError, match="100 evaluation images; 101 are too many"):
+    with pytest.raises(BenchmarkError, match="100 evaluation images to attack; 101 are too many"):
         compare_row("digits", trained, 101, None)
     track = tracks.load("digits")
     papers = {"papers": track.suites["papers"]}

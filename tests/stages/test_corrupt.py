@@ -133,7 +133,7 @@ class Brightness(nn.Module):
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.stages import corrupt as stage
 
-    monkeypatch.setattr(stage, "CHUNK", 8)
+    monkeypatch.setattr(stage, "BLOCK", 8)
     images = torch.from_numpy(textures(24))
     labels = (images.flatten(1).mean(1) > 0.5).long()
     rules = CorruptionSpec(names=("gaussian_noise", "snow"), severities=(1, 3))
@@ -144,7 +144,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
         work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
         clean = Predictions(labels, torch.ones(len(labels)))
         subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.corrupted_columns(work, subject, rules)
+        return stage.corrupted_columns(work, subject, rules, range(len(images)))
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]

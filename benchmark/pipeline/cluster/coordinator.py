@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, graph, inputs, partial_board
-from benchmark.pipeline.cluster import node, remote, resources, slurm
+from benchmark.pipeline.cluster import node, pieces, remote, resources, slurm
 from benchmark.pipeline.cluster.dispatch import Dispatch
 from benchmark.pipeline.cluster.engine import Engine
 from benchmark.pipeline.cluster.resources import Resources
@@ -64,7 +64,8 @@ def repro(
             if tasks:
                 (sent_data,) = entry_of(f"{generate.data_file(track)}:data")["outs"]
                 _introduce(engine.introduced(sent_data["md5"]), report)
-            dispatch = Dispatch(engine, tasks, needs, graph.reads(track, chosen), report)
+            cut, takes = pieces.cut(tasks, needs)
+            dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report)
             with watch(dispatch) if watch and tasks else nullcontext():
                 failed = dispatch.run()
             ended = True
@@ -95,9 +96,10 @@ def repro_by_slurm(
         before = slurm.ended(track)
         needs, failed = _needs(track, chosen), slurm.collect(track, report)
         tasks = _prepared(track, chosen, report)
+        failed = {pieces.stage_key(key): why for key, why in failed.items()}
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
         if tasks and not (keep_going and before):
-            made = slurm.write(track, tasks, needs, graph.reads(track, chosen), sent)
+            made = slurm.write(track, *pieces.cut(tasks, needs), graph.reads(track, chosen), sent)
             script = slurm.folder(track) / "submit.sh"
             report(
                 f"{len(tasks)} stages in {len(made)} job arrays: bash {script} sends them"

@@ -13,11 +13,11 @@ from benchmark.pipeline import dvc, schedule
 from benchmark.pipeline.cluster import orders
 from benchmark.pipeline.cluster.engine import Arrived, Engine
 from benchmark.pipeline.cluster.orders import Answer
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.locks import put_entries
 from benchmark.pipeline.schedule import Task
 from benchmark.runtime import files
-from benchmark.stages.catalogue import Planned
 
 TRIES = 3  # of a stage whose worker or machine was lost
 AHEAD = 1.25  # orders sent for each that can run, so that no place waits for the next one
@@ -40,7 +40,7 @@ class Dispatch:
     def __init__(
         self,
         engine: Engine,
-        tasks: Mapping[str, Task[Planned]],
+        tasks: Mapping[str, Task[Piece]],
         needs: Mapping[str, Resources],
         reads: Mapping[str, Sequence[str]],
         report: Report,
@@ -92,7 +92,9 @@ class Dispatch:
                 self._out[needs] += 1
                 self._tries[key] += 1
                 self.sent[key] = Running(key, "", self._clock())
-                self.engine.submit(orders.order(key, self.tasks[key].what, self._reads[key]), needs)
+                piece = self.tasks[key].what
+                reads = self._reads[stage_key(key)]
+                self.engine.submit(orders.order(key, piece, reads), needs)
 
     def _take(self, arrived: Arrived) -> None:
         key, answer = arrived.key, arrived.answer
@@ -103,8 +105,9 @@ class Dispatch:
             self._take_failure(key, answer)
             return
         self.seconds[answer.device] = self.seconds.get(answer.device, 0.0) + answer.seconds
-        put_entries({key: answer.entry})
         one = self.tasks[key].what
+        if not one.part:
+            put_entries({key: answer.entry})
         if answer.times:
             files.write(one.row.folder / "times" / f"{one.name}.json", answer.times)
         self.done.add(key)

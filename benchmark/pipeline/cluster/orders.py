@@ -8,21 +8,23 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmark.pipeline import inputs
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.locks import entry_of
 from benchmark.runtime import files
-from benchmark.stages.catalogue import Planned
 
 Entry = dict[str, Any]  # of a dvc.lock
 
 
 @dataclass(frozen=True)
 class Order:
-    """One stage, `<dvc.yaml>:<name>`.
+    """One stage, `<dvc.yaml>:<name>`, or a part of it, with `@<first>-<end>` behind that.
 
     Attributes:
         inputs: text of its inputs file, which says by which code and settings it is to run.
         reads: the stages whose results it reads.
         locks: what DVC noted of those, by stage: with it a worker finds their results in the remote.
+        part: the images that it works on; "" for a whole stage.
+        parts: those of a whole stage whose work has been done already.
     """
 
     key: str
@@ -32,6 +34,12 @@ class Order:
     inputs: str
     reads: tuple[str, ...]
     locks: Mapping[str, Entry] = field(default_factory=dict)
+    part: str = ""
+    parts: tuple[str, ...] = ()
+
+    @property
+    def stage_key(self) -> str:
+        return stage_key(self.key)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -39,7 +47,7 @@ class Order:
     @classmethod
     def from_json(cls, text: str) -> Order:
         found = json.loads(text)
-        return cls(**{**found, "reads": tuple(found["reads"])})
+        return cls(**{**found, "reads": tuple(found["reads"]), "parts": tuple(found["parts"])})
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Answer:
 
     Attributes:
         key: the stage.
-        entry: what DVC noted of the stage; its results stand in the remote.
+        entry: what DVC noted of the stage, whose results stand in the remote; nothing for a part.
         times: its times file; "" where it was found in the run-cache.
         error: one line; "" where all went well.
         lost: it did not fail by itself: it was killed, ran out of memory, or its machine went.
@@ -74,8 +82,9 @@ class Answer:
         return cls(**json.loads(text))
 
 
-def order(key: str, one: Planned, reads: Sequence[str]) -> Order:
-    """The order of a stage whose `reads` are done: their locks, as they stand here now, go with it, and its own."""
+def order(key: str, piece: Piece, reads: Sequence[str]) -> Order:
+    """The order of a piece whose `reads` are done: their locks, as they stand here now, go with it, and its stage's own."""
+    one = piece.stage
     text = files.to_json(inputs.of_stage(one)).decode()
-    locks = {stage: entry for stage in (*reads, key) if (entry := entry_of(stage))}
-    return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks)
+    locks = {stage: entry for stage in (*reads, stage_key(key)) if (entry := entry_of(stage))}
+    return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks, piece.part, piece.parts)

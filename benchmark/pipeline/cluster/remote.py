@@ -37,7 +37,7 @@ def settings() -> dict[str, Any]:
     """
     from dvc.fs import get_fs_config
 
-    with _repo() as repo:
+    with opened() as repo:
         name = repo.config["core"].get("remote")
         if not name or name not in repo.config["remote"]:
             raise BenchmarkError(
@@ -59,7 +59,7 @@ def check() -> None:
     Raises:
         BenchmarkError: one of them fails.
     """
-    with _repo() as repo:
+    with opened() as repo:
         remote = repo.cloud.get_remote()
         place = remote.fs.join(remote.path, f"rvb-probe-{os.getpid()}-{time.time_ns()}")
         for doing in ("write to", "read", "remove from"):
@@ -85,12 +85,12 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
     """
 
     def send() -> None:
-        with _repo() as repo:
+        with opened() as repo:
             stage = _stage(repo, key)
             _move(stage, repo.cloud.push)
             _send_run(repo, stage)
 
-    _patiently(send, f"send results of {key} to the DVC remote", report, patience)
+    patiently(send, f"send results of {key} to the DVC remote", report, patience)
 
 
 def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:
@@ -108,7 +108,7 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
     """
 
     def attempt() -> bool:
-        with _repo() as repo:
+        with opened() as repo:
             with repo.lock:  # DVC writes lock files under it
                 mend_beside_dvc(report)
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
@@ -116,7 +116,7 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
                 _bring(repo, _stage(repo, name))
             return _bring_run(repo, _stage(repo, key))
 
-    return bool(_patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
+    return bool(patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
 
 
 def _bring(repo: Repo, stage: Stage) -> None:
@@ -153,14 +153,14 @@ def find(digests: Sequence[str], report: Report) -> dict[str, dict[str, str]]:
 
     The remote gets a folder's listing after its files, so the listing alone tells.
     """
-    found: dict[str, dict[str, str]] = _patiently(
+    found: dict[str, dict[str, str]] = patiently(
         lambda: _find(digests), "look for results in the DVC remote", report, PATIENCE
     )
     return found
 
 
 def _find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
-    with _repo() as repo:
+    with opened() as repo:
         cache, there = Path(repo.cache.local.path), repo.cloud.get_remote_odb()
 
         def look(digest: str) -> dict[str, str] | None:
@@ -182,7 +182,7 @@ def _find(digests: Sequence[str]) -> dict[str, dict[str, str]]:
 
 def holds(digest: str) -> bool:
     """Whether the remote has a folder's listing."""
-    with _repo() as repo:
+    with opened() as repo:
         there = repo.cloud.get_remote_odb()
         return bool(there.fs.exists(there.oid_to_path(digest)))
 
@@ -196,7 +196,7 @@ def _listing(cache: Path, digest: str) -> Path:
 
 
 @contextmanager
-def _repo() -> Iterator[Repo]:
+def opened() -> Iterator[Repo]:
     from dvc.repo import Repo
 
     with Repo(_wait_for_lock=True) as repo:
@@ -265,7 +265,7 @@ def _runs(repo: Repo) -> Any:
     return repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
 
 
-def _patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float) -> Any:
+def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float = PATIENCE) -> Any:
     """Tries again and again: a remote may be out of reach for a while. A full one does not mend by waiting."""
     from dvc.exceptions import CollectCacheError
 

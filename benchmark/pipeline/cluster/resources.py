@@ -24,15 +24,20 @@ class Asked(Frozen):
     memory: float | None = Field(default=None, gt=0)  # GiB
     gpus: float | None = Field(default=None, ge=0)
     minutes: float | None = Field(default=None, gt=0)  # the limit of a batch system
+    images: int | None = Field(default=None, ge=1)  # of one task at most: larger stages are cut (pieces.py)
 
 
 class Resources(Frozen):
-    """What one stage takes: whole cores, GiB of memory, GPUs (a share of one too), and minutes at most."""
+    """What one stage takes: whole cores, GiB of memory, GPUs (a share of one too), and minutes at most.
+
+    `images`, of attack, certify, smooth and corrupt, are those of one task at most; None: a stage is one task.
+    """
 
     cores: int = 1
     memory: float = 2.0
     gpus: float = 0.0
     minutes: float = 720.0
+    images: int | None = None
 
     def __str__(self) -> str:
         gpus = f", {self.gpus:g} GPU{'s' if self.gpus != 1 else ''}" if self.gpus else ""

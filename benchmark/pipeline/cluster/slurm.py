@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmark.pipeline.cluster import orders, site
 from benchmark.pipeline.cluster.orders import Answer
+from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.site import Shipment
 from benchmark.pipeline.locks import put_entries
@@ -26,17 +27,16 @@ from benchmark.pipeline.schedule import Task
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
-from benchmark.stages.catalogue import Planned
 
 LARGEST = 1000  # elements of an array: SLURM's default is 1,001
 SENT = "jobs"  # file of a run's folder: the arrays that were sent
 Report = Callable[[str], None]
-Tasks = Mapping[str, Task[Planned]]
+Tasks = Mapping[str, Task[Piece]]
 
 
 @dataclass(frozen=True)
 class Array:
-    """One stage of several rows: `orders` has the stage of each, None where a row has no such stage left to do."""
+    """One stage of several rows, or a part of it: `keys` has that of each, None where a row has none left to do."""
 
     name: str
     stage: str
@@ -121,7 +121,7 @@ def write(
         f'send() {{ job=$(sbatch --parsable "$@") || exit 1; echo "${{job%%;*}}" | tee -a {shlex.quote(str(run / SENT))}; }}',
     ]
     for one in made:
-        texts = [orders.order(key, tasks[key].what, reads[key]).to_json() if key else None for key in one.keys]
+        texts = [_order(tasks, key, reads) if key else None for key in one.keys]
         files.write_json(run / "orders" / f"{one.name}.json", texts)
         files.write(run / f"{one.name}.sbatch", _script(run, track, one))
         script = shlex.quote(str(run / f"{one.name}.sbatch"))
@@ -129,6 +129,11 @@ def write(
     lines.append(f'echo "sent {len(made)} arrays"')
     files.write(run / "submit.sh", "\n".join(lines) + "\n")
     return made
+
+
+def _order(tasks: Tasks, key: str, reads: Mapping[str, Sequence[str]]) -> str:
+    piece = tasks[key].what
+    return orders.order(key, piece, reads[stage_key(key)]).to_json()
 
 
 def _script(run: Path, track: str, array: Array) -> str:
@@ -191,7 +196,8 @@ def collect(track: str, report: Report) -> dict[str, str]:
         if answer.error:
             failed[answer.key] = answer.error
             continue
-        put_entries({answer.key: answer.entry})
+        if answer.entry:  # nothing is noted of a part
+            put_entries({answer.key: answer.entry})
         if answer.times:
             files.write(WORK / track / row / "times" / f"{stage}.json", answer.times)
         path.unlink()

@@ -12,6 +12,8 @@ import json
 import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,14 +23,14 @@ from pathlib import Path
 
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, inputs
-from benchmark.pipeline.cluster import remote
+from benchmark.pipeline.cluster import parts, remote
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.locks import entry_of
 from benchmark.pipeline.state import difference
 from benchmark.runtime import files, scratch, warm_client
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.stages import catalogue
-from benchmark.stages.base import inputs_file
+from benchmark.stages.base import BLOCKS, inputs_file, part_folder
 
 KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
 MEMORY = re.compile(
@@ -67,12 +69,41 @@ def _carried_out(order: Order, report: remote.Report) -> Answer:
     one = catalogue.planned(order.track, order.row, order.stage)
     _write_inputs(order, one)
     with _alone():
-        known = remote.fetch(order.reads, order.key, order.locks, report)
+        known = remote.fetch(order.reads, order.stage_key, order.locks, report)
+    if order.part:
+        return Answer() if known else _part_done(order, one, report)
+    if order.parts and not known:
+        scratch_folder = scratch.place(f"{order.track}/{order.row}/{order.stage}", _key(one))
+        parts.bring(_key(one), order.parts, scratch_folder / BLOCKS, report)
     warm = os.environ.get(warm_client.VARIABLE, "")
     dvc.run(["--wait-for-lock", "repro", "-s", order.key], _name(order), report, warm, order.row)
     remote.push(order.key, report)
+    if order.parts:
+        parts.remove(_key(one), report)
     times = one.row.folder / "times" / f"{one.name}.json"
     return Answer(entry=entry_of(order.key), times="" if known or not times.exists() else times.read_text())
+
+
+def _part_done(order: Order, one: catalogue.Planned, report: remote.Report) -> Answer:
+    """Works on some of a stage's images, unless that has been done, and sends what it found."""
+    if not parts.known(_key(one), order.part, report):
+        log, folder = dvc.LOGS / f"{_name(order)}.log", part_folder(one.row, one.name, order.part)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "benchmark.stages", order.stage, order.track, order.row, order.part]
+        with log.open("w") as kept:
+            status = subprocess.run(
+                command, stdout=kept, stderr=subprocess.STDOUT, env=dvc.environment(), check=False
+            ).returncode
+        if status:
+            words = dvc.failure(log.read_text())
+            raise BenchmarkError(words if status == 1 else f"{order.stage} exited with {status}: {words}")
+        parts.send(_key(one), order.part, folder, report)
+        shutil.rmtree(folder)
+    return Answer()
+
+
+def _key(one: catalogue.Planned) -> str:
+    return scratch.key(one.stage.identity(one.row, one.name))
 
 
 def _write_inputs(order: Order, one: catalogue.Planned) -> None:
@@ -117,7 +148,7 @@ def processor() -> str:
 
 
 def _name(order: Order) -> str:
-    return f"{order.track}-{order.row}-{order.stage}"
+    return f"{order.track}-{order.row}-{order.stage}{f'@{order.part}' if order.part else ''}"
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def test_errors_of_any_kind_of_storage_are_waited_out(one, pauses) -> None:
             raise answer
         return answer
 
-    assert remote._patiently(attempt, "ask", print, 60.0) == "there"
+    assert remote.patiently(attempt, "ask", print, 60.0) == "there"
     assert pauses == [1.0, 2.0]
 
 
