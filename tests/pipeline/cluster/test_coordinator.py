@@ -9,7 +9,7 @@ from typing import Any
 
 import cluster_project
 import pytest
-from cluster_project import OTHER, ROWS, FakeEngine
+from cluster_project import OTHER, ROWS, TUNED, FakeEngine
 from edited_file import edit
 from two_machines import out_of_reach
 
@@ -113,7 +113,7 @@ def prepared(project, monkeypatch) -> dict[str, Task[Any]]:
     tasks = graph.tasks_of("tiny", load_rows("tiny"), {DATA})
     out = {"path": "work/tiny/data", "md5": "0.dir", "size": 1, "nfiles": 1}
     put_entries({DATA: {"cmd": "data", "deps": [], "outs": [out]}})
-    monkeypatch.setattr(coordinator, "_prepared", lambda *_: dict(tasks))
+    monkeypatch.setattr(coordinator, "_prepared", lambda *_: (dict(tasks), {}))
     return tasks
 
 
@@ -204,3 +204,24 @@ def test_a_stage_that_reads_what_only_this_machine_has_runs_here(project) -> Non
         SimpleNamespace(reads=(Path("params.yaml"), *one.reads), row=one.row, name=one.name), frozenset(), 1.0
     )
     assert coordinator._here("tiny", rows, tasks) == [], "git brings it to the machines"
+
+
+def test_what_fails_here_fails_its_row_alone(project, monkeypatch) -> None:
+    """A row that starts from its weights waits in vain; no stage of the two is sent to a machine."""
+    edit("submissions/Tiny2026Linear/submission.yaml", OTHER, OTHER + TUNED)
+    tasks, pushed, said = graph.tasks_of("tiny", load_rows("tiny"), {DATA}), [], []
+    trains = [key for key in tasks if key.endswith(":train")]
+    monkeypatch.setattr(coordinator, "_here", lambda *_: trains)
+    monkeypatch.setattr("benchmark.pipeline.cluster.remote.push", lambda key, _: pushed.append(key))
+
+    def run(arguments: list[str], *_: object, **__: object) -> None:
+        if SMALL in arguments[-1]:
+            raise BenchmarkError("weights/given.pt is missing")
+
+    monkeypatch.setattr("benchmark.pipeline.dvc.run", run)
+    failed = coordinator._run_here("tiny", load_rows("tiny"), tasks, said.append)
+    assert failed == {SMALL: "weights/given.pt is missing", "Tiny2026Linear-tuned": coordinator.WAITS}
+    assert pushed == [f"pipelines/tiny/{ROWS[1]}/dvc.yaml:train"]
+    assert {task.what.row.name for task in tasks.values()} == {ROWS[1]}
+    assert not any(key.endswith(":train") for key in tasks)
+    assert said == [f"{SMALL}: failed"]

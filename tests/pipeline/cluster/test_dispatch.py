@@ -10,6 +10,7 @@ from cluster_project import OTHER, TUNED, FakeEngine
 
 from benchmark.loading.rows import load_rows
 from benchmark.pipeline import generate, graph
+from benchmark.pipeline.cluster import pieces
 from benchmark.pipeline.cluster.dispatch import TRIES, Dispatch
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.resources import Resources
@@ -45,7 +46,7 @@ def dispatch(engine: FakeEngine, cores: dict[str, int] | None = None) -> tuple[D
     rows = load_rows("tiny")
     tasks = graph.tasks_of("tiny", rows, {f"{generate.data_file('tiny')}:data"})
     needs = {one: Resources(cores=(cores or {}).get(one.rpartition(":")[2], 1)) for one in tasks}
-    return Dispatch(engine, tasks, needs, graph.reads("tiny", rows), said.append), said
+    return Dispatch(engine, *pieces.cut(tasks, needs), graph.reads("tiny", rows), said.append), said
 
 
 @pytest.mark.usefixtures("here")

@@ -8,6 +8,7 @@ import pytest
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import graph, inputs
 from benchmark.pipeline.cluster.orders import Answer, Order, order
+from benchmark.pipeline.cluster.pieces import Piece
 from benchmark.pipeline.locks import put_entries
 from benchmark.runtime import files
 
@@ -27,7 +28,7 @@ def test_an_order_says_by_which_code_and_takes_along_what_dvc_noted_of_what_it_r
     assert reads == ["pipelines/tiny/_data/dvc.yaml:data", train]
     entry = {"cmd": "x", "deps": [], "outs": []}
     put_entries({train: entry})
-    found = order(key, keys[key].what, reads)
+    found = order(key, Piece(keys[key].what), reads)
     assert found.locks == {train: entry}, "the data has none yet"
     assert found.inputs.encode() == files.to_json(inputs.of_stage(keys[key].what))
     assert (found.track, found.row, found.stage) == ("tiny", ROW, "attack-papers")

@@ -13,7 +13,7 @@ from slurm_stand_in import Slurm
 
 from benchmark.loading.rows import load_rows
 from benchmark.pipeline import generate, graph
-from benchmark.pipeline.cluster import site, slurm
+from benchmark.pipeline.cluster import pieces, site, slurm
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.shipping import shipment
 from benchmark.pipeline.locks import entry_of
@@ -69,7 +69,7 @@ def everything() -> dict[str, object]:
 def write(tasks, needs=None) -> list[slurm.Array]:
     needs = {one: Resources() for one in tasks} | (needs or {})
     sent = shipment({"name": "store", "url": "/mnt/shared", "password": "secret"})
-    return slurm.write("tiny", tasks, needs, graph.reads("tiny", load_rows("tiny")), sent)
+    return slurm.write("tiny", *pieces.cut(tasks, needs), graph.reads("tiny", load_rows("tiny")), sent)
 
 
 def test_rows_alike_share_arrays_and_one_that_starts_from_another_comes_after(project) -> None:

@@ -12,6 +12,7 @@ from benchmark.loading.rows import load_row
 from benchmark.pipeline import graph
 from benchmark.pipeline.cluster import orders, remote, worker
 from benchmark.pipeline.cluster.orders import Answer, Order
+from benchmark.pipeline.cluster.pieces import Piece
 from benchmark.pipeline.locks import put_entries
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.base import inputs_file
@@ -31,7 +32,7 @@ def order(tmp_path, monkeypatch) -> Order:
     monkeypatch.setattr(remote, "fetch", lambda *_: False)
     monkeypatch.setattr(remote, "push", lambda *_: None)
     monkeypatch.setattr("benchmark.pipeline.dvc.run", lambda *_: ran())
-    return orders.order(TRAIN, task.what, graph.reads("tiny", [row])[TRAIN])
+    return orders.order(TRAIN, Piece(task.what), graph.reads("tiny", [row])[TRAIN])
 
 
 def ran(log: str = "epoch 1\n", error: str = "") -> None:
