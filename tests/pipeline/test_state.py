@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from locked_project import lock
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, inputs
 from benchmark.pipeline.dry_run import dry_run
+from benchmark.pipeline.locks import entry_of
 from benchmark.pipeline.state import State, row_state
 from benchmark.runtime.errors import BenchmarkError
 
@@ -107,6 +110,41 @@ def test_a_row_that_was_built_in_part_or_never_says_so_and_whether_it_is_publish
     published.write_text("{}")
     shutil.rmtree(Path("work"))
     assert shown() == "never built here; published"
+
+
+def test_results_may_stand_elsewhere_alone(locked) -> None:
+    """As on a coordinator of many machines: the remote's listings say what files a folder has, by their digests."""
+    state, listings = State("tiny"), {}
+    for stage in state.stages:
+        for out in entry_of(stage)["outs"]:
+            folder = Path(out["path"])
+            found = (path for path in folder.rglob("*") if path.is_file())
+            digests = {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in found}
+            listings |= {out["md5"]: digests} if "nfiles" in out else {}
+    for folder in ("data", ROW):
+        shutil.rmtree(Path("work/tiny") / folder)
+    asked: list[str] = []
+
+    def elsewhere(wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+        asked.extend(wanted)
+        return {digest: listings[digest] for digest in wanted if digest in listings}
+
+    file = generate.row_file("tiny", ROW)
+
+    def why() -> dict[str, str]:
+        state = State("tiny", elsewhere)
+        return {name: words for name in STAGES if (words := state.why(f"{file}:{name}"))}
+
+    assert State("tiny").why(f"{file}:train") == "results not here"
+    assert why() == {}
+    assert {*asked} == {*listings}
+    edit_attack()
+    assert [*why()] == ["attack-papers", "reliability", "collect"], "and no training"
+    digest = entry_of(f"{file}:train")["outs"][0]["md5"]
+    trained = listings.pop(digest)
+    assert why()["train"] == "results not here"
+    listings[digest] = {**trained, "model.safetensors": "another"}
+    assert why()["attention"] == f"work/tiny/{ROW}/train/model.safetensors is missing"
 
 
 def test_a_lock_that_a_kill_cut_short_is_one_of_a_stage_that_never_ran(locked) -> None:

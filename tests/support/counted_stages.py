@@ -16,7 +16,7 @@ COUNTS = """\
 
     beside = pathlib.Path({beside!r})
     with (beside / "begun").open("a") as file:
-        file.write(f"{{name}} {{subject[-1]}} {{os.getpid()}}\\n")
+        file.write(f"{{name}} {{subject[:2][-1]}} {{os.getpid()}}\\n")
     while (beside / f"hold-{{name}}").exists():
         time.sleep(0.05)
 """

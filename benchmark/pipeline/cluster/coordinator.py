@@ -17,7 +17,7 @@ from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, graph, inputs, partial_board
 from benchmark.pipeline.cluster import node, pieces, remote, resources, slurm
-from benchmark.pipeline.cluster.dispatch import Dispatch
+from benchmark.pipeline.cluster.dispatch import WAITS, Dispatch
 from benchmark.pipeline.cluster.engine import Engine
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.shipping import shipment, tracked_files
@@ -60,14 +60,14 @@ def repro(
             needs = _needs(track, chosen)
             _check_fits(needs, engine)
             engine.start(sent)
-            tasks = _prepared(track, chosen, report)
+            tasks, failed_here = _prepared(track, chosen, report)
             if tasks:
                 (sent_data,) = entry_of(f"{generate.data_file(track)}:data")["outs"]
                 _introduce(engine.introduced(sent_data["md5"]), report)
             cut, takes = pieces.cut(tasks, needs)
             dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report)
             with watch(dispatch) if watch and tasks else nullcontext():
-                failed = dispatch.run()
+                failed = failed_here | dispatch.run()
             ended = True
         finally:
             engine.stop(end=not ended)
@@ -95,7 +95,7 @@ def repro_by_slurm(
         chosen, boards, sent = _checked(track, names, everything, report)
         before = slurm.ended(track)
         needs, failed = _needs(track, chosen), slurm.collect(track, report)
-        tasks = _prepared(track, chosen, report)
+        tasks, failed_here = _prepared(track, chosen, report)
         failed = {pieces.stage_key(key): why for key, why in failed.items()}
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
         if tasks and not (keep_going and before):
@@ -109,7 +109,7 @@ def repro_by_slurm(
             report("once they have ended, run the same command again" + (" without --dry-run" if dry else ""))
             return
         left = {task.what.row.name: "its job did not end" for task in tasks.values()}
-        _close(track, chosen, boards, left | lost, keep_going, report)
+        _close(track, chosen, boards, failed_here | left | lost, keep_going, report)
 
 
 def _checked(
@@ -173,8 +173,10 @@ def _introduce(said: Sequence[Mapping[str, object]], report: Report) -> None:
         report(f"{one['host']}: {one['cores']} cores, {one['processor']}, {one['memory']} GiB")
 
 
-def _prepared(track: str, rows: Sequence[Row], report: Report) -> dict[str, Task[Planned]]:
-    """What is left for the machines, once the data and all that needs files of this machine is built and sent."""
+def _prepared(track: str, rows: Sequence[Row], report: Report) -> tuple[dict[str, Task[Planned]], dict[str, str]]:
+    """What is left for the machines, once the data and all that needs files of this machine is built and sent; rows of
+    which that failed, with the reason.
+    """
     for source in graph.foreign_sources(track, rows):
         dvc.run(["repro", "--pull", source], f"{track}-sources", report)
         remote.push(source, report)
@@ -188,11 +190,29 @@ def _prepared(track: str, rows: Sequence[Row], report: Report) -> dict[str, Task
     read = graph.reads(track, rows)
     for earlier in dict.fromkeys(key for task in tasks for key in read[task] if key not in tasks):
         remote.push(earlier, report)  # what was made here may not be there
+    return tasks, _run_here(track, rows, tasks, report)
+
+
+def _run_here(track: str, rows: Sequence[Row], tasks: dict[str, Task[Planned]], report: Report) -> dict[str, str]:
+    """Runs, and takes from the tasks, what only this machine can; after a failure, what waits for it too. Why, by row."""
+    failed: dict[str, str] = {}
     for key in _here(track, rows, tasks):
-        dvc.run(["repro", "-s", key], f"{track}-here", report, about=tasks[key].what.row.name)
-        remote.push(key, report)
-        del tasks[key]
-    return tasks
+        if key not in tasks:
+            continue
+        row, gone = tasks[key].what.row.name, {key}
+        try:
+            dvc.run(["repro", "-s", key], f"{track}-here", report, about=row)
+            remote.push(key, report)
+        except BenchmarkError as error:
+            report(f"{row}: failed")
+            failed[row] = str(error)
+            while more := {other for other in tasks.keys() - gone if tasks[other].after & gone}:
+                gone |= more
+            for other in sorted(gone):
+                failed.setdefault(tasks[other].what.row.name, WAITS)
+        for other in gone:
+            del tasks[other]
+    return failed
 
 
 def _state(track: str, report: Report) -> State:

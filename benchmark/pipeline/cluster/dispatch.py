@@ -22,6 +22,7 @@ from benchmark.runtime import files
 TRIES = 3  # of a stage whose worker or machine was lost
 AHEAD = 1.25  # orders sent for each that can run, so that no place waits for the next one
 POLL = 0.5  # seconds
+WAITS = "starts from the weights of a row that failed"
 Report = Callable[[str], None]
 
 
@@ -77,8 +78,7 @@ class Dispatch:
             for one in arrived:
                 self._take(one)
         left = {task.what.row.name: None for key, task in self.tasks.items() if key not in self.done}
-        waits = "starts from the weights of a row that failed"
-        return {name: self._failed.get(name, waits) for name in left}
+        return {name: self._failed.get(name, WAITS) for name in left}
 
     def _offer(self, key: str) -> None:
         heapq.heappush(self._ready.setdefault(self._needs[key], []), (-self.urgency[key], key))

@@ -7,19 +7,20 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cluster_project
 import pytest
-from cluster_project import OTHER, ROWS, locks, site
-from counted_stages import Counted
+from cluster_project import ROWS, locks, site
 from small_disk import fill, small_disk
 from stage_processes import wait_for
+from tar_archive import archive
 from tiny_project import Project
 from two_machines import out_of_reach
 
 from benchmark.pipeline.cluster import ray_engine
 from benchmark.pipeline.cluster.resources import Resources
+from benchmark.pipeline.cluster.site import Shipment
 from benchmark.runtime.errors import BenchmarkError
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'robust-vit-bench[ray]'")
@@ -30,51 +31,28 @@ STAGES = ("train", "attack-papers", "reliability", "attention", "collect")
 ONCE = {(stage, row): 1 for row in ROWS for stage in STAGES}
 
 
-@pytest.fixture(scope="module")
-def counted(tmp_path_factory) -> Counted:
-    return Counted(tmp_path_factory.mktemp("counted"))
-
-
-@pytest.fixture(scope="module")
-def committed(tmp_path_factory, counted) -> Project:
-    """Two rows with their data and nothing else, committed. Not to be changed."""
-    project = cluster_project.new(tmp_path_factory.mktemp("committed") / "project", OTHER)
-    counted.watch(project)
-    cluster_project.commit(project)
-    project.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
-    return project
-
-
-@pytest.fixture(scope="module")
-def serial(committed, tmp_path_factory) -> Project:
-    """The same, brought up to date by `rvb repro --jobs 2`."""
-    project = committed.copy(tmp_path_factory.mktemp("serial") / "project")
-    project.rvb("repro", "--track", "tiny", "--jobs", "2")
-    return project
-
-
-@pytest.fixture
-def project(committed, serial, counted, tmp_path, monkeypatch) -> Project:
-    """One for a test, with a remote and checkouts of its own; nothing was counted yet."""
-    found = committed.copy(tmp_path / "project")
-    config = found.root / ".dvc/config"
-    config.write_text(re.sub("url = .*", f"url = {tmp_path / 'remote'}", config.read_text()))
-    monkeypatch.setenv("RVB_CHECKOUTS", str(tmp_path / "checkouts"))
-    counted.clear()
-    return found
-
-
 def repro(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     return project.rvb("repro", *arguments, "--track", "tiny", "--engine", "ray", "--jobs", "2", check=False)
 
 
-def start(project: Project, *arguments: str) -> subprocess.Popen[str]:
-    """The same command, to be killed or to be waited for."""
-    command = [sys.executable, "-m", "benchmark.commands.main", "repro", *arguments, "--track", "tiny"]
-    return subprocess.Popen(
-        [*command, "--engine", "ray", "--jobs", "2"], cwd=project.root, env=project.environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+@pytest.fixture
+def start(cluster, counted) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts the same command for one row, to be killed or to be waited for; none outlives its test."""
+    command = [sys.executable, "-m", "benchmark.commands.main", "repro", ROW, "--track", "tiny", "--engine", "ray"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen([*command, "--jobs", "2"], cwd=cluster.root, env=cluster.environment(), text=True, **pipes)
+        )
+        return started[-1]
+
+    yield start
+    counted.clear()  # stages that were held end
+    for one in started:
+        one.kill()
+        one.communicate()
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -95,27 +73,27 @@ def assert_row_as_serial(project: Project, serial: Project) -> None:
     assert locks(project)[lock] == locks(serial)[lock]
 
 
-def test_two_workers_give_the_bytes_of_the_serial_run_and_nothing_runs_twice(project, serial, counted) -> None:
-    done = repro(project)
+def test_two_workers_give_the_bytes_of_the_serial_run_and_nothing_runs_twice(cluster, serial, counted) -> None:
+    done = repro(cluster)
     assert done.returncode == 0, done.stderr
     assert counted.times() == ONCE
     for row in ROWS:
-        assert project.results(row) == serial.results(row)
-    assert locks(project) == locks(serial)
-    assert site(project) == site(serial)
-    assert all((project.root / "work/tiny" / ROW / "times" / f"{stage}.json").exists() for stage in STAGES)
+        assert cluster.results(row) == serial.results(row)
+    assert locks(cluster) == locks(serial)
+    assert site(cluster) == site(serial)
+    assert all((cluster.root / "work/tiny" / ROW / "times" / f"{stage}.json").exists() for stage in STAGES)
     assert "done: open work/tiny/site/index.html" in done.stdout
 
-    again = repro(project)
+    again = repro(cluster)
     assert again.returncode == 0, again.stderr
     assert counted.times() == ONCE
-    assert locks(project) == locks(serial)
-    assert "nothing would run" in project.rvb("repro", "--track", "tiny", "--dry-run").stdout
+    assert locks(cluster) == locks(serial)
+    assert "nothing would run" in cluster.rvb("repro", "--track", "tiny", "--dry-run").stdout
 
 
-def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(project, serial, counted) -> None:
+def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(cluster, serial, counted, start) -> None:
     counted.hold("attack-papers")
-    rvb = start(project, ROW)
+    rvb = start()
     victim = counted.wait("attack-papers")
     os.kill(victim, signal.SIGKILL)
     counted.wait("attack-papers", 2)
@@ -123,13 +101,13 @@ def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(project, seri
     out = ended(rvb)
     assert re.search(rf"{ROW}: attack-papers: .*exited with 137; tried again, 2 left", out.replace("\n", " ")), out
     assert counted.times() == {(stage, ROW): 1 + (stage == "attack-papers") for stage in STAGES}
-    assert_row_as_serial(project, serial)
+    assert_row_as_serial(cluster, serial)
 
 
-def test_a_killed_warm_process_is_replaced(project, serial, counted) -> None:
+def test_a_killed_warm_process_is_replaced(cluster, serial, counted, start) -> None:
     """What ran on it as its fork goes on, and is waited for by the one that takes its place."""
     counted.hold("attack-papers")
-    rvb = start(project, ROW)
+    rvb = start()
     fork = counted.wait("attack-papers")
     warm = int(Path(f"/proc/{fork}/stat").read_text().rpartition(")")[2].split()[1])
     assert b"benchmark.pipeline.warm" in Path(f"/proc/{warm}/cmdline").read_bytes()
@@ -139,46 +117,46 @@ def test_a_killed_warm_process_is_replaced(project, serial, counted) -> None:
     times = counted.times()
     assert times.pop(("attack-papers", ROW)) <= 2
     assert set(times.values()) == {1}
-    assert_row_as_serial(project, serial)
+    assert_row_as_serial(cluster, serial)
 
 
-def test_a_coordinator_that_was_killed_goes_on_where_it_was(project, serial, counted) -> None:
+def test_a_coordinator_that_was_killed_goes_on_where_it_was(cluster, serial, counted, start) -> None:
     counted.hold("reliability")
-    rvb = start(project, ROW)
+    rvb = start()
     counted.wait("reliability")
-    lock = project.root / f"pipelines/tiny/{ROW}/dvc.lock"
+    lock = cluster.root / f"pipelines/tiny/{ROW}/dvc.lock"
     wait_for(lambda: "attention" in lock.read_text(), "attention noted", 300)
     rvb.kill()
     rvb.communicate()
     counted.release("reliability")
-    ended(start(project, ROW))
+    ended(start())
     times = counted.times()
     assert times.pop(("reliability", ROW)) <= 2, "the stage that was hit, no other"
     assert times == {(stage, ROW): 1 for stage in STAGES if stage != "reliability"}
-    assert_row_as_serial(project, serial)
+    assert_row_as_serial(cluster, serial)
 
 
-def test_a_remote_out_of_reach_for_some_seconds_costs_nothing_but_those(project, serial, counted) -> None:
+def test_a_remote_out_of_reach_for_some_seconds_costs_nothing_but_those(cluster, serial, counted, start) -> None:
     counted.hold("attack-papers")
-    rvb = start(project, ROW)
+    rvb = start()
     counted.wait("attack-papers")
-    with out_of_reach(project.root.parent / "remote"):
+    with out_of_reach(cluster.root.parent / "remote"):
         counted.release("attack-papers")
-        made = checkout(project) / "work/tiny" / ROW / "attack-papers/stage.json"
+        made = checkout(cluster) / "work/tiny" / ROW / "attack-papers/stage.json"
         wait_for(made.exists, "results", 300)
         with pytest.raises(subprocess.TimeoutExpired):
             rvb.wait(timeout=5)
     ended(rvb)
     assert counted.times() == {(stage, ROW): 1 for stage in STAGES}
-    assert_row_as_serial(project, serial)
+    assert_row_as_serial(cluster, serial)
 
 
 def test_a_full_remote_is_one_line_and_after_there_is_room_nothing_is_computed_again(
-    project, serial, counted, tmp_path
+    cluster, serial, counted, start, tmp_path
 ) -> None:
     with small_disk(tmp_path / "remote", 4096):
         counted.hold("attack-papers")
-        rvb = start(project, ROW)
+        rvb = start()
         counted.wait("attack-papers")
         filler = tmp_path / "remote" / "filler"
         fill(filler)
@@ -191,10 +169,10 @@ def test_a_full_remote_is_one_line_and_after_there_is_room_nothing_is_computed_a
         assert err.count("\n") == 1
         before = counted.times()
         filler.unlink()
-        ended(start(project, ROW))
+        ended(start())
         assert {name: count for name, count in counted.times().items() if name in before} == before
         assert set(counted.times().values()) == {1}
-    assert_row_as_serial(project, serial)
+    assert_row_as_serial(cluster, serial)
 
 
 def test_one_coordinator_at_a_time_has_a_cluster_and_knows_what_its_machines_have(monkeypatch) -> None:
@@ -227,4 +205,22 @@ def test_one_coordinator_at_a_time_has_a_cluster_and_knows_what_its_machines_hav
 def test_no_cluster_at_the_address_is_one_line() -> None:
     with pytest.raises(BenchmarkError, match=r"^no Ray cluster answers at 127\.0\.0\.1:9: ") as error:
         ray_engine.Ray("127.0.0.1:9", 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_machine_whose_packages_are_not_there_is_one_line(tmp_path) -> None:
+    broken = {
+        "benchmark/__init__.py": "",
+        "benchmark/pipeline/__init__.py": "",
+        "benchmark/pipeline/warm.py": "import no_torch\n",
+    }
+    engine = ray_engine.Ray("", 1)
+    try:
+        engine.start(Shipment("abc", archive(broken), "", home=str(tmp_path)))
+        with pytest.raises(
+            BenchmarkError, match=r"cannot take part: the warm process on \S+ ended: ModuleNotFoundError"
+        ) as error:
+            engine.introduced("0.dir")
+    finally:
+        engine.stop(end=True)
     assert "\n" not in str(error.value)

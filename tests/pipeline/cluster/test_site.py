@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
+from tar_archive import archive
 
 from benchmark.pipeline.cluster import site
 from benchmark.pipeline.cluster.site import Shipment, Site, ask, element, unpack
 
 CONFIG = "[core]\n    remote = store\n"
-
-
-def archive(files: dict[str, str], mode: int = 0o644) -> bytes:
-    kept = io.BytesIO()
-    with tarfile.open(fileobj=kept, mode="w") as opened:
-        for name, text in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(text.encode()), mode
-            opened.addfile(entry, io.BytesIO(text.encode()))
-    return kept.getvalue()
 
 
 FILES = {

@@ -186,3 +186,27 @@ def test_what_sbatch_refuses_is_one_line(project, standing) -> None:
         slurm.submit("tiny")
     assert "\n" not in str(error.value)
     assert not slurm.ended("tiny")
+
+
+@pytest.mark.slow
+def test_a_row_by_job_arrays_has_the_bytes_of_a_serial_run(cluster, serial, counted, standing) -> None:
+    """A dry run writes, the next command sends, the one after closes and computes nothing."""
+
+    def repro(*arguments: str) -> str:
+        return cluster.rvb("repro", SMALL, "--track", "tiny", "--engine", "slurm", *arguments).stdout
+
+    out = " ".join(repro("--dry-run").split())
+    assert "5 stages in 5 job arrays: bash work/slurm/tiny/submit.sh sends them" in out
+    assert "run the same command again without --dry-run" in out
+    assert counted.begun() == []
+    assert "sent 5 arrays" in repro()
+    assert "by a stand-in" in (cluster.root / "work/slurm/tiny/logs/00-00-train-0.log").read_text()
+    assert not (cluster.root / "work/tiny" / SMALL / "train").exists(), "results are in the remote"
+    once = {(stage, SMALL): 1 for stage in STAGES}
+    assert counted.times() == once
+    assert repro().endswith("done\n")
+    assert counted.times() == once
+    assert cluster.results(SMALL) == serial.results(SMALL)
+    lock = f"pipelines/tiny/{SMALL}/dvc.lock"
+    assert cluster_project.locks(cluster)[lock] == cluster_project.locks(serial)[lock]
+    assert (cluster.root / "work/tiny" / SMALL / "times/train.json").exists()
