@@ -80,7 +80,7 @@ def overlay() -> dict[str, Any]:
         strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),
         tooltip=["row:N", "kind:N", "radius:Q", alt.Tooltip("accuracy:Q", format=".1f")],
     )
-    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.15)
+    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.12)
     attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
     proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
     certified = proven.mark_line(interpolate="step-before", strokeWidth=2)
