@@ -1,9 +1,10 @@
-"""How long stages took on this machine: `times.js` beside the pages, which no hash covers."""
+"""How long stages took and on what: `times.js` beside the pages, which no hash covers."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmark.runtime import files
 from leaderboard.rank import Row
@@ -13,17 +14,30 @@ def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
     files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
 
 
-def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, float]]:
-    """Wall seconds of training and of everything after it, by row, where this machine measured them."""
-    found: dict[str, dict[str, float]] = {}
+def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """Wall seconds of training and of everything after it, by row, where they were measured, and both by device.
+
+    A stage computes on one device, so its seconds are device-seconds.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for row in rows:
-        seconds = {
-            path.stem: json.loads(path.read_text())["wall_seconds"]
-            for path in sorted((folder / row.record.row / "times").glob("*.json"))
+        measured = {
+            p.stem: json.loads(p.read_text()) for p in sorted((folder / row.record.row / "times").glob("*.json"))
         }
-        if "train" in seconds:
-            training = seconds.pop("train")
-            found[row.record.row] = {"evaluation": round(sum(seconds.values()), 1)}
-            if row.record.training:  # where weights were only taken over, nothing was trained
-                found[row.record.row]["training"] = round(training, 1)
+        if "train" not in measured:
+            continue
+        parts = {"evaluation": [one for stage, one in measured.items() if stage != "train"]}
+        if row.record.training:  # where weights were only taken over, nothing was trained
+            parts["training"] = [measured["train"]]
+        found[row.record.row] = {part: round(sum(one["wall_seconds"] for one in of), 1) for part, of in parts.items()}
+        found[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
     return found
+
+
+def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
+    """Times that were written before stages named their device count for none."""
+    seconds: dict[str, float] = {}
+    for one in measured:
+        if "device" in one:
+            seconds[one["device"]] = seconds.get(one["device"], 0.0) + one["wall_seconds"]
+    return {device: round(much, 1) for device, much in seconds.items()}

@@ -37,6 +37,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             make(root, size)
+            run(root, "dvc", "commit", "-f", "-q")
             row = "pipelines/digits/Synthetic0000Net-small/dvc.yaml"
             commands = (
                 ["benchmark.commands.main", "repro"],
@@ -51,21 +52,22 @@ def main() -> None:
 
 def make(root: Path, size: int) -> None:
     for name in ("benchmark", "leaderboard"):
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    shutil.copytree(ROOT / "benchmark" / "results", root / "benchmark" / "results")
     for name in ("params.yaml", ".dvcignore", ".gitignore"):
         shutil.copy(ROOT / name, root / name)
     (root / ".dvc").mkdir()
     shutil.copy(ROOT / ".dvc" / "config", root / ".dvc" / "config")
     source = ROOT / "submissions" / "Dosovitskiy2021ViT"
+    submission = yaml.safe_load((source / "submission.yaml").read_text())
+    own = submission["variants"]["standard"]
+    submission["variants"] = {"small": {**own, "tracks": {"digits": own["tracks"]["digits"]}}}
     for index in range(size):
         name = f"Synthetic{index:04}Net"
         folder = root / "submissions" / name
         folder.mkdir(parents=True)
         shutil.copy(source / "method.py", folder)
-        text = (source / "submission.yaml").read_text()
-        (folder / "submission.yaml").write_text(
-            text.replace("name: Dosovitskiy2021ViT", f"name: {name}").replace("  standard:\n", "  small:\n", 1)
-        )
+        (folder / "submission.yaml").write_text(yaml.safe_dump({**submission, "name": name}, sort_keys=False))
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     run(root, "benchmark.commands.main", "pipeline")
     run(root, "benchmark.pipeline.inputs", "digits")
@@ -73,7 +75,6 @@ def make(root: Path, size: int) -> None:
         for name, stage in yaml.safe_load(path.read_text())["stages"].items():
             for out in outputs(stage) if name != "inputs" else ():
                 place(root / out)
-    run(root, "dvc", "commit", "-f", "-q")
 
 
 def place(out: Path) -> None:

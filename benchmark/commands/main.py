@@ -18,6 +18,7 @@ from benchmark.commands import (
     compare_engines,
     completion,
     diff,
+    doctor,
     exchange,
     new,
     pipeline,
@@ -67,6 +68,7 @@ app.command()(attack.attack)
 app.command()(study.study)
 app.command()(new.new)
 app.command()(check.check)
+app.command()(doctor.doctor)
 app.command()(publish.publish)
 app.command()(regress.regress)
 app.command()(verify.verify)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from benchmark.pipeline.progress import Progress
 
 ENGINES = ("ray", "slurm")
+INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
 
 def repro(
@@ -69,6 +70,7 @@ def repro(
 def _on_engine(
     engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool, keep_going: bool
 ) -> None:
+    from benchmark.commands import machines
     from benchmark.pipeline.cluster import coordinator
     from benchmark.pipeline.cluster.ray_engine import Ray
 
@@ -79,7 +81,12 @@ def _on_engine(
         raise BenchmarkError(
             f"unknown engine {engine!r}{near_miss(engine, ENGINES)}" if engine else "--address needs --engine ray"
         )
-    coordinator.repro(track, lambda: Ray(address, jobs), console.print, rows, everything, keep_going)
+    watch = (lambda dispatch: machines.watch(dispatch, console)) if console.is_terminal else None
+    try:
+        coordinator.repro(track, lambda: Ray(address, jobs), console.print, rows, everything, keep_going, watch)
+    except KeyboardInterrupt:
+        console.print("interrupted; what is done is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _watch(progress: Progress) -> AbstractContextManager[object]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from benchmark.runtime import files
+from benchmark.runtime.device import device_name
 from benchmark.runtime.errors import explain
 from benchmark.runtime.paths import PARAMS
 from benchmark.runtime.yaml_file import read_yaml
@@ -19,12 +23,30 @@ _engine: ContextVar[str] = ContextVar("engine", default="")
 
 def run_settings() -> RunSettings:
     """`params.yaml`; a BenchmarkError for an unknown key or a bad value."""
-    try:
-        settings = RunSettings.model_validate(read_yaml(PARAMS) if PARAMS.exists() else {})
-    except ValidationError as error:
-        raise explain(error, RunSettings, str(PARAMS)) from None
+    settings = _read(PARAMS, files.version(PARAMS)) if PARAMS.exists() else RunSettings()
     chosen: dict[str, Any] = {"engine": _engine.get()} if _engine.get() else {}
     return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=chosen)})
+
+
+def device_of(stage: str) -> str:
+    """What params.yaml has a stage of a row compute on; `collect` only counts."""
+    settings = run_settings()
+    if stage == "collect":
+        return "cpu"
+    return settings.train.device if stage == "train" else settings.evaluate.device
+
+
+def computes_on(stage: str) -> str:
+    """The name of that device, as it is on this machine."""
+    return device_name(device_of(stage))
+
+
+@cache
+def _read(path: Path, _version: tuple[int, ...]) -> RunSettings:
+    try:
+        return RunSettings.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise explain(error, RunSettings, str(path)) from None
 
 
 @contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from benchmark.loading.tracks import names as track_names
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.submission import Submission, VariantOnTrack
@@ -30,16 +33,21 @@ def load(name: str) -> Submission:
     if not (folder / "submission.yaml").exists():
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
     _check_links(folder)
-    try:
-        submission = Submission.model_validate(read_yaml(folder / "submission.yaml"))
-    except ValidationError as error:
-        raise explain(error, Submission, str(folder / "submission.yaml")) from None
+    submission = _read(folder / "submission.yaml", files.version(folder / "submission.yaml"))
     if submission.name != name:
         raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
     if not (folder / "method.py").exists():
         raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
     _check_parts(submission)
     return submission
+
+
+@cache
+def _read(path: Path, _version: tuple[int, ...]) -> Submission:
+    try:
+        return Submission.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise explain(error, Submission, str(path)) from None
 
 
 def _check_links(folder: Path) -> None:
@@ -125,7 +133,14 @@ def _parts(kind: str) -> set[str]:
 
 def _defining(entry: str, folder: Path) -> set[str]:
     """The files of a folder, by name, that define `entry`."""
-    return {path.stem for path in folder.glob("*.py") if f"\ndef {entry}(".encode() in b"\n" + path.read_bytes()}
+    with os.scandir(folder) as found:
+        code = [one for one in found if one.name.endswith(".py")]
+    return {one.name.removesuffix(".py") for one in code if _defines(one.path, entry, files.version(one))}
+
+
+@cache
+def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
+    return f"\ndef {entry}(".encode() in b"\n" + Path(path).read_bytes()
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

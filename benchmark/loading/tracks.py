@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.track import Track
@@ -26,8 +28,12 @@ def load(name: str) -> Track:
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         raise BenchmarkError(f"unknown track {name!r}{near_miss(name, names())}")
+    return _read(path, files.version(path))
+
+
+@cache
+def _read(path: Path, _version: tuple[int, ...]) -> Track:
     try:
-        track = Track.model_validate({"name": name, **read_yaml(path)})
+        return Track.model_validate({"name": path.stem, **read_yaml(path)})
     except ValidationError as error:
         raise explain(error, Track, str(path)) from None
-    return track

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from benchmark.studies import grids
 from benchmark.studies.ages import ages, ages_file
 from benchmark.studies.declared import declared_papers, papers_file
 
+Digests = Callable[[Path], dict[str, str]]
 MAIN = Path("benchmark/stages/__main__.py")
 
 
@@ -53,30 +56,33 @@ def write(track: str) -> None:
 def contents(track: str) -> dict[Path, dict[str, Any]]:
     """Every file and what it should hold."""
     rules, found = tracks.load(track), {}
+    digests = cache(code.digests)  # rows share most of their code: each entry is followed once
     found[inputs_file(track, "", "data")] = _inputs(
         [MAIN, catalogue.stage_file("data"), *data.stage.components(rules)], data.stage.settings(rules), []
     )
     found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [])
     for row in load_rows(track):
         for one in catalogue.plan(row):
-            found[inputs_file(track, row.name, one.name)] = of_stage(one)
-    studies = [grid for grid in grids.load_all() if grid.track.name == track]
+            found[inputs_file(track, row.name, one.name)] = of_stage(one, digests)
+    studies = grids.load_all(track)
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
-        found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts])
+        found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
     found[ages_file(track)] = ages(track)
     found[papers_file(track)] = declared_papers(track, studies)
     return found
 
 
-def of_stage(one: catalogue.Planned) -> dict[str, Any]:
+def of_stage(one: catalogue.Planned, digests: Digests = code.digests) -> dict[str, Any]:
     """What the inputs file of a row's stage should hold."""
-    return _inputs([MAIN, *one.entries], one.settings, list(one.reads))
+    return _inputs([MAIN, *one.entries], one.settings, list(one.reads), digests)
 
 
-def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path]) -> dict[str, Any]:
+def _inputs(
+    entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests = code.digests
+) -> dict[str, Any]:
     return {
-        "code": code.digests(*entries),
+        "code": {path: digest for entry in entries for path, digest in digests(entry).items()},
         "settings": settings,
         "arithmetic": arithmetic.possible(run_settings().arithmetic),
         "reads": [path.as_posix() for path in reads],

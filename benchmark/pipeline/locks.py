@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 
 Report = Callable[[str], None]
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of running commands
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built
 
 
@@ -24,24 +26,42 @@ def mend_rwlock(report: Report) -> None:
     Raises:
         BenchmarkError: it is cut short and a dvc runs, with what to do.
     """
-    path = Path(".dvc/tmp/rwlock")
-    try:
-        json.loads(path.read_text())
-    except FileNotFoundError:
-        return
-    except ValueError:
-        running = [p.pid for p in psutil.process_iter(["cmdline", "cwd"]) if _is_dvc_here(p.info)]
-        if running:
+    if _is_rwlock_cut():
+        if running := running_dvc():
             raise BenchmarkError(
-                f"{path} is cut short and dvc runs as process {running[0]}; wait for it or end it, then run this again"
-            ) from None
-        path.unlink()
-        report(f"removed {path}, which a killed dvc had left cut short")
+                f"{RWLOCK} is cut short and dvc runs as process {running[0]}; wait for it or end it, then run this again"
+            )
+        RWLOCK.unlink()
+        report(f"removed {RWLOCK}, which a killed dvc had left cut short")
+
+
+def cut_short() -> list[Path]:
+    """What a killed dvc left cut short, of its list of running commands and its lock files."""
+    return [*([RWLOCK] if _is_rwlock_cut() else []), *_cut_locks()]
+
+
+def running_dvc() -> list[int]:
+    """The processes in which dvc runs here."""
+    return [process.pid for process in psutil.process_iter(["cmdline", "cwd"]) if _is_dvc_here(process.info)]
+
+
+def _is_rwlock_cut() -> bool:
+    try:
+        json.loads(RWLOCK.read_text())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def _cut_locks() -> list[Path]:
+    return [path for path in (Path("dvc.lock"), *FOLDER.rglob("dvc.lock")) if path.exists() and _is_cut(path)]
 
 
 def mend_locks(report: Report) -> bool:
     """Removes lock files that a killed dvc left cut short; their stages come back from DVC's run-cache or run again."""
-    broken = [path for path in (Path("dvc.lock"), *FOLDER.rglob("dvc.lock")) if path.exists() and _is_cut(path)]
+    broken = _cut_locks()
     for path in broken:
         path.unlink()
         report(f"removed {path}, which a killed dvc had left cut short")
@@ -55,23 +75,31 @@ def mend_beside_dvc(report: Report) -> None:
     from dvc.lock import make_lock
 
     mend_locks(report)
-    path = Path(".dvc/tmp/rwlock")
-    with make_lock(f"{path}.lock", tmp_dir=str(path.parent), wait=True):
-        try:
-            json.loads(path.read_text())
-        except FileNotFoundError:
-            return
-        except ValueError:
-            path.unlink()
-            report(f"removed {path}, which a killed dvc had left cut short")
+    with make_lock(f"{RWLOCK}.lock", tmp_dir=str(RWLOCK.parent), wait=True):
+        if _is_rwlock_cut():
+            RWLOCK.unlink()
+            report(f"removed {RWLOCK}, which a killed dvc had left cut short")
 
 
 def _is_cut(lock: Path) -> bool:
+    return read_stages(lock) is None
+
+
+def read_stages(lock: Path) -> dict[str, Any] | None:
+    """What DVC noted of each stage in a lock file; None where there is none, or a kill cut it short."""
     try:
-        content = yaml.load(lock.read_text(), _Loader)
+        return _stages(lock, files.version(lock))
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def _stages(lock: Path, _version: tuple[int, ...]) -> dict[str, Any] | None:
+    try:
+        content = yaml.load(lock.read_bytes(), _Loader)
     except yaml.YAMLError:
-        return True
-    return not isinstance(content, dict) or "stages" not in content
+        return None
+    return content["stages"] if isinstance(content, dict) and isinstance(content.get("stages"), dict) else None
 
 
 def _is_dvc_here(process: dict[str, Any]) -> bool:
@@ -95,23 +123,24 @@ def put_in_order(file: Path) -> None:
 def entry_of(stage: str) -> dict[str, Any]:
     """What DVC noted when it last ran `<dvc.yaml>:<name>`; nothing where it did not, or where a kill cut the lock short."""
     file, _, name = stage.rpartition(":")
-    lock = Path(file).with_name("dvc.lock")
-    if not lock.exists() or _is_cut(lock):
-        return {}
-    return yaml.load(lock.read_text(), _Loader)["stages"].get(name) or {}
+    return (read_stages(Path(file).with_name("dvc.lock")) or {}).get(name) or {}
 
 
 def put_entries(entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Notes, as DVC would, how stages ran elsewhere, by `<dvc.yaml>:<name>`; in the order of their dvc.yaml."""
-    from dvc.utils.serialize import dumps_yaml, load_yaml
-
     for file in {stage.rpartition(":")[0] for stage in entries}:
         lock = Path(file).with_name("dvc.lock")
-        fresh: dict[str, Any] = {"schema": "2.0", "stages": {}}
-        content = load_yaml(lock) if lock.exists() and not _is_cut(lock) else fresh
         own = {key.rpartition(":")[2]: one for key, one in entries.items() if key.startswith(f"{file}:")}
-        known = content["stages"] | own
-        order = [name for name in yaml.safe_load(Path(file).read_text())["stages"] if name in known]
-        wanted = dumps_yaml({**content, "stages": {name: known[name] for name in order}})
+        known = (read_stages(lock) or {}) | own
+        order = [name for name in yaml.load(Path(file).read_bytes(), _Loader)["stages"] if name in known]
+        wanted = "schema: '2.0'\nstages:\n" + "".join(_in_lock(name, json.dumps(known[name])) for name in order)
         if not lock.exists() or lock.read_text() != wanted:
             files.write(lock, wanted)
+
+
+@lru_cache(maxsize=256)
+def _in_lock(name: str, entry: str) -> str:
+    """A stage as DVC writes it, beneath `stages:`; its YAML takes milliseconds, and a lock grows stage by stage."""
+    from dvc.utils.serialize import dumps_yaml
+
+    return dumps_yaml({"stages": {name: json.loads(entry)}}).removeprefix("stages:\n")

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import generate, inputs
+from benchmark.pipeline.locks import read_stages
 from benchmark.runtime import code, files
 from benchmark.runtime.paths import PUBLISHED
 from benchmark.stages import catalogue
@@ -133,11 +132,7 @@ class State:
         """What DVC noted when it last ran the stage; nothing where it did not, or where a kill cut the file short."""
         file, _, name = key.rpartition(":")
         if file not in self._locks:
-            try:
-                content = yaml.safe_load(Path(file).with_name("dvc.lock").read_text())
-            except (FileNotFoundError, yaml.YAMLError):
-                content = None
-            self._locks[file] = (content.get("stages") or {}) if isinstance(content, dict) else {}
+            self._locks[file] = read_stages(Path(file).with_name("dvc.lock")) or {}
         found = self._locks[file].get(name)
         return found if isinstance(found, dict) and found.keys() >= {"cmd", "deps", "outs"} else {}
 

@@ -27,6 +27,12 @@ def sha256_files(paths: list[Path]) -> str:
     return sha256_bytes("".join(lines).encode())
 
 
+def version(path: Path | os.DirEntry[str]) -> tuple[int, ...]:
+    """What changes when a file is written anew, so that what was made of it may be kept until then."""
+    seen = path.stat()
+    return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size
+
+
 def write(path: Path, data: str | bytes) -> None:
     """Writes aside, then renames: after a crash or a full disk the old file or the new one stands, never half."""
     path.parent.mkdir(parents=True, exist_ok=True)

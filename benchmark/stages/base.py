@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.loading.rows import Row, load_row
+from benchmark.loading.run_settings import computes_on
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
@@ -161,7 +162,9 @@ class Stage(ABC):
             _check_unchanged(row, name, inputs)
             _write(outcome, kept / "out", code.combined(inputs["code"]))
             files.put_folder(kept / "out", folder)
-            files.write_json(row.folder / "times" / f"{name}.json", work.clock.seconds())
+            files.write_json(
+                row.folder / "times" / f"{name}.json", work.clock.seconds() | {"device": computes_on(name)}
+            )
         if outcome.summary:
             print(f"{row.name}: {outcome.summary}", flush=True)
 

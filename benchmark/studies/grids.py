@@ -122,10 +122,15 @@ def names(submission: str) -> list[str]:
     return sorted(file.stem for file in (submissions.FOLDER / submission / "studies").glob("*.yaml"))
 
 
-def load_all() -> list[Grid]:
-    """Every study of every submission, in order: those with a file, then each row's over its seeds, track by track."""
+def load_all(track: str = "") -> list[Grid]:
+    """Every study of every submission, or of those on one track, in order: those with a file, then each row's over its
+    seeds, track by track.
+    """
     found = [load(name, study) for name in submissions.names() for study in names(name)]
-    return found + [seeds_grid(load_row(track, row)) for track in tracks.names() for row in trained_rows(track)]
+    found += [
+        seeds_grid(load_row(one, row)) for one in ([track] if track else tracks.names()) for row in trained_rows(one)
+    ]
+    return [grid for grid in found if not track or grid.track.name == track]
 
 
 def trained_rows(track: str) -> list[str]:

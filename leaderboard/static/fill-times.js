@@ -1,11 +1,23 @@
-// Fills in the seconds that this machine measured; without times.js the dashes stay.
+// Fills in the seconds that were measured, and on what; without times.js the dashes stay.
 if (typeof TIMES !== "undefined") {
+  const devices = (part) => Object.entries(part || {}).sort((a, b) => b[1] - a[1]);
+  const of = (row) => Object.values(row.devices || {}).flatMap((part) => Object.keys(part));
+  const several = new Set(Object.values(TIMES).flatMap(of)).size > 1; // then seconds of one kind are not those of another
   for (const place of document.querySelectorAll("[data-row]")) {
     const seconds = TIMES[place.dataset.row];
     if (!seconds) continue;
     for (const cell of place.querySelectorAll("[data-time]")) {
       const value = seconds[cell.dataset.time];
-      if (value !== undefined) cell.textContent = value.toFixed(1);
+      if (value === undefined) continue;
+      const found = devices((seconds.devices || {})[cell.dataset.time]);
+      cell.textContent = value.toFixed(1);
+      cell.title = found.map(([device, much]) => `${much.toFixed(1)} s on ${device}`).join(", ");
+      if (!found.length || !(several || cell.matches("dd"))) continue;
+      for (const [device, much] of found) {
+        const line = document.createElement("small");
+        line.textContent = found.length > 1 ? `${much.toFixed(1)} ${device}` : device;
+        cell.append(line);
+      }
     }
   }
 }

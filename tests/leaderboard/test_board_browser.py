@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,13 @@ def records() -> list[Record]:
             for one, clean in zip(made, (91, 97, 99, 95), strict=True)]  # fmt: skip
 
 
+GPU, CPU = "NVIDIA H100 80GB HBM3", "AMD EPYC (family 25, model 17)"
+TIMES = {
+    "Weak-v": {"training": 3, "evaluation": 8},
+    "Certain-v": {"training": 4, "evaluation": 9, "devices": {"training": {GPU: 4}, "evaluation": {CPU: 2, GPU: 7}}},
+}
+
+
 def write(folder: Path, made: list[Record]) -> str:
     """The address of the board."""
     images = {one.row: {f"robust {r.threat.label}": verdicts(r.accuracy.count) for r in one.robust} for one in made}
@@ -44,7 +52,7 @@ def write(folder: Path, made: list[Record]) -> str:
     for path in build.STATIC.iterdir():
         site.copy(f"static/{path.name}", path)
     site.write(vega.SCRIPT, vega.script())
-    site.write("times.js", 'const TIMES = {"Weak-v": {"training": 3, "evaluation": 8}};\n')
+    site.write("times.js", f"const TIMES = {json.dumps(TIMES)};\n")
     for one in made:
         site.write(f"models/{one.row}/index.html", f"<title>{one.row}</title>")
     return f"file://{folder}/index.html"
@@ -307,3 +315,15 @@ def test_of_many_rows_the_first_are_laid_out_until_all_are_asked_for(browser, tm
     browser.find_element("id", "more").click()
     assert len(shown(browser)) == 100
     assert browser.switch_to.active_element.get_dom_attribute("href"), "the focus goes on with the first of the rest"
+
+
+def test_seconds_name_their_device_where_rows_ran_on_several_kinds(board) -> None:
+    board.find_element("id", "all").click()
+    cells = {row: [board.find_element("css selector", f"[data-row='{row}-v'] [data-time='{part}']")
+             for part in ("training", "evaluation")] for row in ("Weak", "Certain", "Given")}  # fmt: skip
+    said = [[child.text for child in cell.find_elements("tag name", "small")] for cell in cells["Certain"]]
+    assert said == [[GPU], [f"7.0 {GPU}", f"2.0 {CPU}"]]
+    assert [cell.text.split("\n")[0] for cell in cells["Certain"]] == ["4.0", "9.0"]
+    assert cells["Certain"][1].get_attribute("title") == f"7.0 s on {GPU}, 2.0 s on {CPU}"
+    assert [cell.text for cell in cells["Weak"]] == ["3.0", "8.0"], "measured before devices were named"
+    assert [cell.text for cell in cells["Given"]] == ["–", "–"]

@@ -12,7 +12,7 @@ import tiny_linear_row
 from edited_file import edit
 from tiny_project import Project
 
-from benchmark.pipeline import generate
+from benchmark.pipeline import generate, inputs
 from benchmark.pipeline.cluster.engine import Arrived
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.resources import Resources
@@ -42,6 +42,7 @@ def new(root: Path, *variants: str) -> Project:
     submission.write_text(submission.read_text() + "".join(variants))
     with contextlib.chdir(root):
         generate.write()
+        inputs.write("tiny")  # as a coordinator does before it sends an order
     edit(root / ".dvc/config", "[core]\n", "[core]\n    remote = store\n")
     with (root / ".dvc/config").open("a") as config:
         config.write(f"['remote \"store\"']\n    url = {root.parent / 'remote'}\n")

@@ -65,7 +65,7 @@ def repro(
                 (sent_data,) = entry_of(f"{generate.data_file(track)}:data")["outs"]
                 _introduce(engine.introduced(sent_data["md5"]), report)
             cut, takes = pieces.cut(tasks, needs)
-            dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report)
+            dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report, say_starts=not watch)
             with watch(dispatch) if watch and tasks else nullcontext():
                 failed = failed_here | dispatch.run()
             ended = True

@@ -46,12 +46,14 @@ class Dispatch:
         reads: Mapping[str, Sequence[str]],
         report: Report,
         clock: Callable[[], float] = time.monotonic,
+        say_starts: bool = True,
     ) -> None:
         self.tasks, self.engine = tasks, engine
         self.sent: dict[str, Running] = {}
         self.done: set[str] = set()
         self.seconds: dict[str, float] = {}  # by kind of device
         self._needs, self._reads, self._report, self._clock = needs, reads, report, clock
+        self._say_starts = say_starts
         self._waiting = schedule.waiting_for(tasks)
         self._open = {key: len(task.after & tasks.keys()) for key, task in tasks.items()}
         self.urgency = schedule.urgency(tasks)
@@ -59,6 +61,7 @@ class Dispatch:
         self._places: dict[Resources, int] = {}
         self._out: Counter[Resources] = Counter()
         self._tries: Counter[str] = Counter()
+        self._left = Counter(task.what.row.name for task in tasks.values())
         self._failed: dict[str, str] = {}
         for key, count in self._open.items():
             if not count:
@@ -74,7 +77,8 @@ class Dispatch:
             for key, machine in self.engine.started().items():
                 if key in self.sent:
                     self.sent[key] = Running(key, machine, self._clock())
-                    self._report(f"{self._label(key)} runs on {machine}, {len(self.done) + 1} of {len(self.tasks)}")
+                    if self._say_starts:
+                        self._report(f"{self._label(key)} runs on {machine}, {len(self.done) + 1} of {len(self.tasks)}")
             for one in arrived:
                 self._take(one)
         left = {task.what.row.name: None for key, task in self.tasks.items() if key not in self.done}
@@ -115,7 +119,8 @@ class Dispatch:
             self._open[waiting] -= 1
             if not self._open[waiting]:
                 self._offer(waiting)
-        if not any(other.what.row.name == one.row.name and name not in self.done for name, other in self.tasks.items()):
+        self._left[one.row.name] -= 1
+        if not self._left[one.row.name]:
             self._report(f"{one.row.name}: done")
 
     def _take_failure(self, key: str, answer: Answer) -> None:

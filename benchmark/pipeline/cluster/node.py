@@ -13,8 +13,8 @@ import psutil
 
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline.cluster import remote
-from benchmark.pipeline.cluster.worker import processor
 from benchmark.runtime import arithmetic, files
+from benchmark.runtime.device import processor
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 
@@ -22,11 +22,13 @@ CLOCKS = 60.0  # seconds that clocks may differ: storage in the cloud refuses a 
 
 
 def introduce(question: str, answer: str) -> None:
-    """Writes what `problem` looks at; the question is the digest of a folder that the coordinator sent to the remote."""
+    """Writes what `problem` looks at; the question is the digest of a folder that the coordinator sent there, if any."""
     try:
         remote.check()
         sent = Path(question).read_text()
-        reached = "" if remote.holds(sent) else "reaches another DVC remote: what this machine sent is not there"
+        reached = (
+            "" if not sent or remote.holds(sent) else "reaches another DVC remote: what this machine sent is not there"
+        )
     except BenchmarkError as error:
         reached = str(error)
     found = {

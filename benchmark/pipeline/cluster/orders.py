@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmark.pipeline import inputs
 from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.locks import entry_of
-from benchmark.runtime import files
+from benchmark.stages.base import inputs_file
 
 Entry = dict[str, Any]  # of a dvc.lock
 
@@ -83,8 +82,11 @@ class Answer:
 
 
 def order(key: str, piece: Piece, reads: Sequence[str]) -> Order:
-    """The order of a piece whose `reads` are done: their locks, as they stand here now, go with it, and its stage's own."""
+    """The order of a piece whose `reads` are done: their locks, as they stand here now, go with it, and its stage's own.
+
+    Its inputs file is of the commit that the machines have, whatever was edited here since the run began.
+    """
     one = piece.stage
-    text = files.to_json(inputs.of_stage(one)).decode()
+    text = inputs_file(one.row.track.name, one.row.name, one.name).read_text()
     locks = {stage: entry for stage in (*reads, stage_key(key)) if (entry := entry_of(stage))}
     return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks, piece.part, piece.parts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from benchmark.loading.run_settings import run_settings
+from benchmark.loading.run_settings import device_of
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.base import Frozen
@@ -14,7 +14,6 @@ from benchmark.stages import catalogue
 from benchmark.stages.catalogue import Planned
 
 FILE = Path("resources.yaml")
-COMPUTE_NOTHING = ("collect",)  # stages that never use a GPU
 
 
 class Asked(Frozen):
@@ -66,9 +65,7 @@ def resources_of(one: Planned, declared: ResourcesFile) -> Resources:
     Without an entry a stage takes a GPU where params.yaml has it compute on one.
     """
     row, names = one.row, [one.name, one.stage.name]
-    settings = run_settings()
-    device = settings.train.device if one.stage.name == "train" else settings.evaluate.device
-    found = Resources(gpus=float(device != "cpu" and one.stage.name not in COMPUTE_NOTHING))
+    found = Resources(gpus=float(device_of(one.stage.name) != "cpu"))
     places = [
         (declared.tracks, row.track.name),
         (declared.submissions, row.submission.name),

@@ -18,9 +18,7 @@ VARIABLES = ("OMP_NUM_THREADS",)  # that results depend on
 
 def shipment(remote: Mapping[str, str]) -> Shipment:
     """The present commit; a BenchmarkError where files differ from it, since other machines would not have them."""
-    edited = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=normal").splitlines()]
-    edited = [path for path in edited if not any(fnmatch(path.strip('"'), pattern) for pattern in (*WRITTEN, *OWN))]
-    if edited:
+    if edited := edited_files():
         more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
         raise BenchmarkError(
             f"{edited[0]}{more} differs from the commit that other machines get; commit it or put it away"
@@ -30,6 +28,12 @@ def shipment(remote: Mapping[str, str]) -> Shipment:
     variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     variables |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
     return Shipment(commit, archive, _config(remote), variables)
+
+
+def edited_files() -> list[str]:
+    """Files that differ from the present commit, but for those that may."""
+    edited = [line[3:] for line in _git("status", "--porcelain", "--untracked-files=normal").splitlines()]
+    return [path for path in edited if not any(fnmatch(path.strip('"'), pattern) for pattern in (*WRITTEN, *OWN))]
 
 
 def _config(remote: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmark.loading.run_settings import run_settings
+from benchmark.loading.run_settings import computes_on
 from benchmark.pipeline import dvc, inputs
 from benchmark.pipeline.cluster import parts, remote
 from benchmark.pipeline.cluster.orders import Answer, Order
@@ -61,7 +61,11 @@ def carry_out(order: Order) -> Answer:
     if error:
         found = Answer(error=error, lost=bool(KILLED.search(error) or MEMORY.search(error) or MEMORY.search(text)))
     return replace(
-        found, key=order.key, device=device(order), seconds=round(time.monotonic() - began, 2), log=text[-LOG:]
+        found,
+        key=order.key,
+        device=computes_on(order.stage),
+        seconds=round(time.monotonic() - began, 2),
+        log=text[-LOG:],
     )
 
 
@@ -127,24 +131,6 @@ def _alone() -> Iterator[None]:
     with (scratch.FOLDER / "fetching.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def device(order: Order) -> str:
-    """On what the stage computed: the GPU where params.yaml asks for one, else the processor."""
-    settings = run_settings()
-    wanted = settings.train.device if order.stage == "train" else settings.evaluate.device
-    if wanted != "cpu":
-        import torch
-
-        if torch.cuda.is_available():
-            return str(torch.cuda.get_device_name())
-    return processor()
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _name(order: Order) -> str:

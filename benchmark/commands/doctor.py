@@ -1,0 +1,225 @@
+"""`rvb doctor`: whether this machine, its checkout and the machines of a cluster are ready; a line a check."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmark.commands.terminal import console
+from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import arithmetic
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
+
+CONSTRAINTS = Path("constraints.txt")
+OLDEST = (3, 11)
+ROOM = 2.0  # GiB that a run of the digits track and its cache want
+WORDS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`verdict` is ok, note or fail: a note keeps `rvb repro` from nothing, but says what to do for the rest."""
+
+    verdict: str
+    found: str
+
+
+def doctor(
+    engine: Annotated[
+        str, typer.Option("--engine", help="ray or slurm: what `rvb repro --engine` needs is needed.")
+    ] = "",
+    address: Annotated[str, typer.Option("--address", help="Of a Ray cluster: each of its machines is asked.")] = "",
+) -> None:
+    """Check this machine and its checkout, or a cluster; exit status 1 if what `rvb repro` needs is broken."""
+    if engine not in ("", "ray", "slurm") or (address and engine != "ray"):
+        raise BenchmarkError("--engine is ray or slurm, and --address needs --engine ray")
+    failed = False
+    for name, check in _checks(engine, address):
+        try:
+            findings = [*check()]
+        except BenchmarkError as error:
+            findings = [Finding("fail", str(error))]
+        for one in findings:
+            console.print(f"{WORDS[one.verdict]}  {name}: {one.found}", markup=False)
+            failed = failed or one.verdict == "fail"
+    if failed:
+        raise typer.Exit(1)
+
+
+def _checks(engine: str, address: str) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]]:
+    missing = "fail" if engine else "note"
+    yield "Python", _python
+    yield "packages", _packages
+    yield "arithmetic", _arithmetic
+    yield "room", _room
+    yield "pipeline", lambda: _pipeline(missing)
+    yield "locks", _locks
+    yield "git", lambda: _git(missing)
+    yield "DVC remote", lambda: _remote(missing)
+    yield "Ray", lambda: _ray("fail" if engine == "ray" else "note")
+    yield "SLURM", lambda: _slurm("fail" if engine == "slurm" else "note")
+    if address:
+        yield "machine", lambda: _machines(address)
+
+
+def _python() -> Iterator[Finding]:
+    recent = tuple(map(int, platform.python_version_tuple()[:2])) >= OLDEST
+    yield Finding(
+        "ok" if recent else "fail", platform.python_version() + ("" if recent else "; 3.11 or newer is needed")
+    )
+
+
+def _packages() -> Iterator[Finding]:
+    """Those that the project requires, then the versions that its figures were made with."""
+    required = [line for line in requires("robust-vit-bench") or [] if "extra ==" not in line]
+    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in required}
+    here = {name: _version(name) for name in names}
+    if lost := sorted(name for name, found in here.items() if not found):
+        yield Finding("fail", f"{', '.join(lost)} not installed; run: pip install -c {CONSTRAINTS} -e .")
+        return
+    lines = CONSTRAINTS.read_text().splitlines() if CONSTRAINTS.exists() else []
+    wanted = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    other = [
+        f"{n} {here[n]} for {w}" for n, w in sorted(wanted.items()) if here.get(n) and _public(here[n]) != w.strip()
+    ]
+    if other:
+        yield Finding(
+            "note",
+            f"{', '.join(other)}: numbers may differ from published ones; run: pip install -c {CONSTRAINTS} -e .",
+        )
+    else:
+        yield Finding("ok", f"{len(here)} required ones, of the versions in {CONSTRAINTS}")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _public(found: str) -> str:
+    return found.partition("+")[0]  # torch's builds say +cpu
+
+
+def _arithmetic() -> Iterator[Finding]:
+    wanted = run_settings().arithmetic
+    if arithmetic.possible(wanted) == wanted:
+        yield Finding("ok", wanted)
+    else:
+        yield Finding(
+            "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
+        )
+
+
+def _room() -> Iterator[Finding]:
+    WORK.mkdir(exist_ok=True)
+    free = shutil.disk_usage(WORK).free / 2**30
+    words = f"{free:.1f} GiB free for {WORK}/ and DVC's cache"
+    yield Finding("ok" if free > ROOM else "fail", words if free > ROOM else f"{words}; free some space")
+
+
+def _pipeline(otherwise: str) -> Iterator[Finding]:
+    from benchmark.pipeline import generate
+
+    if not Path(".dvc").is_dir():
+        yield Finding("fail", "no DVC repository here; run this in a clone of the project, or `dvc init`")
+    elif stale := generate.stale():
+        yield Finding(
+            otherwise,
+            f"{len(stale)} of the generated files no longer fits; run `rvb pipeline` and commit what it writes",
+        )
+    else:
+        yield Finding("ok", "fits the submissions")
+
+
+def _locks() -> Iterator[Finding]:
+    from benchmark.pipeline import locks
+
+    cut, running = locks.cut_short(), locks.running_dvc()
+    if cut and running:
+        yield Finding("fail", f"{cut[0]} is cut short and dvc runs as process {running[0]}; wait for it or end it")
+    elif cut:
+        yield Finding("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it")
+    else:
+        yield Finding("ok", f"whole{f'; dvc runs as process {running[0]}' if running else ''}")
+
+
+def _git(otherwise: str) -> Iterator[Finding]:
+    from benchmark.pipeline.cluster import shipping
+
+    try:
+        edited = shipping.edited_files()
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    except BenchmarkError as error:
+        yield Finding(otherwise, str(error))
+        return
+    if edited:
+        more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
+        yield Finding(
+            otherwise, f"{edited[0]}{more} differs from the commit, which alone other machines get; commit it"
+        )
+    else:
+        yield Finding("ok", f"clean at {commit.stdout.strip()}")
+
+
+def _remote(otherwise: str) -> Iterator[Finding]:
+    from benchmark.pipeline.cluster import remote
+
+    if not Path(".dvc").is_dir():
+        return
+    try:
+        settings = remote.settings()
+        remote.check()
+    except BenchmarkError as error:
+        yield Finding(otherwise, str(error))
+        return
+    folder = Path(settings["url"])
+    free = f", {shutil.disk_usage(folder).free / 2**30:.1f} GiB free" if folder.is_dir() else ""
+    yield Finding("ok", f"{settings['name']}, {settings['url']}: written, read and removed from{free}")
+
+
+def _ray(otherwise: str) -> Iterator[Finding]:
+    found = _version("ray")
+    yield (
+        Finding("ok", found)
+        if found
+        else Finding(otherwise, "not installed; for --engine ray: pip install 'robust-vit-bench[ray]'")
+    )
+
+
+def _slurm(otherwise: str) -> Iterator[Finding]:
+    found = shutil.which("sbatch")
+    yield (
+        Finding("ok", found)
+        if found
+        else Finding(otherwise, "no sbatch here; for --engine slurm send the scripts where there is one")
+    )
+
+
+def _machines(address: str) -> Iterator[Finding]:
+    """What each machine of a cluster says of itself, by the checkout that it gets."""
+    from benchmark.pipeline.cluster import node, remote
+    from benchmark.pipeline.cluster.ray_engine import Ray
+    from benchmark.pipeline.cluster.shipping import shipment
+
+    sent = shipment(remote.settings())
+    engine, own = Ray(address, 1), node.here()
+    try:
+        engine.start(sent)
+        for said in engine.introduced(""):
+            about = f"{said['host']}, {said['cores']} cores, {said['processor']}, {said['memory']} GiB"
+            problem = node.problem(said, own, said["asked"], said["answered"])
+            yield Finding("fail" if problem else "ok", problem or about)
+    finally:
+        engine.stop(end=True)

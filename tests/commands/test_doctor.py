@@ -1,0 +1,153 @@
+"""`rvb doctor`: what it finds, and when its exit status is 1."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import cluster_project
+import pytest
+from typer.testing import CliRunner, Result
+
+from benchmark.commands import doctor
+from benchmark.commands.main import app
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return cluster_project.new(tmp_path_factory.mktemp("doctor") / "project").root
+
+
+@pytest.fixture
+def root(made, tmp_path, monkeypatch) -> Path:
+    shutil.copytree(made, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.setattr(doctor, "ROOM", 0.0)  # whatever the machine of the tests has
+    config = Path(".dvc/config")
+    config.write_text(config.read_text().replace(str(made.parent / "remote"), str(tmp_path / "remote")))
+    return tmp_path / "project"
+
+
+def rvb(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *arguments])
+
+
+def line(result: Result, name: str) -> str:
+    return next(one for one in result.stdout.splitlines() if one[6:].startswith(f"{name}: "))
+
+
+def test_a_ready_checkout_passes_and_what_only_other_machines_need_is_a_note(root) -> None:
+    found = rvb()
+    assert found.exit_code == 0, found.stdout
+    assert line(found, "pipeline") == "ok    pipeline: fits the submissions"
+    assert line(found, "locks") == "ok    locks: whole"
+    assert line(found, "git").startswith("ok    git: clean at ")
+    assert line(found, "DVC remote").startswith(f"ok    DVC remote: store, {root.parent / 'remote'}: written, read")
+    assert [*(root.parent / "remote").iterdir()] == [], "the probe is removed"
+
+
+def test_what_an_engine_needs_is_broken_for_that_engine_alone(root, monkeypatch) -> None:
+    Path("submissions/Tiny2026Linear/method.py").write_text("build = None\n")
+    Path(".dvc/config").write_text("[core]\n")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    plain, slurm = rvb(), rvb("--engine", "slurm")
+    for name, words in (
+        ("git", "submissions/Tiny2026Linear/method.py differs from the commit"),
+        ("DVC remote", "no DVC remote carries the results"),
+        ("SLURM", "no sbatch here"),
+    ):
+        assert line(plain, name).startswith(f"note  {name}: {words}")
+        assert line(slurm, name).startswith(f"FAIL  {name}: {words}")
+    assert (plain.exit_code, slurm.exit_code) == (0, 1)
+
+
+def test_a_remote_that_cannot_be_written_says_so(root) -> None:
+    (root.parent / "remote").write_text("a file stands where the folder should")
+    assert line(rvb("--engine", "ray"), "DVC remote").startswith(
+        "FAIL  DVC remote: cannot write to the DVC remote store"
+    )
+
+
+def test_locks_cut_short_are_mendable_unless_dvc_runs(root, monkeypatch) -> None:
+    Path("pipelines/tiny/_data/dvc.lock").write_text("schema: '2.0'\nsta")
+    assert line(rvb(), "locks").startswith("note  locks: pipelines/tiny/_data/dvc.lock was cut short")
+    Path(".dvc/tmp").mkdir(exist_ok=True)
+    Path(".dvc/tmp/rwlock").write_text("{")
+    monkeypatch.setattr("benchmark.pipeline.locks.running_dvc", lambda: [1234])
+    found = rvb()
+    assert line(found, "locks").startswith("FAIL  locks: .dvc/tmp/rwlock is cut short and dvc runs as process 1234")
+    assert found.exit_code == 1
+
+
+def test_a_submission_that_does_not_load_and_a_stale_pipeline(root) -> None:
+    shutil.rmtree("pipelines/tiny/Tiny2026Linear-small")
+    assert line(rvb(), "pipeline").startswith("note  pipeline: 1 of the generated files no longer fits")
+    Path("submissions/Tiny2026Linear/submission.yaml").write_text("name: [")
+    found = rvb()
+    assert line(found, "pipeline").startswith(
+        "FAIL  pipeline: submissions/Tiny2026Linear/submission.yaml: not valid YAML"
+    )
+    assert found.exit_code == 1
+
+
+def test_packages_of_other_versions_are_a_note_and_lost_ones_break(root, monkeypatch) -> None:
+    Path("constraints.txt").write_text("# as published\ntorch==0.0.1\n")
+    assert line(rvb(), "packages").startswith("note  packages: torch ")
+    monkeypatch.setattr(
+        doctor, "requires", lambda name: ["torch>=2", "no-such-package>=1", "graphviz; extra == 'crown'"]
+    )
+    found = rvb()
+    assert line(found, "packages").startswith("FAIL  packages: no-such-package not installed; run: pip install")
+    assert found.exit_code == 1
+
+
+def test_a_processor_without_avx2_and_a_full_disk(root, monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.runtime.arithmetic._has_avx2", lambda: False)
+    monkeypatch.setattr(doctor, "ROOM", 1e9)
+    found = rvb()
+    assert line(found, "arithmetic").startswith("note  arithmetic: no x86-64 with AVX2")
+    assert line(found, "room").startswith("FAIL  room: ")
+    assert found.exit_code == 1
+
+
+def test_each_machine_of_a_cluster_is_named_with_what_is_wrong_there(root, monkeypatch) -> None:
+    from benchmark.pipeline.cluster import node, ray_engine
+
+    own = {
+        **node.here(),
+        "remote": "",
+        "clock": 100.0,
+        "cores": 2,
+        "processor": "P",
+        "memory": 4,
+        "asked": 99.0,
+        "answered": 101.0,
+    }
+    ended = []
+
+    class Cluster:
+        def __init__(self, address: str, jobs: int) -> None:
+            assert address == "head:6379"
+
+        def start(self, shipment: object) -> None: ...
+
+        def introduced(self, sent: str) -> list[dict[str, object]]:
+            late = {**own, "host": "late", "clock": 500.0}
+            return [{**own, "host": "good"}, late]
+
+        def stop(self, end: bool) -> None:
+            ended.append(end)
+
+    monkeypatch.setattr(ray_engine, "Ray", Cluster)
+    subprocess.run(["git", "commit", "-qam", "x"], check=False, capture_output=True)
+    found = rvb("--engine", "ray", "--address", "head:6379")
+    said = [one for one in found.stdout.splitlines() if " machine: " in one]
+    assert said[0] == "ok    machine: good, 2 cores, P, 4 GiB"
+    assert said[1].startswith("FAIL  machine: the clock of late differs")
+    assert (found.exit_code, ended) == (1, [True])
+
+
+@pytest.mark.parametrize("options", [("--engine", "dask"), ("--address", "head:6379")])
+def test_options_that_do_not_fit_are_refused(root, options) -> None:
+    assert "--engine is ray or slurm" in str(rvb(*options).exception)
