@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
-from scipy.stats import binomtest
 
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
@@ -189,6 +188,8 @@ def _parts(names: Sequence[str]) -> list[str]:
 
 def _share(score: str) -> Proportion:
     """As `benchmark.evaluation.proportion`, which the board does not import."""
+    from scipy.stats import binomtest  # imports numpy, before which a process has to fix its arithmetic
+
     count, n = score.count("1"), len(score)
     interval = binomtest(count, n).proportion_ci(confidence_level=0.95, method="wilson")
     return Proportion(value=count / n, low=float(interval.low), high=float(interval.high), count=count, n=n)
