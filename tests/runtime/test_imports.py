@@ -109,5 +109,5 @@ def test_processes_that_compute_fix_their_arithmetic_before_numpy_is_imported() 
     """Where another program starts them, such as Ray on another machine, nobody has fixed it before."""
     for module in ("benchmark.commands.main", "benchmark.pipeline.warm", "benchmark.pipeline.cluster.worker"):
         code = f"import sys, {module}; sys.exit(str([n for n in ('numpy', 'torch') if n in sys.modules] or ''))"
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert found.stderr.strip() == "", f"{module} imports {found.stderr.strip()}"
