@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
 from benchmark.results.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen, to_json
+from benchmark.specs.track import Track
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
 from leaderboard.site import Site
@@ -66,15 +68,20 @@ def write_pages(site: Site, board: Board) -> None:
     site.write(SCHEMA, json.dumps(MachineBoard.model_json_schema(), indent=1, sort_keys=True) + "\n")
     site.write("leaderboard.csv", as_csv(made))
     for row in board.rows:
-        for threat in board.track.threats:
-            try:
-                found = exported(row.record, board.track, threat)
-            except BenchmarkError:  # not judged by AutoAttack there, which such a row is about
-                continue
-            site.write(
-                f"robustbench/{threat.label.replace(' ', '-')}/{row.record.row}.json",
-                json.dumps(found, indent=2) + "\n",
-            )
+        for place, found in robustbench(row.record, board.track).items():
+            site.write(place, json.dumps(found, indent=2) + "\n")
+
+
+def robustbench(record: Record, track: Track) -> dict[str, dict[str, Any]]:
+    """The row as RobustBench writes it, by place on the site: one of each threat model under which AutoAttack judged it."""
+    found = {}
+    for threat in track.threats:
+        try:
+            row = exported(record, track, threat)
+        except BenchmarkError:  # not judged by AutoAttack there, which such a row is about
+            continue
+        found[f"robustbench/{threat.label.replace(' ', '-')}/{record.row}.json"] = row
+    return found
 
 
 def machine_board(board: Board) -> MachineBoard:

@@ -18,6 +18,7 @@ import yaml
 from benchmark.results import study_table
 from benchmark.results.brought import FOLDER, Scores, lowered_all
 from benchmark.results.headline import headline
+from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from benchmark.results.study import PublishedStudy
 from benchmark.runtime import errors, files
@@ -39,11 +40,11 @@ BEST = 3  # rows of a card
 
 @dataclass(frozen=True)
 class Card:
-    """A track on the front page: `rows` are the published and the built ones, `built` how many of them have pages."""
+    """A track on the front page: `rows` are the published and the built ones, `built` those of them that have pages."""
 
     track: Track
     rows: Sequence[Row]
-    built: int
+    built: frozenset[str]
     studies: int
     changed: str
 
@@ -52,21 +53,20 @@ class Card:
         return bool(self.built or self.studies)
 
     @property
-    def robust(self) -> tuple[str, list[tuple[Row, str]]]:
-        """The number that ranks, and the best rows with their share in percent."""
+    def robust(self) -> tuple[str, list[tuple[Row, Proportion]]]:
+        """The number that ranks, and the best rows by it."""
         name = ranking_name(self.track)
         return name, self._best(name)
 
     @property
-    def certified(self) -> tuple[str, list[tuple[Row, str]]]:
+    def certified(self) -> tuple[str, list[tuple[Row, Proportion]]]:
         """The same of the certified number that boards show first; "" where the track has none."""
         name = next((name for name in headline_columns(self.track) if name.startswith("certified")), "")
         return name, self._best(name)
 
-    def _best(self, name: str) -> list[tuple[Row, str]]:
-        known = [(row, headline(row.record)[name].value) for row in self.rows if name in headline(row.record)]
-        known.sort(key=lambda pair: (-pair[1], pair[0].record.row))
-        return [(row, f"{100 * value:.1f}") for row, value in known[:BEST]]
+    def _best(self, name: str) -> list[tuple[Row, Proportion]]:
+        known = [(row, headline(row.record)[name]) for row in self.rows if name in headline(row.record)]
+        return sorted(known, key=lambda pair: (-pair[1].value, pair[0].record.row))[:BEST]
 
 
 def render(folder: Path, address: str) -> int:
@@ -138,7 +138,7 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     board = Board(
         track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1], papers=declared
     )
-    return board, Card(track, known[0], len(places), len(studies), changed)
+    return board, Card(track, known[0], frozenset(places), len(studies), changed)
 
 
 def _ranked(

@@ -4,7 +4,7 @@
 
 Writes synthetic rows (1,000 of 10,000 images unless told otherwise) into a temporary folder, and builds their site from
 Records that are read already: ranks, tables, and each kind of pages of leaderboard/build.py (or those
-named, such as `boards`).
+named, such as `boards`): seconds by the clock, and those of processors, which count less what else runs on the machine.
 Rows share one file of evidence and one of images. Then headless Chromium opens the board and times sorting and filtering
 up to the finished layout: the median of RUNS each, beside the bytes.
 """
@@ -67,12 +67,14 @@ def measure(folder: Path, count: int, images: int, kinds: list[Any]) -> Path:
     """Prints what each part of the build takes; the site."""
     records, scores = synthetic(folder, count, images)
     board: list[Board] = []
+    begun = time.perf_counter()
     timed("ranks", lambda: board.append(Board(TRACK, rank(records, TRACK, scores), folder, images=scores)))
     timed("tables", lambda: (build.metrics(board[0].rows), build.table(board[0].rows, TRACK)))
     site = Site(folder / "site")
     timed("static files", lambda: static(site))
     for pages in kinds:
         timed(pages.__name__, lambda pages=pages: pages.write_pages(site, board[0]))
+    print(f"whole site: {time.perf_counter() - begun:.2f}")
     (folder / "site" / "times.js").write_text("const TIMES = {};\n")
     print(f"board: {(folder / 'site' / 'index.html').stat().st_size:,} bytes")
     return folder / "site"
@@ -154,9 +156,14 @@ def evidence(folder: Path, images: int) -> None:
 
 
 def timed(name: str, call: Callable[[], object]) -> None:
-    begun = time.perf_counter()
+    begun, worked = time.perf_counter(), processor()
     call()
-    print(f"{name}: {time.perf_counter() - begun:.2f}", flush=True)
+    print(f"{name}: {time.perf_counter() - begun:.2f}, of processors {processor() - worked:.2f}", flush=True)
+
+
+def processor() -> float:
+    """Seconds that this process and those it has waited for have had of processors, whatever else ran."""
+    return sum(os.times()[:4])
 
 
 def look(site: Path, profile: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from tiny_project import ROOT, Project
 
 from benchmark.runtime import arithmetic
@@ -31,23 +30,16 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with two submissions, run side by side to the end. Not to be changed: see `built`.
+    """A project with two submissions, run side by side to the end. Not to be changed: see `built`."""
 
-    The workers of one run share it: the first one that needs it builds it, and the others wait.
-    """
-    base = tmp_path_factory.getbasetemp()
-    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "finished"
-    home.mkdir(exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "done").exists():
-            shutil.rmtree(home / "project", ignore_errors=True)  # what a worker left that failed
-            project = Project.new(home / "project")
-            project.add("Tiny2026Net")
-            project.add("Tiny2026Twin")
-            project.rvb("repro", "--track", "tiny", "--jobs", "2")
-            (home / "done").touch()
-    return Project(home / "project")
+    def build(root: Path) -> Project:
+        project = Project.new(root)
+        project.add("Tiny2026Net")
+        project.add("Tiny2026Twin")
+        project.rvb("repro", "--track", "tiny", "--jobs", "2")
+        return project
+
+    return built_once(tmp_path_factory, "finished", build)
 
 
 @pytest.fixture
@@ -61,11 +53,7 @@ def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project with a trained row of a linear model, and its suite `papers`. Not to be changed: see `linear_row`."""
     import tiny_linear_row  # imports torch, which reads OMP_NUM_THREADS
 
-    project = tiny_linear_row.new(tmp_path_factory.mktemp("linear") / "project")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
-        tiny_linear_row.run()
-    return project
+    return built_once(tmp_path_factory, "linear", tiny_linear_row.trained)
 
 
 @pytest.fixture

@@ -48,18 +48,17 @@ def radii_of(track: Track) -> tuple[float, ...]:
 def curves(found: ImageRadii, radii: Sequence[float]) -> Curves:
     """The curves of one row, from what is known of its images."""
     places = np.asarray(radii)
-    certified = None if found.certified is None else found.certified[found.right]
     return Curves(
         tuple(radii),
         tuple((intact(found.falls, places) / found.n).tolist()),
-        None if certified is None else _share(certified, places, found.n),
-        None if found.smoothed is None else _share(found.smoothed, places, found.n),
+        None if found.reaches is None else _share(found.reaches, places, found.n),
+        None if found.smoothed_reaches is None else _share(found.smoothed_reaches, places, found.n),
     )
 
 
-def _share(radii: np.ndarray, places: np.ndarray, n: int) -> tuple[float, ...]:
-    """Of `n` images the share whose radius, above 0, reaches each place."""
-    return tuple((held(np.sort(radii[radii > 0]), places) / n).tolist())
+def _share(reaches: np.ndarray, places: np.ndarray, n: int) -> tuple[float, ...]:
+    """Of `n` images the share whose radius, above 0, reaches each place; `reaches` are in order."""
+    return tuple((held(reaches[reaches > 0], places) / n).tolist())
 
 
 @cache
@@ -81,7 +80,7 @@ def overlay() -> dict[str, Any]:
         strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),
         tooltip=["row:N", "kind:N", "radius:Q", alt.Tooltip("accuracy:Q", format=".1f")],
     )
-    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.15)
+    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.12)
     attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
     proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
     certified = proven.mark_line(interpolate="step-before", strokeWidth=2)

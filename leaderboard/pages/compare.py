@@ -84,6 +84,7 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
         "trust": row.record.trust,
         "division": row.record.division,
         "parameters": row.record.parameters,
+        "flops": row.record.flops,
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},

@@ -20,10 +20,11 @@ WHOLE = 2000  # images in the CSV file, at most: numbers as text take time and r
 
 @dataclass(frozen=True)
 class EvidenceTable:
-    """`lines` are the cells of each image, HTML made of numbers and this file's words alone; `n` images there are."""
+    """`body` are the lines of `shown` images, HTML made of numbers and this file's words alone; `n` images there are."""
 
     heads: Sequence[str]
-    lines: Sequence[Markup]
+    body: Markup
+    shown: int
     n: int
 
 
@@ -57,8 +58,8 @@ def evidence_table(evidence: pa.Table, found: ImageRadii, record: Record) -> Evi
         heads.append(attack.id)
         seen = zip(values(f"{attack.id}:success"), values(f"{attack.id}:prediction"), right, strict=True)
         columns.append([_verdict(won, prediction, ok) for won, prediction, ok in seen])
-    lines = [Markup("</td>".join(line) + "</td>") for line in zip(*columns, strict=True)]
-    return EvidenceTable(heads, lines, evidence.num_rows)
+    body = "\n".join(f"<tr>{'</td>'.join(line)}</td></tr>" for line in zip(*columns, strict=True))
+    return EvidenceTable(heads, Markup(body), count, evidence.num_rows)
 
 
 def _number(value: object) -> str:

@@ -14,6 +14,7 @@ from leaderboard.charts.per_image import per_image
 from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.citation import bibtex
+from leaderboard.formats import robustbench
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
@@ -50,7 +51,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table, found: Im
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
         curves=reliability_charts(record), shown=pictures(source, evidence, record), shown_radius=_shown_radius(board.track),
         states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
-        commands=commands(row), citation=citation, evidence=evidence_table(evidence, found, record), whole=WHOLE,
+        commands=commands(row), citation=citation, robustbench=robustbench(record, board.track),
+        evidence=evidence_table(evidence, found, record), whole=WHOLE,
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
     site.write(f"{place}/evidence.csv", evidence_csv(evidence).to_pybytes())

@@ -27,7 +27,7 @@
   function tableOf(label, heads, lines, className = "") {
     const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", class: i ? "number" : "" }, h)));
     const body = lines.map(([first, ...cells]) =>
-      element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((c) => element("td", { class: "number" }, ...[c].flat()))));
+      element("tr", {}, element("th", { scope: "row" }, first), ...cells.map((c, i) => element("td", { class: "number", ...(typeof heads[i + 1] === "string" && { "data-of": heads[i + 1] }) }, ...[c].flat()))));
     const table = element("table", { class: className }, element("thead", {}, head), element("tbody", {}, ...body));
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
   }
@@ -80,7 +80,7 @@
     const rank = (row) => (of(row).best === of(row).worst ? `${of(row).best}` : `${of(row).best}–${of(row).worst}`);
     const names = known.numbers.filter((name) => rows.some((row) => of(row).numbers[name]));
     const lines = [["rank on the board", ...rows.map(rank)], ...names.map((name) => [name, ...rows.map((row) => cell(row, name))])];
-    lines.push(["trust", ...rows.map((row) => of(row).trust)], ["parameters", ...rows.map((row) => of(row).parameters.toLocaleString("en"))]);
+    lines.push(["trust", ...rows.map((row) => of(row).trust)], ...["parameters", "FLOPs"].map((name) => [name, ...rows.map((row) => of(row)[name.toLowerCase()].toLocaleString("en"))]));
     return [
       element("h2", {}, "Their numbers"),
       tableOf("headline numbers", ["percent, with 95% interval", ...rows.map(link)], lines, "headlines"),
@@ -123,8 +123,8 @@
       for (const [kind, shares] of Object.entries(curves)) {
         shares.forEach((share, k) => lines.push({ row: name, kind: labels[kind], radius: known.radii[k], accuracy: 100 * share }));
       }
-      for (const [k, share] of (rows.length > 2 ? [] : (curves.certified ?? [])).entries()) {
-        lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * share });
+      for (const [k, share] of (curves.certified ?? []).entries()) {
+        lines.push({ row: name, kind: "gap", radius: known.radii[k], accuracy: 100 * curves.attacked[k], certified: 100 * (curves.certified[k + 1] ?? share) });
       }
     }
     if (!lines.length) return [];
@@ -161,10 +161,10 @@
     const shown = [element("h2", { id: "images" }, "Image by image"), element("p", {}, element("label", { for: "number" }, "Right in the sense of "), choice)];
     if (rows.length === 2) {
       const lines = known.paired.filter((name) => rows.every((row) => verdicts(row, name))).map((name) => pairLine(...rows, name, name));
-      shown.push(tableOf("agreement of the two", ["number", ...heads("only the first", "only the second")], lines, "agreement"));
+      shown.push(tableOf("agreement of the two", ["number", ...heads("only the first", "only the second")], lines, "agreement stacked"));
     } else {
       const lines = rows.flatMap((one, i) => rows.slice(i + 1).map((other) => pairLine(one, other, element("span", {}, link(one), " – ", link(other)), number)));
-      shown.push(tableOf("agreement of each pair", [`pair: ${number}`, ...heads("only the first", "only the second")], lines, "agreement"));
+      shown.push(tableOf("agreement of each pair", [`pair: ${number}`, ...heads("only the first", "only the second")], lines, "agreement stacked"));
     }
     shown.push(element("p", {}, element("small", {}, "p: if the two were equally good, so uneven a split of the images on which they differ would come up with this probability or less. It speaks of these networks on other images, not of other trainings, and of one pair alone.")));
     return [...shown, ...separating(rows, number)];
@@ -238,7 +238,8 @@
     }
     if (state().rows.join() !== rows.join()) return; // chosen anew meanwhile
     const focused = document.activeElement?.id;
-    place.replaceChildren(...headlines(rows), ...overlay(rows), ...agreements(rows, number));
+    const beside = element("div", { class: "beside" }, element("div", {}, ...headlines(rows)), element("div", {}, ...overlay(rows)));
+    place.replaceChildren(beside, ...agreements(rows, number));
     if (focused) document.getElementById(focused)?.focus();
     said.textContent = `${missing}${rows.length} models compared.`;
     document.title = `${rows.map(shortTitle).join(" – ")} – robust-vit-bench`;

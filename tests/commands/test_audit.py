@@ -32,7 +32,7 @@ def test_what_is_not_built_yet_is_one_clear_line(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_rvb_audit_passes_what_the_pipeline_made_and_fails_what_was_tampered_with(built) -> None:
-    options = ("--track", "tiny", "--images", "2", "--restarts", "2")
+    options = ("--track", "tiny", "--images", "1", "--restarts", "1")
     told = built.rvb("audit", "Tiny2026Net", *options)
     assert "every certificate held" in told.stdout
     assert "pgd, margin descent, apgd-ce, apgd-t" in told.stdout

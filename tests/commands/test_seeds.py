@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import tiny_linear_row
+from built_once import built_once
 from edited_file import edit
 from stages import run_stage
+from tiny_project import Project
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
@@ -27,7 +29,11 @@ AGAIN = (
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """A project whose row has its study published, of one training. Not to be changed: see `project`."""
-    made = tiny_linear_row.new(tmp_path_factory.mktemp("seeds") / "project")
+    return built_once(tmp_path_factory, "seeds", published)
+
+
+def published(root: Path) -> Project:
+    made = tiny_linear_row.new(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made.root)
         patch.setattr(seeds, "TRAININGS", 1)

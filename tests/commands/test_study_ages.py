@@ -9,8 +9,10 @@ import pytest
 import tiny_linear_row
 import tiny_study
 import yaml
+from built_once import built_once
 from edited_file import edit
 from stages import run_stage
+from tiny_project import Project
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
@@ -26,7 +28,11 @@ PUBLISHED = Path("leaderboard/results/tiny/studies") / f"{ID}.json"
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """A project whose study ran and is published. Not to be changed: see `project`."""
-    made = tiny_linear_row.new(tmp_path_factory.mktemp("study") / "project")
+    return built_once(tmp_path_factory, "study", published)
+
+
+def published(root: Path) -> Project:
+    made = tiny_linear_row.new(root)
     tiny_study.add(made, SMALL)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made.root)

@@ -168,6 +168,9 @@ def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, addr
     board.find_element("id", "all").click()
     assert head(board, "AutoAttack L2 1").is_displayed()
     assert board.find_element("css selector", "tr[data-row=Weak-v] [data-time=training]").text == "3.0"
+    size = "return [document.querySelector('.board').offsetWidth, document.querySelector('.wide').clientWidth]"
+    table, room = board.execute_script(size)
+    assert table <= room, "every number in a window of 1,440 pixels"
     board.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         board.get("about:blank")

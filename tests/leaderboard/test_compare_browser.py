@@ -141,11 +141,14 @@ def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
 
     lines = ".overlay svg .mark-line path"
     WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", lines)) == 4)
-    assert len(page.find_elements("css selector", ".overlay svg .mark-area path")) == 2
+    areas = ".overlay svg .mark-area path"
+    assert len(page.find_elements("css selector", areas)) == 2
     assert page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label").startswith("Accuracy over")
     for row in ("A-v", "B-v"):
         curves = page.execute_script("return RVB.rows.get(arguments[0]).curves", row)
         assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)
+    page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v")
+    WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", areas)) == 3)
 
 
 def test_the_keyboard_alone_will_do(page) -> None:

@@ -29,6 +29,10 @@ KINDS = (
     "*/compare/index.html",
 )
 DRAWN = "return [...document.querySelectorAll('figure.vega')].every(f => f.dataset.drawn)"
+ASIDE = """
+return [...document.querySelectorAll("table.stacked")].filter(t => t.getBoundingClientRect().width > t.parentElement.clientWidth + 1)
+  .map(t => t.className);
+"""
 CUT_OFF = """
 const seen = [];
 for (const e of document.querySelectorAll("main *, header *")) {
@@ -82,6 +86,8 @@ def test_nothing_is_cut_off_and_no_page_scrolls_sideways(browser, site, one_of_e
             browser.execute_script(CUT_OFF),
         )
         assert (wide <= pixels, cut) == (True, []), f"{page}: {wide} wide"
+        if pixels == min(WIDTHS):
+            assert browser.execute_script(ASIDE) == [], f"{page}: a table to be scrolled sideways on a phone"
         height = min(int(browser.execute_script("return document.documentElement.scrollHeight")), 6000)
         width(browser, pixels, height)
         name = "-".join(page.relative_to(site).parts[:-1]) or "front"

@@ -252,8 +252,8 @@ def test_a_table_of_claims_says_measured_difference_and_interval(tmp_path) -> No
     put(made, tmp_path / "work", evidence(made, 20))
     render(tmp_path / "site", TRACK, rank([made], TRACK), tmp_path / "work")
     text = (tmp_path / "site/models/Shown-v/index.html").read_text()
-    table = text.partition('<table class="claims">')[2].partition("</table>")[0]
-    assert re.findall(r'data-what="[a-z ]+">(?:<b>)?([-+0-9.]+)', table) == ["90.0", "97.0", "+7.0"]
+    table = text.partition('<table class="claims stacked">')[2].partition("</table>")[0]
+    assert re.findall(r'data-of="[a-z ]+">(?:<b>)?([-+0-9.]+)', table) == ["90.0", "97.0", "+7.0"]
     assert "-3.0 to +10.0" in table
 
 

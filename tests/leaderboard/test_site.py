@@ -79,7 +79,10 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     page = Path("site/index.html").read_text()
     assert '<a href="digits/index.html">Handwritten digits, 8x8</a>' in page
     assert "1 model;" in page
-    assert "Name &lt;b&gt;" in page
+    assert '<a href="digits/models/A-v/index.html"><bdi>Name &lt;b&gt;</bdi></a>' in page, (
+        "a number leads to its evidence"
+    )
+    assert "<b>40.0%</b><small>30.0–50.0</small>" in page, "the best robust one, with its interval"
     assert "SST-2, 32 words (<code>sst2</code>)" in page
     assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
     assert not Path("site/sitemap.xml").exists()

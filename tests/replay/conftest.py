@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from built_once import built_once
 from tiny_project import Project
 
 
@@ -13,11 +14,7 @@ def verified_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The project of tiny_verified.py, run to the end. Not to be changed: see `verified_row`."""
     import tiny_verified  # imports torch, which reads OMP_NUM_THREADS
 
-    project = tiny_verified.new(tmp_path_factory.mktemp("verified") / "project")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
-        tiny_verified.run()
-    return project
+    return built_once(tmp_path_factory, "verified", tiny_verified.published)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import tiny_verified
+from built_once import built_once
 from stages import run_stage
 from tiny_project import Project
 from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
@@ -22,17 +23,18 @@ from leaderboard.image_radii import image_radii
 ALL, ATTACKED = 20, 12  # two batches
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    project = tiny_verified.new(tmp_path_factory.mktemp("attacked") / "project")
+def new(root: Path) -> Project:
+    project = tiny_verified.new(root)
     track = project.root / "benchmark/tracks/tiny.yaml"
     text = track.read_text()
     assert f"images: {ALL}, seed: 0, batch_size: 6" in text
     track.write_text(text.replace(f"images: {ALL},", f"images: {ALL}, attacked: {ATTACKED},"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(project.root)
-        tiny_verified.run()
     return project
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return built_once(tmp_path_factory, "attacked", lambda root: tiny_verified.published(root, new))
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from stages import run_stage
 from tiny_project import ROOT, Project
 
@@ -77,6 +78,15 @@ def new(root: Path) -> Project:
     folder.mkdir()
     (folder / "submission.yaml").write_text(SUBMISSION)
     (folder / "method.py").write_text(METHOD)
+    return project
+
+
+def trained(root: Path) -> Project:
+    """A project with the row run up to its Record, which is not made."""
+    project = new(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.root)
+        run()
     return project
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import tiny_linear_row
 import torch
 from safetensors.torch import load_file, save_file
@@ -40,6 +41,15 @@ def new(root: Path) -> Project:
     track.write_text(text.replace("certified_radii: []", "certified_radii: [0.1, 0.3]"))
     text = (folder / "submission.yaml").read_text()
     (folder / "submission.yaml").write_text(text + "        certificate: {name: lipschitz}\n")
+    return project
+
+
+def published(root: Path, of: Callable[[Path], Project] = new) -> Project:
+    """The project that `of` makes, with its row built and published."""
+    project = of(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(project.root)
+        run()
     return project
 
 

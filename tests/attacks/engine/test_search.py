@@ -45,7 +45,7 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
 @pytest.mark.parametrize("component", autoattack.components)
 def test_an_image_fares_the_same_whatever_its_batch_order_shard_and_slots(norm, component, monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 300)
-    model = Linear(classes=6).eval().requires_grad_(False)
+    model = Linear().eval().requires_grad_(False)
     images = grey_images(6)
     labels = model(images).argmax(1)
     eps = float(model.radius(images, labels, norm).sort().values[2:4].mean()) * (1.6 if component == "square" else 1)

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from searched import draws
 from tiny_certified import random_perturbations
 from tiny_layers import built, draw
 from torch import nn
@@ -86,8 +87,9 @@ def test_no_random_layer_exceeds_its_global_constant() -> None:
 
 
 @pytest.mark.slow
-def test_no_one_of_many_layers_exceeds_its_global_constant() -> None:
-    assert max(worst_of_global(range(280, 5600))) <= 1
+@pytest.mark.parametrize("seeds", draws([range(280, 1400)], [range(1400, 5600)]), ids=str)
+def test_no_one_of_many_layers_exceeds_its_global_constant(seeds) -> None:
+    assert max(worst_of_global(seeds)) <= 1
 
 
 def test_the_global_constant_is_nearly_attained() -> None:
@@ -139,7 +141,7 @@ def test_no_random_layer_exceeds_its_bounds_over_a_ball(seed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(28, 1000, 100))
+@pytest.mark.parametrize("start", draws(range(28, 300, 100), range(328, 1000, 100)))
 def test_no_one_of_many_layers_exceeds_its_bounds_over_a_ball(start) -> None:
     for seed in range(start, start + 100):
         assert_holds(seed)

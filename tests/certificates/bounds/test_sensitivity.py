@@ -17,7 +17,7 @@ from benchmark.layers.attention import ResidualAttention
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 
 
-@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("norm", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 30.0])
 @pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0])
