@@ -42,6 +42,7 @@ def test_autoattack_by_components_is_the_authors_evaluation(linear, tmp_path) ->
 def test_an_attack_resumes_from_the_images_already_done(linear, tmp_path, monkeypatch) -> None:
     """Stopped after any batch, the rest gives the same adversarial images and runs no batch twice."""
     model, images, labels = linear
+    images, labels = images[:9], labels[:9]
     monkeypatch.setattr(autoattack, "components", ("apgd-ce", "apgd-t"))  # the others take seconds a batch
     monkeypatch.delattr(autoattack, "flags")
     spec = AttackSpec(attack="autoattack", norm="L2", eps=float(model.radius(images, labels, "L2").median()))

@@ -133,8 +133,15 @@ MODES = {
 HIDDEN = "        return 1000 * super().forward(x) + 1e9\n"  # any difference is rounding, measured by the largest logit
 
 
-@pytest.mark.parametrize("hidden", [False, True], ids=["", "below an offset"])
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        *((name, False) for name in MODES),
+        ("by the other images", True),
+        *(pytest.param(name, True, marks=pytest.mark.long) for name in MODES if name != "by the other images"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "below an offset" if value else "",
+)
 def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name, hidden) -> None:
     code = method(MODES[name])
     if hidden:

@@ -45,11 +45,11 @@ return seen.slice(0, 5);
 
 
 @pytest.fixture(scope="module")
-def site(finished, tmp_path_factory) -> Path:
+def site(request, tmp_path_factory) -> Path:
     whole = ROOT / "work/site"
     if (whole / "digits/index.html").exists():
         return whole
-    project = finished.copy(tmp_path_factory.mktemp("site") / "project")
+    project = request.getfixturevalue("finished").copy(tmp_path_factory.mktemp("site") / "project")
     project.rvb("site")
     return project.root / "work/site"
 

@@ -192,6 +192,7 @@ def build(data, **model):
 """
 
 
+@pytest.mark.long
 def test_a_model_that_masks_its_gradients_is_marked_on_the_board(project) -> None:
     project.add("Tiny2026Mask")
     folder = project.root / "submissions/Tiny2026Mask"

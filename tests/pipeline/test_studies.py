@@ -84,6 +84,7 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(s
     assert "Not today's: measure differs: confidence." in page, "plain DVC sees it"
 
 
+@pytest.mark.long
 def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the_row(project) -> None:
     project.rvb("repro", "--track", "tiny")
     board = project.root / "work/tiny/site/index.html"

@@ -108,5 +108,6 @@ def test_killed_in_rvb_repro_it_resumes_to_the_same_bytes(project, finished, vic
     os.kill(fork if victim == "fork" else rvb.pid, signal.SIGKILL)
     rvb.wait()
     assert rvb.returncode != 0
+    project.remember(finished, but="train")
     project.rvb("repro", "--track", "tiny")
     assert project.results(ROW) == finished.results(ROW)

@@ -138,6 +138,7 @@ def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(project) -> None:
     """Through DVC: only the new stage and what counts it run; a radius that the attack refutes is never published."""
     line = next(line for line in TRACK.splitlines(keepends=True) if "attack: pgd" in line)

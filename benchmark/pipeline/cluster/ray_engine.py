@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -36,6 +37,7 @@ class Ray:
         except ImportError:
             raise BenchmarkError("Ray is not installed here; run: pip install 'robust-vit-bench[ray]'") from None
         self.ray: Any = ray
+        _check_answers(address)
         where = {"address": address} if address else {"address": "local", "num_cpus": jobs}
         try:
             ray.init(
@@ -192,6 +194,17 @@ class Events:
     def drain(self) -> dict[str, str]:
         found, self.found = self.found, {}
         return found
+
+
+def _check_answers(address: str) -> None:
+    """A BenchmarkError where nobody listens at `<host>:<port>`: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():  # a word of Ray's own, such as `auto`
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise BenchmarkError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
 def _reason(error: BaseException) -> str:

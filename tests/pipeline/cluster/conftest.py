@@ -14,7 +14,7 @@ from tiny_project import Project
 
 @pytest.fixture(scope="session")
 def counting(tmp_path_factory) -> Counted:
-    """Counts the stages of all the projects here: to be cleared before each run."""
+    """Counts the stages of all the projects here; one a worker of the run, whose tests each begin by clearing it."""
     return Counted(tmp_path_factory.mktemp("counted"))
 
 
