@@ -17,7 +17,7 @@ def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
 def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
     """Wall seconds of training and of everything after it, by row, where they were measured, and both by device.
 
-    A stage computes on one device, so its seconds are device-seconds.
+    A stage computes on one device, and so does each of its parts that ran apart: their seconds are device-seconds.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -38,6 +38,9 @@ def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
     """Times that were written before stages named their device count for none."""
     seconds: dict[str, float] = {}
     for one in measured:
+        parts = one.get("parts", {})
         if "device" in one:
-            seconds[one["device"]] = seconds.get(one["device"], 0.0) + one["wall_seconds"]
+            own = {one["device"]: one["wall_seconds"] - sum(parts.values())}
+            for device, much in [*own.items(), *parts.items()]:
+                seconds[device] = seconds.get(device, 0.0) + much
     return {device: round(much, 1) for device, much in seconds.items()}

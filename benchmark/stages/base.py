@@ -155,16 +155,16 @@ class Stage(ABC):
             work = Work(row, name, settings, reads, kept, Clock(kept))
             if part:
                 self.run_part(work, _range(part))
-                files.write_json(work.blocks / SECONDS.replace("*", part), work.clock.seconds())
+                seconds = work.clock.seconds() | {"device": computes_on(name)}
+                files.write_json(work.blocks / SECONDS.replace("*", part), seconds)
                 files.put_folder(work.blocks, folder)
                 return
             outcome = self.run(work)
             _check_unchanged(row, name, inputs)
             _write(outcome, kept / "out", code.combined(inputs["code"]))
             files.put_folder(kept / "out", folder)
-            files.write_json(
-                row.folder / "times" / f"{name}.json", work.clock.seconds() | {"device": computes_on(name)}
-            )
+            seconds = work.clock.seconds() | {"device": computes_on(name)} | work.clock.of_parts()
+            files.write_json(row.folder / "times" / f"{name}.json", seconds)
         if outcome.summary:
             print(f"{row.name}: {outcome.summary}", flush=True)
 
@@ -255,10 +255,20 @@ class Clock:
         self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self._wall, self._process = time.perf_counter(), time.process_time()
 
-    def seconds(self) -> dict[str, float]:
+    def seconds(self) -> dict[str, Any]:
         """Its own and those of the parts."""
-        every = [self._own(), *(json.loads(path.read_text()) for path in self._blocks.glob(SECONDS))]
-        return {key: round(sum(one[key] for one in every), 2) for key in every[0]}
+        own = self._own()
+        return {key: round(much + sum(one[key] for one in self._parts()), 2) for key, much in own.items()}
+
+    def of_parts(self) -> dict[str, Any]:
+        """The wall seconds among them that parts took, by device; nothing where none was cut off."""
+        found: dict[str, float] = {}
+        for one in self._parts():
+            found[one["device"]] = round(found.get(one["device"], 0.0) + one["wall_seconds"], 2)
+        return {"parts": found} if found else {}
+
+    def _parts(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self._blocks.glob(SECONDS))]
 
     def _own(self) -> dict[str, float]:
         wall, process = time.perf_counter() - self._wall, time.process_time() - self._process

@@ -33,3 +33,12 @@ def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_
     taken = SimpleNamespace(record=record("Mine", 1, 2).model_copy(update={"training": None}))
     assert times(tmp_path, [taken]) == {"Mine-v": {"evaluation": 2.0, "devices": {"evaluation": {}}}}
     assert times(tmp_path, [SimpleNamespace(record=record("Other", 1, 2))]) == {}
+
+
+def test_parts_of_a_stage_count_for_the_devices_that_they_computed_on(tmp_path) -> None:
+    seconds = {"train": {"wall_seconds": 1.0}, "certify": {"wall_seconds": 9.0, "parts": {"A GPU": 6.0, "A CPU": 2.0}}}
+    for stage, one in seconds.items():
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", {**one, "device": "A CPU"})
+    found = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])["Mine-v"]
+    assert found["evaluation"] == 9.0
+    assert found["devices"] == {"training": {"A CPU": 1.0}, "evaluation": {"A CPU": 3.0, "A GPU": 6.0}}

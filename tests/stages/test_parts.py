@@ -82,7 +82,9 @@ def test_parts_leave_the_whole_to_the_byte(certified, name, monkeypatch) -> None
     monkeypatch.setattr(auditor, "attack_balls", never)
     one.stage.execute(name, *NAMES)
     assert contents(ROW / name) == whole
-    assert json.loads((ROW / f"times/{name}.json").read_text())["wall_seconds"] >= sum(seconds) > 0
+    times = json.loads((ROW / f"times/{name}.json").read_text())
+    assert times["wall_seconds"] >= sum(seconds) > 0
+    assert times["parts"] == {times["device"]: pytest.approx(sum(seconds))}
     assert len(seconds) == len(parts)
 
 

@@ -39,7 +39,9 @@ def test_parts_wait_for_what_their_stage_waits_for_and_it_for_them() -> None:
     assert all(takes[key].images == 400 for key in parts)
 
 
-def test_an_order_of_a_part_names_its_images_and_survives_the_journey() -> None:
+def test_an_order_of_a_part_names_its_images_and_survives_the_journey(tmp_path, monkeypatch) -> None:
+    (tmp_path / "certify.json").write_text("{}")
+    monkeypatch.setattr(orders, "inputs_file", lambda track, row, stage: tmp_path / f"{stage}.json")
     _, found, _ = cut(400)
     key = f"{HERE}:certify@400-800"
     sent = orders.order(key, found[key].what, [f"{HERE}:train"])

@@ -14,6 +14,7 @@ from benchmark.pipeline.cluster import orders, remote, worker
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.pieces import Piece
 from benchmark.pipeline.locks import put_entries
+from benchmark.runtime.device import processor
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.stages.base import inputs_file
 
@@ -59,7 +60,7 @@ def test_what_dvc_noted_and_how_long_it_took_is_answered(order) -> None:
     assert (answer.key, answer.entry, answer.error, answer.lost) == (TRAIN, ENTRY, "", False)
     assert answer.times == '{"wall_seconds": 1.0}'
     assert answer.log == "epoch 1\n"
-    assert answer.device == worker.processor()
+    assert answer.device == processor()
     assert answer.seconds >= 0
     assert inputs_file("tiny", ROW, "train").read_text() == order.inputs
 
