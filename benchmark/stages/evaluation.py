@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -133,14 +134,16 @@ def by_blocks(
         doing: what a line of progress calls it.
     """
     import torch
-    from safetensors.torch import load_file, save
+    from safetensors import safe_open
+    from safetensors.torch import save
 
     found = []
     for first in part[::size]:
         places, kept = range(first, min(first + size, part.stop)), work.blocks / f"{first}.safetensors"
         if not kept.exists():
             columns = {name: column.cpu().contiguous() for name, column in compute(places).items()}
-            files.write(kept, save(columns))
+            files.write(kept, save(columns, {"order": json.dumps([*columns])}))  # the format has one of its own
             work.say(f"{doing} {places.stop - part.start} of {len(part)} images")
-        found.append(load_file(kept))
+        with safe_open(kept, "pt") as stored:
+            found.append({name: stored.get_tensor(name) for name in json.loads(stored.metadata()["order"])})
     return {name: torch.cat([one[name] for one in found]) for name in found[0]}

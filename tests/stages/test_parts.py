@@ -25,7 +25,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.stages import catalogue
 from benchmark.stages import smooth as smooth_stage
-from benchmark.stages.base import BLOCKS, part_folder
+from benchmark.stages.base import BLOCKS, Clock, Work, part_folder
+from benchmark.stages.evaluation import by_blocks
 
 CUT = ("attack-papers", "certify", "smooth")
 SMOOTHING = "smoothing: {sigma: 0.1, n0: 10, n: 64, looks: 3, alpha: 0.05, seed: 0}\n"
@@ -130,3 +131,17 @@ def test_autoattack_finds_in_parts_what_it_finds_in_one_go(tmp_path, monkeypatch
     assert joined.remaining == whole.remaining
     assert joined.warnings == whole.warnings
     assert 0 < int(joined.robust.sum()) < len(images)
+
+
+def test_columns_keep_the_order_in_which_they_were_computed(certified) -> None:
+    """The evidence's bytes have an order of columns, and so have those that were published."""
+    work = Work(load_row(*NAMES), "smooth", {}, (), Path("scratch"), Clock(Path("scratch")))
+
+    def compute(places: range) -> dict[str, torch.Tensor]:
+        numbers = torch.tensor([*places])
+        return {"z": numbers > 1, "a": numbers.double(), "m": numbers}
+
+    for _ in range(2):  # the second time from the blocks
+        found = by_blocks(work, range(5), 2, compute, "tried")
+        assert [*found] == ["z", "a", "m"]
+        assert found["m"].tolist() == [0, 1, 2, 3, 4]
