@@ -74,13 +74,15 @@ def _on_engine(
     from benchmark.pipeline.cluster import coordinator
     from benchmark.pipeline.cluster.ray_engine import Ray
 
-    if engine == "slurm" and not address:
+    if engine and engine not in ENGINES:
+        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(engine, ENGINES)}")
+    if address and engine != "ray":
+        raise BenchmarkError("--address needs --engine ray")
+    if engine == "slurm":
         coordinator.repro_by_slurm(track, console.print, rows, everything, keep_going, dry)
         return
-    if engine not in ENGINES:
-        raise BenchmarkError(
-            f"unknown engine {engine!r}{near_miss(engine, ENGINES)}" if engine else "--address needs --engine ray"
-        )
+    if dry:
+        raise BenchmarkError("--dry-run writes job arrays for --engine slurm; leave out --engine to see what would run")
     watch = (lambda dispatch: machines.watch(dispatch, console)) if console.is_terminal else None
     try:
         coordinator.repro(track, lambda: Ray(address, jobs), console.print, rows, everything, keep_going, watch)

@@ -14,6 +14,7 @@ from benchmark.commands.main import app
 from benchmark.pipeline.cluster import coordinator
 from benchmark.pipeline.cluster.dispatch import Running
 from benchmark.pipeline.schedule import Task, urgency
+from benchmark.runtime.errors import BenchmarkError
 
 ROW = SimpleNamespace(name="Mine-v")
 
@@ -75,3 +76,22 @@ def test_ctrl_c_says_in_one_line_that_the_same_command_goes_on(monkeypatch) -> N
     found = CliRunner().invoke(app, ["repro", "--engine", "ray"])
     assert found.exit_code == 130
     assert found.stdout == "interrupted; what is done is kept, and the same command goes on from there\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--engine rya", "unknown engine 'rya'; did you mean 'ray'"),
+        ("--address head:6379", "--address needs --engine ray"),
+        ("--engine slurm --address head:6379", "--address needs --engine ray"),
+        ("--engine ray --dry-run", "--dry-run writes job arrays for --engine slurm; leave out --engine"),
+    ],
+)
+def test_options_that_do_not_go_together_start_nothing(options, words, monkeypatch) -> None:
+    def started(*arguments: object) -> None:
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(coordinator, "repro", started)
+    monkeypatch.setattr(coordinator, "repro_by_slurm", started)
+    with pytest.raises(BenchmarkError, match=words):
+        CliRunner().invoke(app, ["repro", *options.split()], catch_exceptions=False)

@@ -9,6 +9,7 @@ lock here at once, so that a coordinator that is killed goes on from there; resu
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -26,7 +27,7 @@ from benchmark.pipeline.locks import entry_of, mend_locks, mend_rwlock, put_in_o
 from benchmark.pipeline.repro import chosen_rows, refresh_times
 from benchmark.pipeline.schedule import Task
 from benchmark.pipeline.state import State
-from benchmark.runtime import scratch
+from benchmark.runtime import files, scratch
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.stages.catalogue import Planned
@@ -55,9 +56,9 @@ def repro(
     """
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
+        needs = _needs(track, chosen)
         engine, ended = start(), False
         try:
-            needs = _needs(track, chosen)
             _check_fits(needs, engine)
             engine.start(sent)
             tasks, failed_here = _prepared(track, chosen, report)
@@ -71,6 +72,7 @@ def repro(
             ended = True
         finally:
             engine.stop(end=not ended)
+        _check_unedited(track)
         _close(track, chosen, boards, failed, keep_going, report)
 
 
@@ -93,8 +95,8 @@ def repro_by_slurm(
     """
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
-        before = slurm.ended(track)
-        needs, failed = _needs(track, chosen), slurm.collect(track, report)
+        needs = _needs(track, chosen)
+        before, failed = slurm.ended(track), slurm.collect(track, report)
         tasks, failed_here = _prepared(track, chosen, report)
         failed = {pieces.stage_key(key): why for key, why in failed.items()}
         lost = {tasks[key].what.row.name: why for key, why in failed.items() if key in tasks}
@@ -125,6 +127,8 @@ def _checked(
         )
     sent = shipment(remote.settings())
     remote.check()
+    if boards:
+        shutil.rmtree(partial_board.folder(track), ignore_errors=True)
     inputs.write(track)
     return chosen, boards, sent
 
@@ -230,6 +234,16 @@ def _here(track: str, rows: Sequence[Row], tasks: Mapping[str, Task[Planned]]) -
         if any(path.parts[0] != "work" and path.as_posix() not in tracked for path in own):
             found.append(key)
     return found
+
+
+def _check_unedited(track: str) -> None:
+    """A BenchmarkError where code or settings are others than the machines': DVC would compute here what they change."""
+    for path, content in inputs.contents(track).items():
+        if not path.exists() or path.read_bytes() != files.to_json(content):
+            raise BenchmarkError(
+                f"{path} would change: code or settings were edited while the machines worked; what they made is kept: "
+                "commit the edits or put them away, and run the same command again"
+            )
 
 
 def _close(

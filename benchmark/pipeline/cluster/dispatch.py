@@ -22,6 +22,7 @@ from benchmark.runtime import files
 TRIES = 3  # of a stage whose worker or machine was lost
 AHEAD = 1.25  # orders sent for each that can run, so that no place waits for the next one
 POLL = 0.5  # seconds
+COUNT = 10.0  # seconds after which places are counted anew
 WAITS = "starts from the weights of a row that failed"
 Report = Callable[[str], None]
 
@@ -59,6 +60,8 @@ class Dispatch:
         self.urgency = schedule.urgency(tasks)
         self._ready: dict[Resources, list[tuple[float, str]]] = {}
         self._places: dict[Resources, int] = {}
+        self._counted = clock()
+        self._roomless: set[Resources] = set()
         self._out: Counter[Resources] = Counter()
         self._tries: Counter[str] = Counter()
         self._left = Counter(task.what.row.name for task in tasks.values())
@@ -88,10 +91,14 @@ class Dispatch:
         heapq.heappush(self._ready.setdefault(self._needs[key], []), (-self.urgency[key], key))
 
     def _send(self) -> None:
+        if self._clock() - self._counted >= COUNT:  # machines come and go
+            self._counted = self._clock()
+            self._places.clear()
         for needs, ready in self._ready.items():
-            if needs not in self._places or not self._out[needs]:
-                self._places[needs] = max(1, self.engine.places(needs))
-            while ready and self._out[needs] < AHEAD * self._places[needs] + 1:
+            if (ready or self._out[needs]) and needs not in self._places:
+                self._places[needs] = self.engine.places(needs)
+                self._say_room(needs)
+            while ready and self._out[needs] < AHEAD * max(1, self._places[needs]) + 1:
                 _, key = heapq.heappop(ready)
                 self._out[needs] += 1
                 self._tries[key] += 1
@@ -99,6 +106,14 @@ class Dispatch:
                 piece = self.tasks[key].what
                 reads = self._reads[stage_key(key)]
                 self.engine.submit(orders.order(key, piece, reads), needs)
+
+    def _say_room(self, needs: Resources) -> None:
+        """Says once that what was sent waits for a machine that can take it, since the last such one has gone."""
+        if self._places[needs]:
+            self._roomless.discard(needs)
+        elif needs not in self._roomless:
+            self._roomless.add(needs)
+            self._report(f"no machine that is there has {needs}; stages that take it wait for one")
 
     def _take(self, arrived: Arrived) -> None:
         key, answer = arrived.key, arrived.answer

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ def here() -> dict[str, Any]:
     }
 
 
+@cache
+def packages() -> dict[str, str]:
+    """All that a result can depend on here beside code, settings and arithmetic, which an inputs file names."""
+    return {name: version for name, version in environment().items() if name != "arithmetic"}
+
+
 def problem(said: Mapping[str, Any], own: Mapping[str, Any], asked: float, answered: float) -> str:
     """Why a machine cannot take part, in one line; "" where it can.
 
@@ -69,9 +76,14 @@ def problem(said: Mapping[str, Any], own: Mapping[str, Any], asked: float, answe
     if said["arithmetic"] != own["arithmetic"]:
         lacking = said["host"] if said["arithmetic"] == "native" else "this machine"
         return f"{lacking} has no AVX2 and computes in native arithmetic; leave it out, or set `arithmetic: native`"
-    for name, version in own["environment"].items():
-        if (other := said["environment"].get(name)) != version:
-            return (
-                f"{said['host']} has {name} {other}, this machine {version}; install the same there (constraints.txt)"
-            )
+    if differs := other_packages(said["environment"], own["environment"]):
+        name, there, here = differs
+        return f"{said['host']} has {name} {there}, this machine {here}; install the same there (constraints.txt)"
     return ""
+
+
+def other_packages(there: Mapping[str, str], here: Mapping[str, str]) -> tuple[str, str | None, str] | None:
+    """The first of what results depend on that differs between two machines, and both its versions."""
+    return next(
+        ((name, there.get(name), version) for name, version in here.items() if there.get(name) != version), None
+    )

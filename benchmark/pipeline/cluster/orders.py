@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from benchmark.pipeline.cluster import node
 from benchmark.pipeline.cluster.pieces import Piece, stage_key
 from benchmark.pipeline.locks import entry_of
 from benchmark.stages.base import inputs_file
@@ -20,6 +21,7 @@ class Order:
 
     Attributes:
         inputs: text of its inputs file, which says by which code and settings it is to run.
+        packages: by which it is to run (node.py).
         reads: the stages whose results it reads.
         locks: what DVC noted of those, by stage: with it a worker finds their results in the remote.
         part: the images that it works on; "" for a whole stage.
@@ -35,6 +37,7 @@ class Order:
     locks: Mapping[str, Entry] = field(default_factory=dict)
     part: str = ""
     parts: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stage_key(self) -> str:
@@ -89,4 +92,7 @@ def order(key: str, piece: Piece, reads: Sequence[str]) -> Order:
     one = piece.stage
     text = inputs_file(one.row.track.name, one.row.name, one.name).read_text()
     locks = {stage: entry for stage in (*reads, stage_key(key)) if (entry := entry_of(stage))}
-    return Order(key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks, piece.part, piece.parts)
+    return Order(
+        key, one.row.track.name, one.row.name, one.name, text, tuple(reads), locks, piece.part, piece.parts,
+        node.packages(),
+    )  # fmt: skip

@@ -1,7 +1,8 @@
 """What parts of a stage found, in the DVC remote beside its results: `rvb-parts/<key>/<first>-<end>`.
 
-The key names all that the stage's result depends on (Stage.identity), so that whoever does the same stage takes them up, a
-run after a kill too. They go once the stage is done; what a run that was given up has left there may be removed by hand.
+The key names all that the stage's result depends on (Stage.identity, and all packages), so that whoever does the same stage
+takes them up, a run after a kill too. They go once the stage is done; what a run that was given up has left there may be
+removed by hand.
 """
 
 from __future__ import annotations

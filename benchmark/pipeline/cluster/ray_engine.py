@@ -20,6 +20,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 NAMESPACE = "robust-vit-bench"
 WAIT = 30.0  # seconds for a coordinator that was killed to be forgotten
+UNMANNED = site.Unmanned.__name__  # by name: a worker's class is a copy of it
 
 
 class Ray:
@@ -153,8 +154,8 @@ class Ray:
         try:
             text = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, self.ray.exceptions.RayError) else None
-            return Answer(error=_reason(error), lost=cause is not None)
+            gone = isinstance(error.cause, self.ray.exceptions.RayError) or type(error.cause).__name__ == UNMANNED
+            return Answer(error=_reason(error), lost=gone)
         except self.ray.exceptions.RayError as error:
             return Answer(error=_reason(error), lost=True)
         return Answer.from_json(text) if text else Answer(error="its worker was killed", lost=True)
@@ -210,4 +211,5 @@ def _check_answers(address: str) -> None:
 def _reason(error: BaseException) -> str:
     """The last line of what Ray says, which is the cause's own."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1].removeprefix("RuntimeError: ") if lines else type(error).__name__
+    known = ("RuntimeError: ", f"{site.__name__}.{UNMANNED}: ")
+    return lines[-1].removeprefix(known[0]).removeprefix(known[1]) if lines else type(error).__name__

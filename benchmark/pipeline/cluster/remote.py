@@ -93,6 +93,19 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
     patiently(send, f"send results of {key} to the DVC remote", report, patience)
 
 
+def noted(key: str) -> dict[str, Any]:
+    """What DVC noted of a stage that it has just run; read under its lock, since it writes lock files where they stand.
+
+    Raises:
+        BenchmarkError: nothing, since a kill cut the lock file short.
+    """
+    with opened() as repo, repo.lock:
+        entry = entry_of(key)
+    if not entry:
+        raise BenchmarkError(f"a kill cut short what DVC noted of {key}; run the same command again")
+    return entry
+
+
 def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:
     """Puts the results that a stage reads in their places, and its own where the remote's run-cache knows them already.
 

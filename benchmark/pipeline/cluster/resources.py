@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from benchmark.loading.run_settings import device_of
 from benchmark.runtime.errors import BenchmarkError, explain
@@ -24,6 +24,14 @@ class Asked(Frozen):
     gpus: float | None = Field(default=None, ge=0)
     minutes: float | None = Field(default=None, gt=0)  # the limit of a batch system
     images: int | None = Field(default=None, ge=1)  # of one task at most: larger stages are cut (pieces.py)
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole_or_a_share(cls, gpus: float | None) -> float | None:
+        """What no engine gives would fail when the first stage is sent."""
+        if gpus and not (gpus.is_integer() or 0.01 <= gpus < 1):
+            raise ValueError("give whole GPUs, or a share of one from 0.01 on")
+        return gpus
 
 
 class Resources(Frozen):

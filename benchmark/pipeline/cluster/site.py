@@ -74,6 +74,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.touch(0o600)  # it may hold passwords
     aside.write_bytes(data)
     aside.chmod(mode or 0o644)
     os.replace(aside, path)
@@ -168,15 +169,16 @@ def _served(address: str, folder: str, program: str, arguments: list[str], log: 
 
 
 class Unmanned(Exception):
-    """A site whose warm process has ended; the coordinator starts another."""
+    """A machine whose site or warm process is not there; the coordinator starts another."""
 
 
 def introduced(sent: str) -> str:
     """A task: what this machine says of itself (node.py); a RuntimeError where its warm process does not start."""
     import ray
 
+    place = _place()
     try:
-        answer = ask(_place(), "node", sent)
+        answer = ask(place, "node", sent)
     except Unmanned:
         answer = ""
     if not answer:
@@ -197,7 +199,7 @@ def carried_out(events: Any, key: str, text: str) -> str:
             return ask(place, "order", text, gpus or None)
         except Unmanned:
             if time.monotonic() > until:
-                raise RuntimeError(f"no site answers on {socket.gethostname()}") from None
+                raise Unmanned(f"no site answers on {socket.gethostname()}") from None
             time.sleep(1)
 
 
@@ -212,7 +214,7 @@ def _place() -> tuple[str, str]:
             return socket_and_folder[0], socket_and_folder[1]
         except ValueError:
             if time.monotonic() > until:
-                raise RuntimeError(f"no site was started on {socket.gethostname()}") from None
+                raise Unmanned(f"no site was started on {socket.gethostname()}") from None
             time.sleep(0.2)
 
 

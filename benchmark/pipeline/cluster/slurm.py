@@ -108,11 +108,12 @@ def write(
     shutil.rmtree(run, ignore_errors=True)
     for name in ("orders", "answers", "logs"):
         (run / name).mkdir(parents=True)
+    run.chmod(0o700)  # DVC's settings may hold passwords
     files.write(run / "files.tar", sent.archive)
     shutil.copy(Path(site.__file__), run / "task.py")
     about = {"commit": sent.commit, "config": sent.config, "variables": sent.variables}
     files.write_json(run / "shipment.json", about)
-    (run / "shipment.json").chmod(0o600)  # DVC's settings may hold passwords
+    (run / "shipment.json").chmod(0o600)
     made = arrays(tasks, needs)
     lines = [
         "#!/bin/bash",

@@ -23,14 +23,13 @@ from pathlib import Path
 
 from benchmark.loading.run_settings import computes_on
 from benchmark.pipeline import dvc, inputs
-from benchmark.pipeline.cluster import parts, remote
+from benchmark.pipeline.cluster import node, parts, remote
 from benchmark.pipeline.cluster.orders import Answer, Order
-from benchmark.pipeline.locks import entry_of
 from benchmark.pipeline.state import difference
 from benchmark.runtime import files, scratch, warm_client
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.stages import catalogue
-from benchmark.stages.base import BLOCKS, inputs_file, part_folder
+from benchmark.stages.base import BLOCKS, SECONDS, inputs_file, part_folder
 
 KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
 MEMORY = re.compile(
@@ -72,42 +71,69 @@ def carry_out(order: Order) -> Answer:
 def _carried_out(order: Order, report: remote.Report) -> Answer:
     one = catalogue.planned(order.track, order.row, order.stage)
     _write_inputs(order, one)
+    _check_packages(order)
     with _alone():
         known = remote.fetch(order.reads, order.stage_key, order.locks, report)
     if order.part:
         return Answer() if known else _part_done(order, one, report)
     if order.parts and not known:
         scratch_folder = scratch.place(f"{order.track}/{order.row}/{order.stage}", _key(one))
-        parts.bring(_key(one), order.parts, scratch_folder / BLOCKS, report)
+        parts.bring(_sent_key(one), order.parts, scratch_folder / BLOCKS, report)
     warm = os.environ.get(warm_client.VARIABLE, "")
     dvc.run(["--wait-for-lock", "repro", "-s", order.key], _name(order), report, warm, order.row)
     remote.push(order.key, report)
     if order.parts:
-        parts.remove(_key(one), report)
+        parts.remove(_sent_key(one), report)
     times = one.row.folder / "times" / f"{one.name}.json"
-    return Answer(entry=entry_of(order.key), times="" if known or not times.exists() else times.read_text())
+    return Answer(entry=remote.noted(order.key), times="" if known or not times.exists() else times.read_text())
 
 
 def _part_done(order: Order, one: catalogue.Planned, report: remote.Report) -> Answer:
     """Works on some of a stage's images, unless that has been done, and sends what it found."""
-    if not parts.known(_key(one), order.part, report):
-        log, folder = dvc.LOGS / f"{_name(order)}.log", part_folder(one.row, one.name, order.part)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "benchmark.stages", order.stage, order.track, order.row, order.part]
-        with log.open("w") as kept:
-            status = subprocess.run(
-                command, stdout=kept, stderr=subprocess.STDOUT, env=dvc.environment(), check=False
-            ).returncode
-        if status:
-            words = dvc.failure(log.read_text())
-            raise BenchmarkError(words if status == 1 else f"{order.stage} exited with {status}: {words}")
-        parts.send(_key(one), order.part, folder, report)
+    if not parts.known(_sent_key(one), order.part, report):
+        folder = part_folder(one.row, one.name, order.part)
+        if not _is_finished(order, one, folder):
+            _compute_part(order)
+        parts.send(_sent_key(one), order.part, folder, report)
         shutil.rmtree(folder)
     return Answer()
 
 
+def _is_finished(order: Order, one: catalogue.Planned, folder: Path) -> bool:
+    """Whether an earlier order left all of the part here, and could not send it."""
+    finished = scratch.place(f"{order.track}/{order.row}/{order.stage}@{order.part}", "finished")
+    whole = (folder / SECONDS.replace("*", order.part)).exists()
+    return whole and finished.exists() and finished.read_text() == _key(one)
+
+
+def _compute_part(order: Order) -> None:
+    log = dvc.LOGS / f"{_name(order)}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "benchmark.stages", order.stage, order.track, order.row, order.part]
+    with log.open("w") as kept:
+        done = subprocess.run(command, stdout=kept, stderr=subprocess.STDOUT, env=dvc.environment(), check=False)
+    if status := done.returncode:
+        words = dvc.failure(log.read_text())
+        raise BenchmarkError(words if status == 1 else f"{order.stage} exited with {status}: {words}")
+
+
 def _key(one: catalogue.Planned) -> str:
+    """Of partial work in this checkout."""
     return scratch.key(one.stage.identity(one.row, one.name))
+
+
+def _sent_key(one: catalogue.Planned) -> str:
+    """Of parts in the remote, which may be of a machine that had other packages then."""
+    return scratch.key(one.stage.identity(one.row, one.name) | {"packages": node.packages()})
+
+
+def _check_packages(order: Order) -> None:
+    """A BenchmarkError where this machine, which may have come after the others were asked, has not the order's packages."""
+    if differs := node.other_packages(node.packages(), order.packages):
+        name, here, wanted = differs
+        raise BenchmarkError(
+            f"{platform.node()} has {name} {here}, the coordinator {wanted}; install the same there (constraints.txt)"
+        )
 
 
 def _write_inputs(order: Order, one: catalogue.Planned) -> None:

@@ -102,9 +102,7 @@ def test_a_stage_that_takes_more_than_any_machine_has(project) -> None:
 
 def test_resources_of_nobody(project) -> None:
     Path("resources.yaml").write_text("submissions: {Tiny2026Lineal: {cores: 2}}\n")
-    refused(
-        r"^resources\.yaml: no submission or row is called 'Tiny2026Lineal'", lambda: FakeEngine(lambda _: Answer())
-    )
+    refused(r"^resources\.yaml: no submission or row is called 'Tiny2026Lineal'")
 
 
 @pytest.fixture
@@ -225,3 +223,26 @@ def test_what_fails_here_fails_its_row_alone(project, monkeypatch) -> None:
     assert {task.what.row.name for task in tasks.values()} == {ROWS[1]}
     assert not any(key.endswith(":train") for key in tasks)
     assert said == [f"{SMALL}: failed"]
+
+
+@pytest.mark.usefixtures("prepared")
+def test_an_edit_while_machines_work_is_not_computed_here(commands) -> None:
+    def answer(order: Order) -> Answer:
+        if (order.row, order.stage) == (ROWS[1], "collect"):
+            edit("submissions/Tiny2026Linear/submission.yaml", "epochs: 1,", "epochs: 7,")
+        return answered(order)
+
+    engine = FakeEngine(answer)
+    with pytest.raises(BenchmarkError, match=r"^work/tiny/inputs/\S+ would change: code or settings were edited while"):
+        coordinator.repro("tiny", lambda: engine, lambda _: None)
+    assert len(engine.sent) == 10
+    assert commands == []
+
+
+@pytest.mark.usefixtures("prepared", "commands")
+def test_a_board_that_lacked_rows_goes_with_the_next_run() -> None:
+    lacking = Path("work/tiny/partial/missing.json")
+    lacking.parent.mkdir(parents=True)
+    lacking.write_text("{}")
+    coordinator.repro("tiny", lambda: FakeEngine(answered), lambda _: None)
+    assert not lacking.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import cluster_project
@@ -11,7 +13,7 @@ from cluster_project import OTHER, TUNED, FakeEngine
 from benchmark.loading.rows import load_rows
 from benchmark.pipeline import generate, graph
 from benchmark.pipeline.cluster import pieces
-from benchmark.pipeline.cluster.dispatch import TRIES, Dispatch
+from benchmark.pipeline.cluster.dispatch import COUNT, TRIES, Dispatch
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.locks import entry_of
@@ -40,13 +42,15 @@ def done(order: Order) -> Answer:
     return Answer(order.key, {"cmd": order.stage, "deps": [], "outs": [out]}, device="abacus", seconds=2.0, log="said")
 
 
-def dispatch(engine: FakeEngine, cores: dict[str, int] | None = None) -> tuple[Dispatch, list[str]]:
+def dispatch(
+    engine: FakeEngine, cores: dict[str, int] | None = None, clock: Callable[[], float] = time.monotonic
+) -> tuple[Dispatch, list[str]]:
     """Over everything that the three rows need, and what it reports."""
     said: list[str] = []
     rows = load_rows("tiny")
     tasks = graph.tasks_of("tiny", rows, {f"{generate.data_file('tiny')}:data"})
     needs = {one: Resources(cores=(cores or {}).get(one.rpartition(":")[2], 1)) for one in tasks}
-    return Dispatch(engine, *pieces.cut(tasks, needs), graph.reads("tiny", rows), said.append), said
+    return Dispatch(engine, *pieces.cut(tasks, needs), graph.reads("tiny", rows), said.append, clock), said
 
 
 @pytest.mark.usefixtures("here")
@@ -156,3 +160,19 @@ def test_times_that_came_with_an_answer_stand_where_a_run_here_would_leave_them(
     times = Path("work/tiny") / SMALL / "times"
     assert (times / "train.json").read_text() == '{"wall_seconds": 3.0}'
     assert not (times / "collect.json").exists(), "the run-cache knew it"
+
+
+@pytest.mark.usefixtures("here")
+def test_machines_that_come_later_are_counted_and_a_run_without_any_says_so() -> None:
+    engine, times = FakeEngine(done, places=1), [0.0]
+
+    def later(order: Order) -> Answer:
+        times[0] += COUNT
+        engine._places = 0 if len(engine.sent) < 6 else 8
+        return done(order)
+
+    engine._answer = later
+    run, said = dispatch(engine, clock=lambda: times[0])
+    assert run.run() == {}
+    assert said.count(f"no machine that is there has {Resources()}; stages that take it wait for one") == 1
+    assert engine.together > 3

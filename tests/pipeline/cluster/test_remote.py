@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -219,3 +221,22 @@ def test_settings_are_those_by_which_another_machine_reaches_the_same_remote(one
     )
     found = remote.settings()
     assert (found["name"], found["url"], found["verify"]) == ("store", f"{one.remote}/below", "true")
+
+
+def test_what_dvc_noted_is_not_read_while_it_writes(made) -> None:
+    """It writes a lock file where it stands, so that another stage of the row would find it cut short."""
+    whole = made.lock.read_text()
+    with ThreadPoolExecutor(1) as pool:
+        with remote.opened() as repo, repo.lock:
+            made.lock.write_text(whole[:40])
+            found = pool.submit(remote.noted, FIRST)
+            time.sleep(0.3)
+            assert not found.done()
+            made.lock.write_text(whole)
+        assert found.result(60) == entry_of(FIRST) != {}
+
+
+def test_what_a_kill_cut_short_is_never_noted(made) -> None:
+    made.lock.write_text("")
+    with pytest.raises(BenchmarkError, match="a kill cut short what DVC noted of"):
+        remote.noted(FIRST)

@@ -62,6 +62,7 @@ submissions:
         ("default: {core: 2}", r"^resources\.yaml: unknown key 'default\.core'; did you mean 'cores'\?$"),
         ("tracks: {tiny: {cores: 0}}", r"^resources\.yaml: tracks\.tiny\.cores: .*greater than or equal to 1"),
         ("submissions: {x: {memory: much}}", r"^resources\.yaml: submissions\.x\.memory: "),
+        ("default: {gpus: 1.5}", r"^resources\.yaml: default\.gpus: .*whole GPUs, or a share of one"),
         ("default: [", r"^resources\.yaml"),
     ],
 )

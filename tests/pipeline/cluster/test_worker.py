@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import graph
-from benchmark.pipeline.cluster import orders, remote, worker
+from benchmark.pipeline.cluster import orders, parts, remote, worker
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.pieces import Piece
-from benchmark.pipeline.locks import put_entries
+from benchmark.pipeline.locks import entry_of, put_entries
+from benchmark.runtime import scratch
 from benchmark.runtime.device import processor
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages.base import inputs_file
+from benchmark.stages.base import inputs_file, part_folder
 
 ROW = "Tiny2026Linear-small"
 TRAIN = f"pipelines/tiny/{ROW}/dvc.yaml:train"
@@ -32,6 +34,7 @@ def order(tmp_path, monkeypatch) -> Order:
     task = graph.tasks_of("tiny", [row], {"pipelines/tiny/_data/dvc.yaml:data"})[TRAIN]
     monkeypatch.setattr(remote, "fetch", lambda *_: False)
     monkeypatch.setattr(remote, "push", lambda *_: None)
+    monkeypatch.setattr(remote, "noted", entry_of)
     monkeypatch.setattr("benchmark.pipeline.dvc.run", lambda *_: ran())
     return orders.order(TRAIN, Piece(task.what), graph.reads("tiny", [row])[TRAIN])
 
@@ -134,3 +137,42 @@ def test_a_checkout_of_other_code_or_settings_refuses(order, monkeypatch) -> Non
         replace(order, inputs=order.inputs.replace("benchmark/stages/train.py", "benchmark/x.py"))
     )
     assert "other code or settings (code: benchmark/" in answer.error
+
+
+def test_a_machine_of_other_packages_that_came_later_refuses(order) -> None:
+    """Those that were there when the run began were asked then."""
+    answer = worker.carry_out(replace(order, packages=order.packages | {"numpy": "1.0"}))
+    assert re.match(r"\S+ has numpy \S+, the coordinator 1\.0; install the same there", answer.error)
+    assert not answer.entry
+    assert not answer.lost
+
+
+def test_a_part_that_could_not_be_sent_is_not_computed_again(order, monkeypatch) -> None:
+    row, computed, sent = load_row("tiny", ROW), [], []
+    folder = part_folder(row, "attack-papers", "0-6")
+    key = f"pipelines/tiny/{ROW}/dvc.yaml:attack-papers"
+    task = graph.tasks_of("tiny", [row], {"pipelines/tiny/_data/dvc.yaml:data"})[key]
+    asked = orders.order(f"{key}@0-6", Piece(task.what, part="0-6"), graph.reads("tiny", [row])[key])
+
+    def compute(_: Order) -> None:
+        """As the stage leaves it (stages/base.py)."""
+        computed.append(1)
+        stage = f"tiny/{ROW}/attack-papers@0-6"
+        with scratch.locked(stage, task.what.stage.identity(row, "attack-papers"), folder):
+            folder.mkdir(parents=True)
+            (folder / "seconds-0-6.json").write_text("{}")
+
+    def send(*_: object) -> None:
+        if not sent:
+            sent.append(1)
+            raise BenchmarkError("could not send part 0-6: no space is left")
+
+    monkeypatch.setattr(worker, "_compute_part", compute)
+    monkeypatch.setattr(parts, "known", lambda *_: False)
+    monkeypatch.setattr(parts, "send", send)
+    assert worker.carry_out(asked).error == "could not send part 0-6: no space is left"
+    assert worker.carry_out(asked).error == ""
+    assert len(computed) == 1
+    assert not folder.exists()
+    assert worker.carry_out(asked).error == ""
+    assert len(computed) == 2, "nothing is left of it"
