@@ -63,7 +63,7 @@ def kill(pid: int) -> None:
 
 MOMENTS = {
     "train": ("train", "training/checkpoint.safetensors"),
-    "attack": ("attack-standard", "autoattack-*.safetensors"),
+    "attack": ("attack-standard", "blocks/autoattack-*.safetensors"),
 }
 
 
