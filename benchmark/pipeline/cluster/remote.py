@@ -9,7 +9,6 @@ import errno
 import json
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark.pipeline.cluster import run_cache
 from benchmark.pipeline.locks import entry_of, mend_beside_dvc, put_entries
 from benchmark.runtime.errors import BenchmarkError
 
@@ -87,8 +87,8 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> None:
     def send() -> None:
         with opened() as repo:
             stage = _stage(repo, key)
-            _move(stage, repo.cloud.push)
-            _send_run(repo, stage)
+            move(stage, repo.cloud.push)
+            run_cache.send(repo, stage)
 
     patiently(send, f"send results of {key} to the DVC remote", report, patience)
 
@@ -127,38 +127,16 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
             for name in reads:
                 _bring(repo, _stage(repo, name))
-            return _bring_run(repo, _stage(repo, key))
+            return run_cache.bring(repo, _stage(repo, key), move)
 
     return bool(patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
 
 
 def _bring(repo: Repo, stage: Stage) -> None:
     if any(out.changed() for out in stage.outs):
-        _move(stage, repo.cloud.pull)
+        move(stage, repo.cloud.pull)
         with repo.lock:
             stage.checkout(force=True)
-
-
-def _bring_run(repo: Repo, stage: Stage) -> bool:
-    from dvc.exceptions import CollectCacheError
-    from dvc.stage.cache import RunCacheNotFoundError, _get_stage_hash
-
-    stage.save_deps()
-    run = _get_stage_hash(stage)
-    here, there = repo.cache.legacy, _runs(repo)
-    folder = there.fs.join(there.path, "runs", run[:2], run)
-    for source in there.fs.find(folder) if there.fs.exists(folder) else []:
-        _copy(there.fs, source, here.fs, here.fs.join(here.path, "runs", run[:2], run, there.fs.name(source)))
-    found = repo.stage_cache._load(stage)
-    if not found:
-        return False
-    try:
-        _move(repo.stage_cache._create_stage(found, wdir=stage.wdir), repo.cloud.pull)
-        with repo.lock:
-            repo.stage_cache.restore(stage)
-    except (CollectCacheError, RunCacheNotFoundError):  # the results themselves are gone
-        return False
-    return True
 
 
 def find(digests: Sequence[str], report: Report) -> dict[str, dict[str, str]]:
@@ -221,7 +199,7 @@ def _stage(repo: Repo, key: str) -> Stage:
     return repo.stage.load_one(file, name)
 
 
-def _move(stage: Stage, transfer: Callable[..., Any]) -> None:
+def move(stage: Stage, transfer: Callable[..., Any]) -> None:
     """Pushes or pulls a stage's results; what hindered it is raised, since DVC itself only logs that."""
     for odb, objects in stage.get_used_objs().items():
         with _logged() as errors:
@@ -247,35 +225,6 @@ def _logged() -> Iterator[list[BaseException]]:
         yield found
     finally:
         log.removeHandler(keep)
-
-
-def _send_run(repo: Repo, stage: Stage) -> None:
-    """The stage's lock entry, as DVC's run-cache holds it."""
-    from dvc.fs import LocalFileSystem
-    from dvc.stage.cache import _get_cache_hash
-    from dvc.stage.serialize import to_single_stage_lockfile
-    from dvc.utils.serialize import dump_yaml
-
-    entry = to_single_stage_lockfile(stage)
-    made, run = _get_cache_hash(entry), _get_cache_hash(to_single_stage_lockfile(stage), key=True)
-    there = _runs(repo)
-    target = there.fs.join(there.path, "runs", run[:2], run, made)
-    if not there.fs.exists(target):
-        with tempfile.TemporaryDirectory(prefix="rvb-") as folder:
-            source = os.path.join(folder, made)
-            dump_yaml(source, entry)
-            _copy(LocalFileSystem(), source, there.fs, target)
-
-
-def _copy(source_fs: Any, source: str, target_fs: Any, target: str) -> None:
-    from dvc_objects.fs.generic import copy
-
-    target_fs.makedirs(target_fs.parent(target), exist_ok=True)
-    copy(source_fs, source, target_fs, target)
-
-
-def _runs(repo: Repo) -> Any:
-    return repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
 
 
 def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float = PATIENCE) -> Any:

@@ -95,7 +95,10 @@ def test_entries_of_what_exists_are_taken() -> None:
         f"tracks: {{tiny: {{cores: 1}}, tiny/attack-papers: {{cores: 1}}}}\n"
         f"submissions: {{{SUBMISSION}/train: {{cores: 1}}, {ROW}: {{cores: 2}}}}\n"
     )
-    resources.check_names(resources.read(), {"tiny"}, {ROW}, {SUBMISSION})
+    declared = resources.read()
+    resources.check_names(declared, {"tiny"}, {ROW}, {SUBMISSION})
+    assert {*declared.tracks} == {"tiny", "tiny/attack-papers"}
+    assert {*declared.submissions} == {f"{SUBMISSION}/train", ROW}
 
 
 def test_resources_are_said_in_words() -> None:
