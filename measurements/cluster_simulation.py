@@ -232,7 +232,7 @@ def one(root: Path) -> Measured:
     clock = Clock()
     processor = time.process_time()
     cut, takes = pieces.cut(tasks, needs)
-    dispatch = Dispatch(Sleeping(seconds, answers, clock), cut, takes, reads, lambda line: None, clock)
+    dispatch = Dispatch(Sleeping(seconds, answers, clock), cut, takes, reads, lambda line: None, clock=clock)
     failed = dispatch.run()
     if failed or len(dispatch.done) != len(tasks):
         sys.exit(f"not all was done: {failed}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmark.loading import submissions
-from benchmark.runtime import code
+from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.training import radius_problem
@@ -33,8 +34,13 @@ def options(submission: str) -> set[str] | None:
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef]:
     """The public functions of a file, by name; none where there is no file."""
+    return _read_functions(file, files.version(file)) if file.exists() else {}
+
+
+@cache
+def _read_functions(file: Path, _version: tuple[int, ...]) -> dict[str, ast.FunctionDef]:
     try:
-        body = ast.parse(file.read_text()).body if file.exists() else []
+        body = ast.parse(file.read_text()).body
     except SyntaxError as error:
         raise BenchmarkError(f"{file}, line {error.lineno}: {error.msg}") from None
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")}

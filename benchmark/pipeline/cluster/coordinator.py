@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
@@ -18,16 +19,17 @@ from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, graph, inputs, partial_board
 from benchmark.pipeline.cluster import node, pieces, remote, resources, slurm
+from benchmark.pipeline.cluster.closing import bringing, check_unedited, close
 from benchmark.pipeline.cluster.dispatch import WAITS, Dispatch
 from benchmark.pipeline.cluster.engine import Engine
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.shipping import shipment, tracked_files
 from benchmark.pipeline.cluster.site import Shipment
-from benchmark.pipeline.locks import entry_of, mend_locks, mend_rwlock, put_in_order
-from benchmark.pipeline.repro import chosen_rows, refresh_times
+from benchmark.pipeline.locks import entry_of, mend_locks, mend_rwlock
+from benchmark.pipeline.repro import chosen_rows
 from benchmark.pipeline.schedule import Task
 from benchmark.pipeline.state import State
-from benchmark.runtime import files, scratch
+from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.stages.catalogue import Planned
@@ -57,23 +59,27 @@ def repro(
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
         needs = _needs(track, chosen)
-        engine, ended = start(), False
+        with ThreadPoolExecutor(1) as beside:  # both take seconds
+            written = beside.submit(inputs.write, track)
+            engine, ended = start(), False
         try:
             _check_fits(needs, engine)
             engine.start(sent)
+            written.result()
             tasks, failed_here = _prepared(track, chosen, report)
             if tasks:
                 (sent_data,) = entry_of(f"{generate.data_file(track)}:data")["outs"]
                 _introduce(engine.introduced(sent_data["md5"]), report)
             cut, takes = pieces.cut(tasks, needs)
-            dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report, say_starts=not watch)
-            with watch(dispatch) if watch and tasks else nullcontext():
-                failed = failed_here | dispatch.run()
+            with bringing(report) as bring:
+                dispatch = Dispatch(engine, cut, takes, graph.reads(track, chosen), report, bring, say_starts=not watch)
+                with watch(dispatch) if watch and tasks else nullcontext():
+                    failed = failed_here | dispatch.run()
             ended = True
         finally:
             engine.stop(end=not ended)
-        _check_unedited(track)
-        _close(track, chosen, boards, failed, keep_going, report)
+        check_unedited(track)
+        close(track, chosen, boards, failed, keep_going, report)
 
 
 def repro_by_slurm(
@@ -95,6 +101,7 @@ def repro_by_slurm(
     """
     with _alone():
         chosen, boards, sent = _checked(track, names, everything, report)
+        inputs.write(track)
         needs = _needs(track, chosen)
         before, failed = slurm.ended(track), slurm.collect(track, report)
         tasks, failed_here = _prepared(track, chosen, report)
@@ -111,7 +118,7 @@ def repro_by_slurm(
             report("once they have ended, run the same command again" + (" without --dry-run" if dry else ""))
             return
         left = {task.what.row.name: "its job did not end" for task in tasks.values()}
-        _close(track, chosen, boards, failed_here | left | lost, keep_going, report)
+        close(track, chosen, boards, failed_here | left | lost, keep_going, report)
 
 
 def _checked(
@@ -129,7 +136,6 @@ def _checked(
     remote.check()
     if boards:
         shutil.rmtree(partial_board.folder(track), ignore_errors=True)
-    inputs.write(track)
     return chosen, boards, sent
 
 
@@ -234,42 +240,3 @@ def _here(track: str, rows: Sequence[Row], tasks: Mapping[str, Task[Planned]]) -
         if any(path.parts[0] != "work" and path.as_posix() not in tracked for path in own):
             found.append(key)
     return found
-
-
-def _check_unedited(track: str) -> None:
-    """A BenchmarkError where code or settings are others than the machines': DVC would compute here what they change."""
-    for path, content in inputs.contents(track).items():
-        if not path.exists() or path.read_bytes() != files.to_json(content):
-            raise BenchmarkError(
-                f"{path} would change: code or settings were edited while the machines worked; what they made is kept: "
-                "commit the edits or put them away, and run the same command again"
-            )
-
-
-def _close(
-    track: str,
-    chosen: Sequence[Row],
-    boards: Sequence[Path],
-    failed: Mapping[str, str],
-    keep_going: bool,
-    report: Report,
-) -> None:
-    """Brings the results here and renders the board; a BenchmarkError that names the rows which failed."""
-    everything = generate.board_file(track, True) in boards
-    for row in chosen:
-        put_in_order(generate.row_file(track, row.name))
-    stand = [row.name for row in chosen if row.name not in failed]
-    if failed or not boards:
-        for name in stand:
-            dvc.run(["repro", "--pull", str(generate.row_file(track, name))], f"{track}-{name}-close", report)
-        if failed:
-            if keep_going and stand and boards:
-                partial_board.render(track, stand, failed, everything, report)
-            raise partial_board.missing(failed, len(chosen), hint=bool(stand and boards) and not keep_going)
-    for board in boards:
-        dvc.run(["repro", "--pull", str(board)], f"{track}-board", report)
-    put_in_order(generate.data_file(track))
-    for board in boards:
-        refresh_times(track, board == generate.board_file(track, True))
-    where = generate.board_folder(track, everything) / "site" / "index.html"
-    report(f"done: open {where}" if boards else "done")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, schedule
 from benchmark.pipeline.cluster import orders
 from benchmark.pipeline.cluster.engine import Arrived, Engine
@@ -46,14 +47,16 @@ class Dispatch:
         needs: Mapping[str, Resources],
         reads: Mapping[str, Sequence[str]],
         report: Report,
+        ended: Callable[[Row], None] = lambda row: None,
         clock: Callable[[], float] = time.monotonic,
         say_starts: bool = True,
     ) -> None:
+        """`ended` hears of each row of which every stage is done."""
         self.tasks, self.engine = tasks, engine
         self.sent: dict[str, Running] = {}
         self.done: set[str] = set()
         self.seconds: dict[str, float] = {}  # by kind of device
-        self._needs, self._reads, self._report, self._clock = needs, reads, report, clock
+        self._needs, self._reads, self._report, self._ended, self._clock = needs, reads, report, ended, clock
         self._say_starts = say_starts
         self._waiting = schedule.waiting_for(tasks)
         self._open = {key: len(task.after & tasks.keys()) for key, task in tasks.items()}
@@ -137,6 +140,7 @@ class Dispatch:
         self._left[one.row.name] -= 1
         if not self._left[one.row.name]:
             self._report(f"{one.row.name}: done")
+            self._ended(one.row)
 
     def _take_failure(self, key: str, answer: Answer) -> None:
         row = self.tasks[key].what.row.name

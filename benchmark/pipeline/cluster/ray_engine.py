@@ -39,6 +39,8 @@ class Ray:
             raise BenchmarkError("Ray is not installed here; run: pip install 'robust-vit-bench[ray]'") from None
         self.ray: Any = ray
         _check_answers(address)
+        if not address:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # 15 otherwise: beside other work stages would starve
         where = {"address": address} if address else {"address": "local", "num_cpus": jobs}
         try:
             ray.init(

@@ -77,33 +77,41 @@ def check() -> None:
                 ) from None
 
 
-def push(key: str, report: Report, patience: float = PATIENCE) -> None:
-    """Sends a stage's results and its entry of the run-cache.
+def push(key: str, report: Report, patience: float = PATIENCE) -> dict[str, Any]:
+    """Sends a stage's results and its entry of the run-cache; gives what DVC noted of the stage.
 
     Raises:
-        BenchmarkError: the remote could not be reached, or is full, for as long as there was patience.
+        BenchmarkError: the remote could not be reached, or is full, for as long as there was patience; or DVC noted nothing,
+            since a kill cut the lock file short.
     """
 
-    def send() -> None:
+    def send() -> dict[str, Any]:
         with opened() as repo:
             stage = _stage(repo, key)
             move(stage, repo.cloud.push)
             run_cache.send(repo, stage)
+            with repo.lock:  # DVC writes lock files where they stand
+                return entry_of(key)
 
-    patiently(send, f"send results of {key} to the DVC remote", report, patience)
-
-
-def noted(key: str) -> dict[str, Any]:
-    """What DVC noted of a stage that it has just run; read under its lock, since it writes lock files where they stand.
-
-    Raises:
-        BenchmarkError: nothing, since a kill cut the lock file short.
-    """
-    with opened() as repo, repo.lock:
-        entry = entry_of(key)
+    entry: dict[str, Any] = patiently(send, f"send results of {key} to the DVC remote", report, patience)
     if not entry:
         raise BenchmarkError(f"a kill cut short what DVC noted of {key}; run the same command again")
     return entry
+
+
+def bring(keys: Sequence[str], report: Report, patience: float = PATIENCE) -> None:
+    """Puts the results of stages in their places here.
+
+    Raises:
+        BenchmarkError: as `fetch`.
+    """
+
+    def attempt() -> None:
+        with opened() as repo:
+            for key in keys:
+                _bring(repo, _stage(repo, key))
+
+    patiently(attempt, f"fetch results of {keys[0]} from the DVC remote", report, patience)
 
 
 def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:

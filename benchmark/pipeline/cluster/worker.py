@@ -81,11 +81,11 @@ def _carried_out(order: Order, report: remote.Report) -> Answer:
         parts.bring(_sent_key(one), order.parts, scratch_folder / BLOCKS, report)
     warm = os.environ.get(warm_client.VARIABLE, "")
     dvc.run(["--wait-for-lock", "repro", "-s", order.key], _name(order), report, warm, order.row)
-    remote.push(order.key, report)
+    entry = remote.push(order.key, report)
     if order.parts:
         parts.remove(_sent_key(one), report)
     times = one.row.folder / "times" / f"{one.name}.json"
-    return Answer(entry=remote.noted(order.key), times="" if known or not times.exists() else times.read_text())
+    return Answer(entry=entry, times="" if known or not times.exists() else times.read_text())
 
 
 def _part_done(order: Order, one: catalogue.Planned, report: remote.Report) -> Answer:

@@ -50,7 +50,7 @@ def dispatch(
     rows = load_rows("tiny")
     tasks = graph.tasks_of("tiny", rows, {f"{generate.data_file('tiny')}:data"})
     needs = {one: Resources(cores=(cores or {}).get(one.rpartition(":")[2], 1)) for one in tasks}
-    return Dispatch(engine, *pieces.cut(tasks, needs), graph.reads("tiny", rows), said.append, clock), said
+    return Dispatch(engine, *pieces.cut(tasks, needs), graph.reads("tiny", rows), said.append, clock=clock), said
 
 
 @pytest.mark.usefixtures("here")
