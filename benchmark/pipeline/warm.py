@@ -2,7 +2,8 @@
 
 It serves the processes of one folder through a Unix socket that only this user can open, and ends with the process that
 started it. A stage that is still running then goes on by itself, as one does whose DVC was killed: its lock is held, and
-the next run waits for it. Asked to end (SIGTERM), it ends its forks too.
+the next run waits for it. Asked to end (SIGTERM), it ends its forks too; DVC and an order end with the process that asked for
+them, since whoever asks again would find results held by them.
 """
 
 from __future__ import annotations
@@ -89,15 +90,18 @@ def serve(server: socket.socket, parent: int) -> None:
             if wakes in ready:
                 with contextlib.suppress(BlockingIOError):
                     wakes.recv(4096)
-            _reap(running)
+            _reap(running, selector)
             if asked_to_end:
                 for child in running:
                     os.kill(child, signal.SIGTERM)
                 return
-            if server in ready:
-                _accept(server, folder, before, running)
             if parent in ready:
                 return
+            for child in [child for child, connection in running.items() if connection in ready]:
+                selector.unregister(running[child])  # nobody waits for it any more
+                os.kill(child, signal.SIGTERM)
+            if server in ready:
+                _accept(server, folder, before, running, selector)
 
 
 def _own_code() -> dict[str, str]:
@@ -106,7 +110,13 @@ def _own_code() -> dict[str, str]:
     return {file: digest for file, digest in found.items() if not file.endswith("__init__.py")}
 
 
-def _accept(server: socket.socket, folder: str, imported: dict[str, str], running: dict[int, socket.socket]) -> None:
+def _accept(
+    server: socket.socket,
+    folder: str,
+    imported: dict[str, str],
+    running: dict[int, socket.socket],
+    selector: selectors.BaseSelector,
+) -> None:
     connection, _ = server.accept()
     request, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     asked = json.loads(request or b"{}")  # empty: who asked was killed
@@ -117,6 +127,8 @@ def _accept(server: socket.socket, folder: str, imported: dict[str, str], runnin
         connection.close()
     elif child := os.fork():
         running[child] = connection
+        if asked["program"] in ("dvc", "order"):
+            selector.register(connection, selectors.EVENT_READ)
     else:
         if asked["gpus"] is not None:
             os.environ[GPUS] = asked["gpus"]
@@ -167,7 +179,7 @@ def _become(program: str, arguments: list[str], descriptors: list[int]) -> None:
         os._exit(status)
 
 
-def _reap(running: dict[int, socket.socket]) -> None:
+def _reap(running: dict[int, socket.socket], selector: selectors.BaseSelector) -> None:
     """Tells those who wait for a fork how it ended."""
     for child, connection in [*running.items()]:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -175,6 +187,8 @@ def _reap(running: dict[int, socket.socket]) -> None:
             code = os.waitstatus_to_exitcode(status)
             with contextlib.suppress(OSError):  # who asked may have been killed
                 connection.sendall(str(code if code >= 0 else 128 - code).encode())
+            if connection in selector.get_map():
+                selector.unregister(connection)
             running.pop(child).close()
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from cluster_project import ROWS, locks, site
 from small_disk import fill, small_disk
@@ -100,6 +101,25 @@ def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(cluster, seri
     counted.release("attack-papers")
     out = ended(rvb)
     assert re.search(rf"{ROW}: attack-papers: .*exited with 137; tried again, 2 left", out.replace("\n", " ")), out
+    assert counted.times() == {(stage, ROW): 1 + (stage == "attack-papers") for stage in STAGES}
+    assert_row_as_serial(cluster, serial)
+
+
+def test_a_killed_process_of_ray_takes_its_order_along(cluster, serial, counted, start) -> None:
+    """What holds the stage's place; the stage goes on by itself, and is waited for by the next order."""
+    counted.hold("attack-papers")
+    rvb = start()
+    counted.wait("attack-papers")
+    (holds,) = (
+        one
+        for one in psutil.Process(rvb.pid).children(recursive=True)
+        if one.name().startswith("ray::") and "attack-papers" in "".join(one.cmdline())
+    )
+    holds.kill()
+    counted.wait("attack-papers", 2)
+    counted.release("attack-papers")
+    out = ended(rvb)
+    assert "tried again, 2 left" in out.replace("\n", " ")
     assert counted.times() == {(stage, ROW): 1 + (stage == "attack-papers") for stage in STAGES}
     assert_row_as_serial(cluster, serial)
 
