@@ -33,9 +33,10 @@ from benchmark.stages.__main__ import main
 # what most stages import, and is slow to; and all that the stages import of the project
 PRELOADED = (
     "torch", "torchvision", "timm", "scipy.stats", "pyarrow.parquet", "lightning_fabric", "rich.console",
-    "foolbox", "pyautoattack", "safetensors.torch", "dvc.cli.parser", "dvc.commands.repro", "dvc.repo.reproduce", "dvc.output",
-    "dvc.cachemgr", "dvc.data_cloud", "dvc.repo.artifacts", "dvc.repo.datasets", "dvc.repo.metrics", "dvc.repo.plots",
-    "dvc.repo.stage", "dvc.rwlock", "dvc.scm", "dvc.utils.strictyaml", "dvc_data.hashfile.status", "dvc_render",
+    "foolbox", "pyautoattack", "safetensors.torch", "dvc.cachemgr", "dvc.cli.parser", "dvc.commands.repro",
+    "dvc.data_cloud", "dvc.output", "dvc.repo.artifacts", "dvc.repo.datasets", "dvc.repo.metrics", "dvc.repo.plots",
+    "dvc.repo.reproduce", "dvc.repo.stage", "dvc.rwlock", "dvc.scm", "dvc.utils.strictyaml", "dvc_data.hashfile.status",
+    "dvc_render",
 )  # fmt: skip
 
 

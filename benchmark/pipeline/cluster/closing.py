@@ -66,7 +66,9 @@ def close(
     stand = [row.name for row in chosen if row.name not in failed]
     if failed or not boards:
         if stand:
-            dvc.run(["repro", "--pull", *(str(generate.row_file(track, name)) for name in stand)], f"{track}-close", report)
+            dvc.run(
+                ["repro", "--pull", *(str(generate.row_file(track, name)) for name in stand)], f"{track}-close", report
+            )
         if failed:
             if keep_going and stand and boards:
                 partial_board.render(track, stand, failed, everything, report)

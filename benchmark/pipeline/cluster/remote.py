@@ -87,11 +87,12 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> dict[str, Any]
 
     def send() -> dict[str, Any]:
         with opened() as repo:
-            stage = _stage(repo, key)
-            move(stage, repo.cloud.push)
-            run_cache.send(repo, stage)
             with repo.lock:  # DVC writes lock files where they stand
-                return entry_of(key)
+                entry, stage = entry_of(key), _stage(repo, key)
+            if entry:
+                move(stage, repo.cloud.push)
+                run_cache.send(repo, stage)
+            return entry
 
     entry: dict[str, Any] = patiently(send, f"send results of {key} to the DVC remote", report, patience)
     if not entry:

@@ -15,7 +15,7 @@ from two_machines import out_of_reach
 
 from benchmark.loading.rows import load_rows
 from benchmark.pipeline import graph
-from benchmark.pipeline.cluster import coordinator, node
+from benchmark.pipeline.cluster import closing, coordinator, node
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.ray_engine import Ray
 from benchmark.pipeline.locks import put_entries
@@ -137,7 +137,8 @@ def commands(monkeypatch) -> list[list[str]]:
     """What DVC would have been asked to do."""
     found: list[list[str]] = []
     monkeypatch.setattr("benchmark.pipeline.dvc.run", lambda arguments, *_, **__: found.append(arguments))
-    monkeypatch.setattr(coordinator, "refresh_times", lambda *_: None)
+    monkeypatch.setattr("benchmark.pipeline.cluster.remote.bring", lambda *_, **__: None)
+    monkeypatch.setattr(closing, "refresh_times", lambda *_: None)
     return found
 
 
@@ -153,6 +154,22 @@ def test_a_run_sends_every_stage_and_closes_with_a_plain_repro_that_pulls(prepar
     assert engine.ended is False, "nothing is left to be ended"
     assert commands == [["repro", "--pull", "pipelines/tiny/dvc.yaml"]]
     assert said[-1] == "done: open work/tiny/site/index.html"
+
+
+@pytest.mark.usefixtures("commands")
+def test_results_of_a_row_come_here_as_it_ends_and_at_the_end_where_they_did_not(prepared, monkeypatch) -> None:
+    brought: list[list[str]] = []
+
+    def bring(keys: list[str], _: object, patience: float) -> None:
+        brought.append(keys)
+        if ROWS[1] in keys[0]:
+            raise BenchmarkError("could not reach it")
+
+    monkeypatch.setattr("benchmark.pipeline.cluster.remote.bring", bring)
+    said: list[str] = []
+    coordinator.repro("tiny", lambda: FakeEngine(answered), said.append)
+    assert sorted(key for keys in brought for key in keys) == sorted(prepared)
+    assert said.count(f"{ROWS[1]}: its results are fetched at the end, could not reach it") == 1
 
 
 def test_a_row_that_fails_keeps_no_other_from_its_results_and_is_named_once(prepared, commands) -> None:

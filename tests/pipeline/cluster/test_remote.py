@@ -13,7 +13,7 @@ from small_disk import enlarge, small_disk
 from two_machines import FIRST, SECOND, Machine, out_of_reach
 
 from benchmark.pipeline.cluster import remote
-from benchmark.pipeline.locks import entry_of
+from benchmark.pipeline.locks import entry_of, put_entries
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -229,14 +229,20 @@ def test_what_dvc_noted_is_not_read_while_it_writes(made) -> None:
     with ThreadPoolExecutor(1) as pool:
         with remote.opened() as repo, repo.lock:
             made.lock.write_text(whole[:40])
-            found = pool.submit(remote.noted, FIRST)
+            found = pool.submit(remote.push, FIRST, print)
             time.sleep(0.3)
             assert not found.done()
             made.lock.write_text(whole)
         assert found.result(60) == entry_of(FIRST) != {}
 
 
-def test_what_a_kill_cut_short_is_never_noted(made) -> None:
-    made.lock.write_text("")
-    with pytest.raises(BenchmarkError, match="a kill cut short what DVC noted of"):
-        remote.noted(FIRST)
+def test_what_the_coordinator_brings_is_what_its_lock_speaks_of(made, other) -> None:
+    with contextlib.chdir(made.root):
+        entry = entry_of(FIRST)
+    put_entries({FIRST: entry})
+    remote.bring([FIRST], print)
+    assert other.results("first") == made.results("first")
+    for folder in (other.remote / "files", other.root / ".dvc/cache", other.root / "work"):
+        shutil.rmtree(folder)
+    with pytest.raises(BenchmarkError, match=f"^could not fetch results of {FIRST} from the DVC remote"):
+        remote.bring([FIRST], print, patience=0.0)

@@ -33,8 +33,7 @@ def order(tmp_path, monkeypatch) -> Order:
     row = load_row("tiny", ROW)
     task = graph.tasks_of("tiny", [row], {"pipelines/tiny/_data/dvc.yaml:data"})[TRAIN]
     monkeypatch.setattr(remote, "fetch", lambda *_: False)
-    monkeypatch.setattr(remote, "push", lambda *_: None)
-    monkeypatch.setattr(remote, "noted", entry_of)
+    monkeypatch.setattr(remote, "push", lambda key, _: entry_of(key))
     monkeypatch.setattr("benchmark.pipeline.dvc.run", lambda *_: ran())
     return orders.order(TRAIN, Piece(task.what), graph.reads("tiny", [row])[TRAIN])
 
