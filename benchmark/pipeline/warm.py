@@ -96,11 +96,15 @@ def serve(server: socket.socket, parent: int) -> None:
                 for child in running:
                     os.kill(child, signal.SIGTERM)
                 return
-            if parent in ready:
+            alone = parent in ready
+            for child, asks in [*running.items()]:
+                if asks in ready or (alone and asks in selector.get_map()):
+                    selector.unregister(asks)  # nobody waits for it any more
+                    os.kill(child, signal.SIGTERM)
+                    if alone:
+                        os.waitpid(child, 0)  # while it is not, DVC takes it to be running
+            if alone:
                 return
-            for child in [child for child, connection in running.items() if connection in ready]:
-                selector.unregister(running[child])  # nobody waits for it any more
-                os.kill(child, signal.SIGTERM)
             if server in ready:
                 _accept(server, folder, before, running, selector)
 
