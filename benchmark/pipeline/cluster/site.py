@@ -210,7 +210,8 @@ def _place() -> tuple[str, str]:
     until = time.monotonic() + 120
     while True:
         try:
-            socket_and_folder: Any = ray.get(ray.get_actor(_site_name()).place.remote())
+            # not by ray.get, during which Ray gives this task's cores to another one
+            socket_and_folder: Any = ray.get_actor(_site_name()).place.remote().future().result()
             return socket_and_folder[0], socket_and_folder[1]
         except ValueError:
             if time.monotonic() > until:
