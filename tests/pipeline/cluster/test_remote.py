@@ -213,6 +213,16 @@ def test_without_a_remote_the_line_says_how_to_have_one(one) -> None:
         remote.settings()
 
 
+@pytest.mark.parametrize("kind", ["version_aware", "worktree"])
+def test_a_remote_that_keeps_names_and_not_digests_is_refused(one, kind) -> None:
+    config = one.root / ".dvc/config"
+    config.write_text(
+        f"[core]\n    no_scm = true\n    remote = store\n['remote \"store\"']\n    url = s3://bucket/rvb\n    {kind} = true\n"
+    )
+    with pytest.raises(BenchmarkError, match=f"^the DVC remote store is {kind}: it keeps files under their own names"):
+        remote.settings()
+
+
 def test_settings_are_those_by_which_another_machine_reaches_the_same_remote(one) -> None:
     config = one.root / ".dvc/config"
     config.write_text(
