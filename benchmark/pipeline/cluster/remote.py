@@ -46,8 +46,8 @@ def settings() -> dict[str, Any]:
         for kind in ("version_aware", "worktree"):
             if repo.config["remote"][name].get(kind):
                 raise BenchmarkError(
-                    f"the DVC remote {name} is {kind}: it keeps files under their own names, where machines that work side by "
-                    "side cannot find them by their digests; name another by: dvc remote add --default <name> <folder or URL>"
+                    f"the DVC remote {name} is {kind}: it keeps files under their own names, where machines side by "
+                    "side cannot find them by digest; name another by: dvc remote add --default <name> <folder or URL>"
                 )
         try:
             remote = repo.cloud.get_remote(name)
