@@ -32,14 +32,8 @@ class Balls:
         first: int = 0,
     ) -> None:
         """`first` is the number of the first of these images in the data set, by which a failure names them."""
-        self.model, self.images, self.labels, self.radii, self.row, self.first = (
-            model,
-            images,
-            labels,
-            radii,
-            row,
-            first,
-        )
+        self.model, self.images, self.labels, self.radii = model, images, labels, radii
+        self.row, self.first = row, first
         self.network = float64_copy(model)
 
     def disagreements(self, batch_size: int) -> torch.Tensor:

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+FULL_MEMORY = ("OutOfMemoryError", "MemoryError")
+
 
 class BenchmarkError(Exception):
     """A failure that the user can act on; its text is one line."""
@@ -64,7 +66,7 @@ def said(error: BaseException) -> str:
 
 def run(main: Callable[[], None]) -> None:
     """Runs a command; what a user can act on ends it with one line on stderr and exit status 1: a BenchmarkError, whatever a
-    submission's code raises, its `sys.exit(0)` too, a full disk, and a place where this user may not write.
+    submission's code raises, its `sys.exit(0)` too, a full disk or memory, and a place where this user may not write.
     """
     try:
         main()
@@ -80,13 +82,19 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _of_the_machine(error: BaseException) -> str:
-    """What a full disk or a place without leave to write asks of the user; "" for any other error."""
+    """What a full disk or memory, or a place without leave to write, asks of the user; "" for any other error."""
     number, place = (error.errno, error.filename) if isinstance(error, OSError) else (None, None)
     if number in (errno.ENOSPC, errno.EDQUOT):
         where = f" while writing {place}" if place else ""
         return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
     if place and number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"permission denied at {place}; let this user read and write there, and run the same command again"
+    words = " ".join(str(error).split())
+    if type(error).__name__ in FULL_MEMORY or "can't allocate memory" in words:  # torch's, for a GPU and for a CPU
+        return (
+            f"out of memory ({(words or type(error).__name__).split('. ')[0]}); use a device with more, or a smaller batch_size, training's in "
+            "submission.yaml or evaluation's in the track, and run the same command again, finished work is kept"
+        )
     return ""
 
 
