@@ -89,10 +89,10 @@ def _of_the_machine(error: BaseException) -> str:
         return f"the disk is full{where}; free some space and run the same command again, finished work is kept"
     if place and number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"permission denied at {place}; let this user read and write there, and run the same command again"
-    words = " ".join(str(error).split())
+    words = " ".join(str(error).split()) or type(error).__name__
     if type(error).__name__ in FULL_MEMORY or "can't allocate memory" in words:  # torch's, for a GPU and for a CPU
         return (
-            f"out of memory ({(words or type(error).__name__).split('. ')[0]}); use a device with more, or a smaller batch_size, training's in "
+            f"out of memory ({words.split('. ')[0]}); use a device with more, or a smaller batch_size, training's in "
             "submission.yaml or evaluation's in the track, and run the same command again, finished work is kept"
         )
     return ""
