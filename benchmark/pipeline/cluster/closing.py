@@ -1,4 +1,8 @@
-"""The end of a run on many machines: its results here, and the board."""
+"""The end of a run on many machines: its results here, and the board.
+
+Not by `dvc repro --pull`, which goes through every stage of the repository for each one whose results it brings (measured:
+0.8 core-seconds a row at 30 rows, 1.25 at 200).
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,8 @@ def bringing(report: Report) -> Iterator[Callable[[Row], None]]:
     """Gives what brings the results of a row here that has ended, beside the run, so that little is left at its end."""
 
     def bring(row: Row) -> None:
-        file = generate.row_file(row.track.name, row.name)
         try:
-            remote.bring([f"{file}:{one.name}" for one in catalogue.plan(row)], report, patience=0.0)
+            remote.bring(_stages(row), report, patience=0.0)
         except BenchmarkError as error:
             report(f"{row.name}: its results are fetched at the end, {error}")
 
@@ -39,6 +42,11 @@ def bringing(report: Report) -> Iterator[Callable[[Row], None]]:
         pool.shutdown()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _stages(row: Row) -> list[str]:
+    file = generate.row_file(row.track.name, row.name)
+    return [f"{file}:{one.name}" for one in catalogue.plan(row)]
 
 
 def check_unedited(track: str) -> None:
@@ -64,17 +72,17 @@ def close(
     for row in chosen:
         put_in_order(generate.row_file(track, row.name))
     stand = [row.name for row in chosen if row.name not in failed]
+    if made := [stage for row in chosen if row.name not in failed for stage in _stages(row)]:
+        remote.bring(made, report)
     if failed or not boards:
         if stand:
-            dvc.run(
-                ["repro", "--pull", *(str(generate.row_file(track, name)) for name in stand)], f"{track}-close", report
-            )
+            dvc.run(["repro", *(str(generate.row_file(track, name)) for name in stand)], f"{track}-close", report)
         if failed:
             if keep_going and stand and boards:
                 partial_board.render(track, stand, failed, everything, report)
             raise partial_board.missing(failed, len(chosen), hint=bool(stand and boards) and not keep_going)
     for board in boards:
-        dvc.run(["repro", "--pull", str(board)], f"{track}-board", report)
+        dvc.run(["repro", str(board)], f"{track}-board", report)
     put_in_order(generate.data_file(track))
     for board in boards:
         refresh_times(track, board == generate.board_file(track, True))

@@ -2,8 +2,8 @@
 
 Sources, data and what reads files that git does not hold run here first, and go to the DVC remote. Every other stage is an
 order (orders.py), sent once the results that it reads are in the remote. What DVC noted of a stage there is noted in the
-lock here at once, so that a coordinator that is killed goes on from there; results themselves stay in the remote until
-`dvc repro --pull` closes the run: it finds every stage done and computes nothing.
+lock here at once, so that a coordinator that is killed goes on from there; results themselves come here row by row, and
+`dvc repro` closes the run: it finds every stage done and computes nothing.
 """
 
 from __future__ import annotations
