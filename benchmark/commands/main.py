@@ -22,6 +22,7 @@ from benchmark.commands import (
     exchange,
     new,
     pipeline,
+    plan,
     publish,
     regress,
     rows,
@@ -57,6 +58,7 @@ def rvb(
 
 
 app.command()(pipeline.repro)
+app.command()(plan.plan)
 app.command()(pipeline.pipeline)
 app.command(name="list")(rows.list_rows)
 app.command()(rows.show)
