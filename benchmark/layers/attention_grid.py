@@ -87,7 +87,7 @@ class GridAttention(nn.Module):
         """Of x (n, side^2, width), in its own precision."""
         on_grid(x, self.side)
         queries, keys, values = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
-        scores = queries @ keys.mT * self.content.to(x.dtype)[:, None, None]
+        scores = queries @ keys.mT * self.log_content.to(x.dtype).exp()[:, None, None]
         offsets = self.table.to(x.dtype)[:, self.places]
         return Mixing(queries, keys, values, (scores + offsets).softmax(-1))
 
