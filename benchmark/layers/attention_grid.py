@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from benchmark.layers.attention import rows_by_head
 from benchmark.layers.lipschitz import OrthogonalLinear
 
 HARDEST = 4  # squared distance, in places, beyond which a head's first scores fall no further
@@ -82,6 +83,11 @@ class GridAttention(nn.Module):
     def content(self) -> torch.Tensor:
         """t: (heads,)."""
         return self.log_content.exp()
+
+    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """W_Q, W_K (heads, width, inner), W_V (heads, width, width / heads), W_O (heads, width / heads, width), on rows."""
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
 
     def mixing(self, x: torch.Tensor) -> Mixing:
         """Of x (n, side^2, width), in its own precision."""

@@ -6,7 +6,8 @@ over, so the loss of margin.py on them lets attention depend on what it sees as 
 idea, Leino, Wang and Fredrikson 2021, with a local constant in place of a global one and the margin loss in place of its
 further class.) The score is the share of validation images whose margins over |w_y - w_j| and L(x) exceed the radius.
 
-The bound is the certificate's own, in float32 and with column sums for the norms of weights: it selects, and proves nothing.
+The radius does not warm up. The bound is the certificate's own, in float32 and with column sums for the norms of weights: it
+selects, and proves nothing.
 """
 
 from __future__ import annotations

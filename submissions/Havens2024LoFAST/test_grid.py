@@ -1,4 +1,4 @@
-"""The network of 1-Lipschitz layers around attention over a grid: its sizes, and that nothing but attention can move farther."""
+"""The network of 1-Lipschitz layers around attention over a grid: its sizes, and that attention alone can move farther."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_its_objective_knows_it() -> None:
     ("shape", "change"), [((3, 8, 6), {}), ((3, 8, 8), {"stages": 4}), ((3, 8, 8), {"heads": 5}), ((3, 6, 6), {})]
 )
 def test_what_does_not_fit_is_refused(shape, change) -> None:
-    with pytest.raises(ValueError, match="tile|heads"):
+    with pytest.raises(ValueError, match=r"tile|heads"):
         build(data(*shape), **{**SMALL, **change})
 
 

@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention_weights import attention_weights
 
 
 def layer_of(seed: int = 0, *, side: int = 3, content: float = 0.5) -> GridAttention:
@@ -33,6 +35,19 @@ def test_it_is_its_formula_pair_by_pair() -> None:
                 scores[:, j] = layer.content[head] * products + layer.table[head, 3 * down + right]
             mixed[:, i, head] = torch.einsum("nj,njc->nc", scores.softmax(-1), value[:, :, head])
     assert torch.allclose(layer(x), layer.output(mixed.flatten(2)))
+
+
+def test_its_matrices_by_head_are_those_that_act() -> None:
+    layer, x = layer_of(), torch.randn(1, 9, 8, dtype=torch.float64)
+    for part in (layer.query, layer.key, layer.value, layer.output):
+        part.bias.zero_()
+    (found,) = attention_weights(nn.Sequential(layer))
+    total = torch.zeros_like(x)
+    for head in range(2):
+        scores = layer.content[head] * (x @ found.query[head]) @ (x @ found.key[head]).mT
+        weights = (scores + layer.table[head, layer.places]).softmax(-1)
+        total = total + weights @ x @ found.value[head] @ found.output[head]
+    assert torch.allclose(total, layer(x))
 
 
 def test_without_content_it_moves_with_the_image_and_no_length_grows() -> None:
@@ -73,9 +88,7 @@ def test_training_computes_the_same_and_keeps_what_objectives_bound() -> None:
     assert math.isclose(float(layer.content[0]), 0.5, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "change", [{"heads": 3}, {"heads": 0}, {"heads": 26}, {"inner": 0}, {"inner": 5}, {"side": 0}]
-)
+@pytest.mark.parametrize("change", [{"heads": 3}, {"heads": 0}, {"heads": 26}, {"inner": 0}, {"inner": 5}, {"side": 0}])
 def test_what_does_not_fit_is_refused(change) -> None:
     with pytest.raises(ValueError, match="heads"):
         GridAttention(**{"width": 8, "heads": 2, "inner": 2, "side": 3, **change})

@@ -47,5 +47,5 @@ def test_the_absolute_value_of_half_is_the_sorting_of_pairs_but_for_a_rotation()
     ],
 )
 def test_what_does_not_fit_is_refused(ask) -> None:
-    with pytest.raises(ValueError, match="should be|are"):
+    with pytest.raises(ValueError, match=r"should be|are"):
         ask()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -124,7 +125,7 @@ def test_what_is_not_known_is_infinite_and_larger_radii_move_farther() -> None:
     layer, x = layer_of(1, content=50.0), 3 * torch.randn(2, 4, 8, dtype=torch.float64)
     bound = exact_layer_bound(layer, x)
     radii = [bound.bound(torch.full((2,), e, dtype=torch.float64)) for e in (1e-6, 1e-3, 0.1, 1.0, 1e3, math.inf)]
-    assert all((one <= two).all() for one, two in zip(radii, radii[1:], strict=False))
+    assert all((one <= two).all() for one, two in itertools.pairwise(radii))
     assert torch.isinf(radii[-1]).all()
     assert torch.isinf(radii[-2]).all()
     far = exact_layer_bound(layer, 1e4 * x)
