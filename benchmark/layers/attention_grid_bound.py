@@ -98,7 +98,7 @@ def grid_sensitivity(
         content: t (heads,).
         norms: of the weights.
         mixing_norm: a bound of max_h ||P_h|| (n,); by column sums if None.
-        floor: relative, of variances: 1e-12 in float64, 1e-6 in float32.
+        floor: relative, of variances; the certificate has its own.
     """
     P = mixing.weights
     if mixing_norm is None:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound, within
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole, within
 from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
 from benchmark.certificates.bounds.orthogonal import NEGLIGIBLE, derived_spread
 from benchmark.certificates.bounds.rounding import (
@@ -30,9 +30,10 @@ from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, gr
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-SCORES = 1e3  # a score beyond which nothing is said: what float64 errs by in weights grows with it
-FLOOR = 1e-10  # of variances: scores up to SCORES err by less than 1e-11 of SCORES each, weights relatively by as much
-RAISED = 1 + 1e-9
+# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relatively, so up to SCORES by less than 2e-9 in
+# float64; weights by as much relatively, variances by three times that of the largest square, ||P|| by as much as weights.
+SCORES, WIDE = 1e3, 4096
+FLOOR, RAISED = 1e-8, 1 + 1e-8
 BELOW32 = 2.0**-29  # float64's unit roundoff over float32's
 SMALL = 1e-6
 
@@ -140,6 +141,7 @@ def _(layer: GridAttention, x: torch.Tensor) -> LayerBound:
             f"GridAttention needs {layer.side}x{layer.side} tokens of {layer.value.raw.shape[1]} channels; it is given shape "
             f"{tuple(x.shape)}"
         )
+    whole(layer, 1, WIDE, width=x.shape[2])
     within(layer, 0, SCORES, content=float(layer.content.max()))
     within(layer, 0, LARGEST, table=float(layer.table.abs().max()))
     return GridAttentionBound(layer, x)
