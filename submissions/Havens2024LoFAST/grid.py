@@ -30,6 +30,7 @@ def build(
     inner: int,
     content: float,
     outputs: int,
+    sharpness: float = 4.0,
 ) -> nn.Sequential:
     """Images (n, c, h, w) in [0, 1] to logits (n, classes).
 
@@ -39,7 +40,7 @@ def build(
         stages: how many, with that of attention, the last.
         depth: of the stages before it, blocks of a shift, an orthogonal map and absolute values.
         attention: blocks of attention and absolute values in the last.
-        heads, inner, content: of `GridAttention`.
+        heads, inner, content, sharpness: of `GridAttention`.
         outputs: neurons of the two maps after the tokens.
 
     Raises:
@@ -57,7 +58,8 @@ def build(
         layers += [MergeTokens(side), OrthogonalLinear(4 * width, 2 * width), Absolute(width)]
         side, width = side // 2, 2 * width
     for _ in range(attention):
-        layers += [GridAttention(width, heads, inner=inner, side=side, content=content), Absolute(width // 2)]
+        mixer = GridAttention(width, heads, inner=inner, side=side, content=content, sharpness=sharpness)
+        layers += [mixer, Absolute(width // 2)]
     layers += [nn.Flatten(1), OrthogonalLinear(side**2 * width, outputs), Absolute(outputs // 2)]
     layers += [OrthogonalLinear(outputs, outputs), Absolute(outputs // 2)]
     return nn.Sequential(*layers, NormalisedHead(outputs, data.classes))

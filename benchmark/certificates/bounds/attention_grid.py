@@ -30,8 +30,8 @@ from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, gr
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relatively, so up to SCORES by less than 2e-9 in
-# float64; weights by as much relatively, variances by three times that of the largest square, ||P|| by as much as weights.
+# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relatively, so up to SCORES by less than 2e-9
+# in float64; weights by as much relatively, variances by three times that of the largest square, ||P|| by as much as weights.
 SCORES, WIDE = 1e3, 4096
 FLOOR, RAISED = 1e-8, 1 + 1e-8
 BELOW32 = 2.0**-29  # float64's unit roundoff over float32's
