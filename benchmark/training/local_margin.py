@@ -65,7 +65,9 @@ class LocalMargin(Objective):
     def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
         model.eval()
         assert isinstance(model, nn.Sequential)
-        rows, hits = model[-1].weight, 0
+        head, hits = model[-1], 0
+        assert isinstance(head, NormalisedHead)
+        rows = head.weight
         for x, y in zip(images.split(TOGETHER), labels.split(TOGETHER), strict=True):
             logits, moved = bounded_logits(model, x, self.radius)
             apart = torch.linalg.vector_norm(rows[y][:, None] - rows[None], dim=-1)  # 0 for the label itself
