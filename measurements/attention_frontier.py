@@ -16,7 +16,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,8 @@ def trained(network: Network, epochs: int, index: int) -> tuple[nn.Sequential, f
     path = KEPT / f"attention_frontier-{index}-{epochs}.safetensors"
     if not path.exists():
         started = time.process_time()
-        best = _best_weights(model, row, network.objective, epochs, path)
+        with redirect_stdout(sys.stderr):  # where the loop shows its progress
+            best = _best_weights(model, row, network.objective, epochs, path)
         best["seconds"] = torch.tensor(time.process_time() - started)
         save_file(best, path)
     weights = load_file(path)
