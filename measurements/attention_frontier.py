@@ -77,7 +77,6 @@ NETWORKS = (
     grid("sharp places, content from 0.3", 0.3),
     grid("soft places, content from 0.3", 0.3, sharpness=0.5),
     grid("soft places, content from 1", 1.0, sharpness=0.5),
-    grid("soft places, content from 3", 3.0, sharpness=0.5),
     grid("no places, content from 1", 1.0, sharpness=0.0),
     grid("soft places, content from 1, price unseen", 1.0, BLIND, sharpness=0.5),
     grid("soft places, content from 3, price unseen", 3.0, BLIND, sharpness=0.5),
