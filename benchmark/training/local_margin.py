@@ -7,8 +7,8 @@ idea, Leino, Wang and Fredrikson 2021, with a local constant in place of a globa
 further class.) The score is the share of validation images whose margins over |w_y - w_j| and L(x) exceed the radius.
 
 The radius does not warm up. The bound is the certificate's own, in float32 and with column sums for the norms of weights: it
-selects, and proves nothing. Where it is infinite, as of contents far above 1 with places that are not sharp, there is nothing to
-descend, and training fails: start lower.
+selects, and proves nothing. Where it is infinite, as of contents far above 1 with places that are not sharp, there is nothing
+to descend, and training fails: start lower.
 """
 
 from __future__ import annotations
