@@ -23,8 +23,10 @@ from torch import nn
 
 from benchmark.certificates.bounds import (  # noqa: F401  they register their layers
     activations,
+    attention_grid,
     clipped_relu,
     composite,
+    isometries,
     l2_attention,
     l2_window,
     layernorm,
@@ -187,9 +189,7 @@ def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
     composed = bounded.composed(radius)
     open_rivals, known = ~(bounded.rival_margins > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
     radius = torch.where(known, radius, 0.0)  # nothing is known where a bound is infinite, or its powers may be
-    if not all(
-        layer_bound.has_jvp for layer_bound in bounded.layer_bounds
-    ):  # a layer too large for the margin gradient
+    if not _has_jacobians(bounded):
         return ~open_rivals.any(1)
     for effort in ("each", "all"):  # the cheaper bound first
         count = int(open_rivals.sum(1).max())
@@ -251,9 +251,21 @@ def tight_bounds(
             yield part, bounded
         elif hopeful.any():
             yield part[hopeful], bounded.take(hopeful.nonzero()[:, 0])
-        prefix = bounded.prefix
-        largest = max(activation[0].numel() for activation in bounded.activations[bounded.prefix.layers :])
-        few = max(1, min(FEW, JACOBIAN_NUMBERS // largest**2))
+        few = _together(bounded)
+        prefix = bounded.prefix if _has_jacobians(bounded) else None
+
+
+def _together(bounded: NetworkBound) -> int:
+    """How many images' tight bounds fit a memory; without the margin gradient no Jacobian is formed."""
+    if not _has_jacobians(bounded):
+        return MANY
+    largest = max(activation[0].numel() for activation in bounded.activations[bounded.prefix.layers :])
+    return max(1, min(FEW, JACOBIAN_NUMBERS // largest**2))
+
+
+def _has_jacobians(bounded: NetworkBound) -> bool:
+    """Whether no layer is too large for the margin gradient."""
+    return all(layer_bound.has_jvp for layer_bound in bounded.layer_bounds)
 
 
 def _parts(rows: torch.Tensor, size: int) -> Sequence[torch.Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention, rows_by_head
+from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
@@ -26,6 +27,7 @@ NORM_FIRST = (
     "timm.models.vision_transformer.Block", "timm.models.xcit.XCABlock",
     "timm.models.swin_transformer.SwinTransformerBlock",
 )  # x + attn(norm1(x))  # fmt: skip
+BY_ROLE = (GridAttention, LipschitzNormAttention, ResidualAttention, ScaledCosineAttention, SelfAttention)
 ROLES = ("query", "key", "value", "output")
 DEFINE = "define attention(model) in method.py, returning a list of benchmark.layers.attention_weights.AttentionWeights"
 
@@ -73,7 +75,7 @@ Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | No
 
 def _parts(module: nn.Module) -> Parts | None:
     """Query, key, value and output of an attention layer; None for any other module."""
-    if isinstance(module, SelfAttention | ResidualAttention | ScaledCosineAttention | LipschitzNormAttention):
+    if isinstance(module, BY_ROLE):
         return module.head_weights()
     if isinstance(module, L2Attention):
         query, value, output = module.head_weights()

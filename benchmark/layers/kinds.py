@@ -16,9 +16,11 @@ from torch import nn
 
 from benchmark.layers.arguments import Check, either, number, one_of, positive, truth, whole, wholes
 from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
@@ -153,6 +155,15 @@ KINDS = (
         window=whole(1, 16),
         shift=whole(0, 16),
     ),
+    _kind(
+        GridAttention,
+        width=_side("value.raw", 1),
+        heads=HEADS,
+        inner=whole(1),
+        side=whole(1, 64),  # its places, which no tensor of the description pays for, are side^4 numbers
+    ),
+    _kind(ShiftTokens, side=whole(1, 1024), moved=whole(1)),
+    _kind(Absolute, folded=whole(1)),
     _kind(SliceConvolution, **KERNEL),
     _kind(BoundedSliceConvolution, width=_side("raw", 0), kernel=_side("raw", 2), norm=positive),
     _kind(TokenConvolution, **SLICES),

@@ -8,6 +8,7 @@ averaged, and the head's rows have norm 1. What differs from the paper stands in
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import nn
 
@@ -17,8 +18,24 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
 from benchmark.specs.data import DataSpec
 
+from . import grid
 
-def build(
+
+def build(data: DataSpec, *, network: str = "lofast", **options: Any) -> nn.Sequential:
+    """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
+
+    Args:
+        network: "lofast", the paper's; or "grid", grid.py's.
+        options: those of `lofast`, or of `grid.build`.
+
+    Raises:
+        ValueError: as these do, or another network.
+    """
+    _one_of(network, "network", "lofast", "grid")
+    return grid.build(data, **options) if network == "grid" else lofast(data, **options)
+
+
+def lofast(
     data: DataSpec,
     *,
     patch_size: int,
@@ -36,7 +53,7 @@ def build(
     centred: bool = False,
     orthogonal: bool = False,
 ) -> nn.Sequential:
-    """Images (n, c, h, w) in [0, 1] to logits (n, classes), as a sequence that `certificates/local.py` can read.
+    """The paper's network, with this project's options.
 
     Args:
         patch_size: side of the patches; 0 for text, an array (1, tokens, size) of one word's code a row around 1/2.

@@ -14,6 +14,8 @@ from torch import nn
 
 from benchmark.attacks import fgsm
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
@@ -23,12 +25,13 @@ PARAMETERS: dict[str, dict[str, Any]] = {  # those without a default
     "bcp": {"radius": 0.1},
     "gloro": {"radius": 0.1},
     "local_lip": {"radius": 0.1},
+    "local_margin": {"radius": 0.1, "margin": 0.1, "temperature": 4.0},
     "margin": {"margin": 0.1, "temperature": 4.0},
     "projected": {"norm": 0.5},
     "trades": {"beta": 6.0},
 }
 LIPSCHITZ = ("bcp", "gloro", "local_lip")  # need a network with a Lipschitz constant
-WHOLE_LABELS = ("margin", *LIPSCHITZ)  # refuse shares of classes
+WHOLE_LABELS = ("local_margin", "margin", *LIPSCHITZ)  # refuse shares of classes
 OBJECTIVES = components.names("training", "objective")
 RANDOM_FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"random_start": True})
 
@@ -61,6 +64,12 @@ def model(name: str) -> nn.Sequential:
     the objective takes such a network.
     """
     torch.manual_seed(0)
+    if name == "local_margin":
+        layers = (nn.Identity(), nn.Flatten(), Absolute(18), OrthogonalLinear(36, 8), Absolute(4), NormalisedHead(8, 4))
+        made = nn.Sequential(*layers)
+        made.train()[0].eval()
+        made[3].bias.requires_grad_(False)
+        return made
     first = nn.Identity() if name in LIPSCHITZ else nn.BatchNorm2d(1)
     third = ClippedReLU((36,)) if name in LIPSCHITZ else nn.Dropout(0.5)
     made = nn.Sequential(first, nn.Flatten(), third, nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4))

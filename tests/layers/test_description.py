@@ -14,12 +14,14 @@ from torch import nn
 
 import benchmark.layers
 from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.derived import DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
+from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.kinds import BY_NAME, BY_TYPE, KINDS
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.lipschitz_norm import LipschitzNormAttention
@@ -86,6 +88,9 @@ EVERY = [  # with arguments that are not their defaults, and the shape of one in
     (ScaledCosineAttention(4, 2, eps=1e-12), TOKENS),
     (L2WindowAttention(4, 2, side=4, window=2, shift=1), (16, 4)),
     (L2WindowAttention(4, 2, side=2, window=2), TOKENS),
+    (GridAttention(4, 2, inner=1, side=2, content=0.3), TOKENS),
+    (ShiftTokens(2, 1), TOKENS),
+    (Absolute(3), TOKENS),
     (SliceConvolution(4, 3), TOKENS),
     (BoundedSliceConvolution(4, 3, 0.5), TOKENS),
     (TokenConvolution(4, (1, 3)), TOKENS),

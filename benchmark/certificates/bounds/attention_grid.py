@@ -1,0 +1,147 @@
+"""The `LayerBound` of `GridAttention`: layers/attention_grid_bound.py in float64, with norms of weights that are proven here.
+
+No Jacobian is carried on through a network (`has_jvp`), so one with this layer is certified by composing alone.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import torch
+
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole, within
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
+from benchmark.certificates.bounds.orthogonal import NEGLIGIBLE, derived_spread
+from benchmark.certificates.bounds.rounding import (
+    EXPONENTIAL,
+    FLOAT64,
+    KERNEL,
+    LARGEST,
+    TINY,
+    UNIT32,
+    LinearRounding,
+    gamma,
+    size,
+)
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, grid_sensitivity
+from benchmark.layers.lipschitz import OrthogonalLinear
+from benchmark.runtime.errors import BenchmarkError
+
+# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relatively, so up to SCORES by less than 2e-9
+# in float64; weights by as much relatively, variances by three times that of the largest square, ||P|| by as much as weights.
+SCORES, WIDE = 1e3, 4096
+FLOOR, RAISED = 1e-8, 1 + 1e-8
+BELOW32 = 2.0**-29  # float64's unit roundoff over float32's
+SMALL = 1e-6
+
+
+class GridAttentionBound(LayerBound):
+    has_jvp = False
+
+    def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
+        self.layer, self.x, self.mixing = layer, x, layer.mixing(x)
+        sizes = [
+            torch.linalg.vector_norm(y, dim=-1).flatten(1).amax(1) for y in (self.mixing.queries, self.mixing.keys)
+        ]
+        self.known = layer.content.max() * sizes[0] * sizes[1] + layer.table.abs().max() <= SCORES
+
+    @cached_property
+    def norms(self) -> GridNorms:
+        layer = self.layer
+        return GridNorms(*(spectral_norm_upper(p.weight) for p in (layer.query, layer.key, layer.value, layer.output)))
+
+    @cached_property
+    def sensitivity(self) -> GridSensitivity:
+        mixing_norm = spectral_norm_upper(self.mixing.weights).amax(1)
+        return grid_sensitivity(self.mixing, self.layer.content, norms=self.norms, mixing_norm=mixing_norm, floor=FLOOR)
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        """Infinite too where scores are too large for float64, or for an infinite move."""
+        known = self.known & delta.isfinite()
+        found = self.sensitivity.bound(torch.where(known, delta, 0.0)) * RAISED
+        return torch.where(known & ~found.isnan(), found, torch.inf)
+
+    @cached_property
+    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
+        """The derivative is the limit of quotients, and `bound` over the radius does not fall as the radius grows."""
+        return self.bound(torch.full_like(self.x[:, 0, 0], SMALL)) / SMALL
+
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
+        x = self.x.repeat(len(columns), 1, 1)
+        return torch.func.jvp(self.layer, (x,), (columns.flatten(0, 1),))[1].unflatten(0, columns.shape[:2])
+
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        return self.bound(perturbation.delta) + self.jacobian_norm * perturbation.delta
+
+    @cached_property
+    def _float32(self) -> GridAttentionRounding:
+        return GridAttentionRounding(self.layer, self.x)
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        inside = self._float32(delta)
+        return (inside + UNIT32 * (self._float32.nominal + self.bound(delta) + inside)) * FLOAT64 + TINY
+
+
+class GridAttentionRounding:
+    """What float64 may err by in it: (n,) to (n,). The layer computes in float64 and rounds once, which is not in here.
+
+    As in `AttentionRounding` with units 2^-29 times as large, for the network that runs and for the nominal pass (twice), and
+    with what machines may differ by in orthonormal weights (orthogonal.py), ||W x|| by `spread` ||x||. With t for 1 / s and
+    offsets R, of which each row of a head has all numbers of its table once, so that ||R||_F = sqrt(tokens) ||table||:
+      dS = t (dQ ||K|| + ||Q|| dK + dQ dK + gamma(inner + 6) Q' K') + 2 u ||R||_F, max |S| <= t Q' K' + max |R|.
+    """
+
+    def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
+        inputs = (layer.query, layer.key, layer.value)
+        self.linears = [LinearRounding(x, part.weight, part.bias) for part in inputs]
+        self.sizes = [size(part(x)) for part in inputs]
+        self.norms = [spectral_norm_upper(part.weight) for part in inputs]
+        self.spreads = [_spread(part) for part in (*inputs, layer.output)]
+        self.output = spectral_norm_upper(layer.output.weight)
+        self.output_absolute = spectral_norm_upper(layer.output.weight.abs())
+        self.heads, self.inner, (self.tokens, self.width) = layer.heads, layer.inner, x.shape[1:]
+        self.content, self.farthest = layer.content.max(), layer.table.abs().max()
+        self.offsets = math.sqrt(self.tokens) * torch.linalg.vector_norm(layer.table)
+        self.shift = math.sqrt(self.tokens) * torch.linalg.vector_norm(layer.output.bias)
+        self.size, self.nominal = size(x), size(layer(x))
+
+    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
+        n, root, unit = self.tokens, math.sqrt(self.tokens), 2 * BELOW32
+        errors = [linear(delta) * unit for linear in self.linears]
+        dq, dk, dv = (e + s * (self.size + delta) for e, s in zip(errors, self.spreads, strict=False))
+        q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
+        largest = self.content * (q + dq) * (k + dk)
+        ds = self.content * (dq * k + q * dk + dq * dk) + unit * (
+            gamma(KERNEL * (self.inner + 6)) * largest + 2 * UNIT32 * self.offsets
+        )
+        logarithm = unit * (6 * UNIT32 * (largest + self.farthest) + 2 * EXPONENTIAL)
+        sums = unit * gamma(KERNEL * (2 * n + 6))
+        dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
+        dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
+        mixed = root * v + dm
+        last = unit * gamma(self.width + 3) * (mixed * self.output_absolute + self.shift) + self.spreads[3] * mixed
+        return dm * self.output + last
+
+
+def _spread(layer: OrthogonalLinear) -> float:
+    spread = derived_spread(layer.raw)
+    return spread if spread > NEGLIGIBLE else 0.0
+
+
+@layer_bound.register
+def _(layer: GridAttention, x: torch.Tensor) -> LayerBound:
+    _needs(layer, x, 3)
+    if any(type(part) is not OrthogonalLinear for part in (layer.query, layer.key, layer.value, layer.output)):
+        raise BenchmarkError("GridAttention has a map that is no OrthogonalLinear; the certificate is refused")
+    if x.shape[1] != layer.side**2 or x.shape[2] != layer.value.raw.shape[1]:
+        raise BenchmarkError(
+            f"GridAttention needs {layer.side}x{layer.side} tokens of {layer.value.raw.shape[1]} channels; it is given shape "
+            f"{tuple(x.shape)}"
+        )
+    whole(layer, 1, WIDE, width=x.shape[2])
+    within(layer, 0, SCORES, content=float(layer.content.max()))
+    within(layer, 0, LARGEST, table=float(layer.table.abs().max()))
+    return GridAttentionBound(layer, x)

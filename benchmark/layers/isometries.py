@@ -1,0 +1,55 @@
+"""Layers that keep lengths: tokens shifted over their grid, and the absolute value.
+
+Between orthogonal maps they make a 1-Lipschitz convolutional network that hardly shortens gradients: a shift of some channels
+by one place and a map of channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the
+channels is, but for a rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from benchmark.layers.attention_grid import on_grid
+
+
+class ShiftTokens(nn.Module):
+    """Rolls channels over a side x side grid of tokens, `moved` of them one place down, as many up, right and left; the rest
+    stay: (n, side^2, width) to the same. An isometry (it only reorders). What leaves the grid comes in at the other edge.
+
+    Raises:
+        ValueError: fewer than one place or channel, or an input of other tokens or of fewer than 4 `moved` channels.
+    """
+
+    def __init__(self, side: int, moved: int) -> None:
+        super().__init__()
+        if side < 1 or moved < 1:
+            raise ValueError(f"a side of {side} tokens and {moved} channels each way should be 1 or more")
+        self.side, self.moved = side, moved
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid, moved = on_grid(x, self.side), self.moved
+        if x.shape[2] < 4 * moved:
+            raise ValueError(f"{x.shape[2]} channels are too few to move {moved} of them four ways")
+        down, up, right, left, rest = grid.split([moved] * 4 + [x.shape[2] - 4 * moved], dim=3)
+        parts = (down.roll(1, 1), up.roll(-1, 1), right.roll(1, 2), left.roll(-1, 2), rest)
+        return torch.cat(parts, dim=3).flatten(1, 2)
+
+
+class Absolute(nn.Module):
+    """The absolute value of the first `folded` channels: (..., width) to the same. 1-Lipschitz, and keeps all lengths.
+
+    Raises:
+        ValueError: fewer than one channel, or an input of fewer.
+    """
+
+    def __init__(self, folded: int) -> None:
+        super().__init__()
+        if folded < 1:
+            raise ValueError(f"{folded} channels should be 1 or more")
+        self.folded = folded
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] < self.folded:
+            raise ValueError(f"{x.shape[-1]} channels are fewer than the {self.folded} whose sign is taken")
+        return torch.cat([x[..., : self.folded].abs(), x[..., self.folded :]], dim=-1)

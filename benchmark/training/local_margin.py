@@ -1,0 +1,94 @@
+"""The margin objective with the margin measured in certified radius, for networks of 1-Lipschitz layers and `GridAttention`.
+
+L(x) = e_K / e_0, e_0 = radius and e_(k+1) the bound of how far layer k moves around x when its input moves by e_k: e_k for
+1-Lipschitz layers, `GridSensitivity.bound` for attention. Logits / L(x) are the distance that the margin could be lost
+over, so the loss of margin.py on them lets attention depend on what it sees as far as that pays in certified radius. (GloRo's
+idea, Leino, Wang and Fredrikson 2021, with a local constant in place of a global one and the margin loss in place of its
+further class.) The score is the share of validation images whose margins over |w_y - w_j| and L(x) exceed the radius.
+
+The radius does not warm up. The bound is the certificate's own, in float32 and with column sums for the norms of weights: it
+selects, and proves nothing. Where it is infinite, as of contents far above 1 with places that are not sharp, there is nothing
+to descend, and training fails: start lower.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.isometries import Absolute, ShiftTokens
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import LayerProject, MergeTokens, Patchify, Positions, TakeToken
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.training.gloro import checked_radius, whole_labels
+from benchmark.training.objective import Objective, TrainingAttack
+
+LIPSCHITZ = (
+    Absolute, LayerProject, MergeTokens, Normalise, OrthogonalLinear, Patchify, Positions, ShiftTokens, SLLBlock, TakeToken,
+    nn.Flatten, nn.Identity,
+)  # 1-Lipschitz, Normalise with std 1  # fmt: skip
+TOGETHER = 250  # images that are scored at a time
+
+
+class LocalMargin(Objective):
+    def __init__(self, radius: float, margin: float, temperature: float) -> None:
+        self.radius, self.margin, self.temperature = checked_radius(radius, "local_margin"), margin, temperature
+        self.selected_by = f"validation accuracy certified at L2 {radius:g} by a local Lipschitz bound, in float32"
+
+    def attach(self, model: nn.Module, images: Tensor) -> None:
+        """
+        Raises:
+            BenchmarkError: a layer whose constant is not known here.
+        """
+        if type(model) is not nn.Sequential or not len(model) or type(model[-1]) is not NormalisedHead:
+            raise BenchmarkError("local_margin needs a plain nn.Sequential that ends in a NormalisedHead")
+        for layer in model[:-1]:
+            known = type(layer) in (*LIPSCHITZ, GridAttention)
+            if not known or (isinstance(layer, Normalise) and layer.std != 1):
+                raise BenchmarkError(f"local_margin knows no Lipschitz constant of the layer {type(layer).__name__}")
+
+        self.attention = [layer for layer in model if isinstance(layer, GridAttention)]
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor, eps_factor: float) -> Tensor:
+        whole_labels(labels, "local_margin")
+        logits, moved = model(images), images.new_full((len(images),), self.radius)
+        for layer in self.attention:
+            assert layer.kept is not None
+            moved = grid_sensitivity(layer.kept, layer.content).bound(moved)
+        near = logits / (moved / self.radius)[:, None]
+        lowered = near - self.margin * nn.functional.one_hot(labels, logits.shape[1])
+        return nn.functional.cross_entropy(self.temperature * lowered, labels)
+
+    @torch.no_grad()
+    def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
+        model.eval()
+        assert isinstance(model, nn.Sequential)
+        head, hits = model[-1], 0
+        assert isinstance(head, NormalisedHead)
+        rows = head.weight
+        for x, y in zip(images.split(TOGETHER), labels.split(TOGETHER), strict=True):
+            logits, moved = bounded_logits(model, x, self.radius)
+            apart = torch.linalg.vector_norm(rows[y][:, None] - rows[None], dim=-1)  # 0 for the label itself
+            lead = logits.gather(1, y[:, None]) - logits - moved[:, None] * apart
+            hits += int((lead.scatter(1, y[:, None], torch.inf) > 0).all(1).sum())
+        return hits / len(labels)
+
+
+def bounded_logits(model: nn.Sequential, images: Tensor, radius: float) -> tuple[Tensor, Tensor]:
+    """Logits (n, classes) and e_K (n,) of a model that `attach` has accepted."""
+    now, moved = images, images.new_full((len(images),), radius)
+    for layer in model:
+        if isinstance(layer, GridAttention):
+            mixing = layer.mixing(now)
+            moved = grid_sensitivity(mixing, layer.content).bound(moved)
+            now = layer.projected(mixing.mixed)
+        else:
+            now = layer(now)
+    return now, moved
+
+
+def objective(attack: TrainingAttack | None, *, radius: float, margin: float, temperature: float) -> LocalMargin:
+    return LocalMargin(radius, margin, temperature)

@@ -1,0 +1,275 @@
+"""What attention may do in a network against what of it is certified: a table and a figure.
+
+    python measurements/attention_frontier.py [epochs] [validation images]
+
+The track cifar10_jpeg (real CIFAR-10 images re-encoded as JPEG; its data stage has to have run), networks of one small size
+trained for `epochs` epochs (2 unless given; kept in work/benchmarks), measured on validation images alone: clean accuracy,
+accuracy certified at l2 0.1412, and what of clean accuracy is lost when every attention averages uniformly, is left out, or
+mixes by its mean pattern over 1,000 training images, which keeps where heads look and drops what they see there. Entropy is
+the mean of rows, over that of the uniform pattern. Writes the figure to docs/frontier.svg. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmark.certificates.local import certified_at
+from benchmark.data.images import load_split
+from benchmark.loading import methods
+from benchmark.loading.rows import Row, load_row
+from benchmark.loading.trained import tensors
+from benchmark.training import local_margin, margin
+from benchmark.training.augment import Augment
+from benchmark.training.loop import train
+from benchmark.verdicts.replaced_attention import SOFTMAX, predictions_with
+
+KEPT, FIGURE = Path("work/benchmarks"), Path("docs/frontier.svg")
+RADIUS = 0.1412
+TRAINING_IMAGES = 1000  # that mean patterns are of
+BATCH = 250  # which divides that
+GRID = {
+    "network": "grid", "patch_size": 4, "width": 48, "stages": 2, "depth": 2, "attention": 2, "heads": 8, "inner": 8,
+    "outputs": 256,
+}  # fmt: skip
+PRICED, BLIND = "local_margin", "margin"  # objectives: whether the loss sees what attention costs of the bound
+
+
+@dataclass(frozen=True)
+class Network:
+    name: str
+    row: str
+    model: dict[str, Any]
+    objective: str = PRICED
+
+
+def grid(name: str, content: float, objective: str = PRICED, **more: Any) -> Network:
+    return Network(name, "grid_attention", {**GRID, "content": content, **more}, objective)
+
+
+def lofast(name: str, **changes: Any) -> Network:
+    return Network(name, "wide_margin", changes, BLIND)
+
+
+NETWORKS = (
+    lofast("LoFAST as `wide_margin`, W_V and W_O at most 0.15"),
+    lofast("the same, at most 0.5", vo_norm=0.5),
+    lofast("the same, at most 1, W_Q and W_K at most 2", vo_norm=1.0, qk_norm=2.0),
+    grid("grid without attention", 0.3, attention=0),
+    grid("sharp places alone", 1e-6),
+    grid("sharp places, content from 0.3", 0.3),
+    grid("soft places, content from 0.3", 0.3, sharpness=0.5),
+    grid("soft places, content from 1", 1.0, sharpness=0.5),
+    grid("no places, content from 1", 1.0, sharpness=0.0),
+    grid("soft places, content from 1, price unseen", 1.0, BLIND, sharpness=0.5),
+    grid("soft places, content from 3, price unseen", 3.0, BLIND, sharpness=0.5),
+    grid("no places, content from 3, price unseen", 3.0, BLIND, sharpness=0.0),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Percent; what is lost in points; entropy as a share; None without attention."""
+
+    name: str
+    clean: float
+    certified: float
+    uniform: float | None
+    none: float | None
+    mean_pattern: float | None
+    entropy: float | None
+    seconds: float
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    os.chdir(ROOT)
+    epochs, count = [int(word) for word in sys.argv[1:]] + [2, 1000][len(sys.argv) - 1 :]
+    data = load_row("cifar10_jpeg", "Havens2024LoFAST-grid_attention").data
+    images, labels = (t[:count] for t in tensors(load_split(data, "validation")))
+    seen = tensors(load_split(data, "train"))[0][:TRAINING_IMAGES]
+    print(f"{platform.machine()}, one thread, {epochs} epochs of training, {count} validation images\n")
+    print("| network | clean | certified | uniform costs | none costs | mean pattern costs | entropy | core-seconds |")
+    print("|---|---|---|---|---|---|---|---|")
+    found = []
+    for index, network in enumerate(NETWORKS):
+        model, seconds = trained(network, epochs, index)
+        found.append(measured(network.name, model, images, labels, seen, seconds))
+        print(line(found[-1]), flush=True)
+    FIGURE.write_text(figure(found))
+
+
+def trained(network: Network, epochs: int, index: int) -> tuple[nn.Sequential, float]:
+    """Frozen, with the processor time that its training took."""
+    row = load_row("cifar10_jpeg", f"Havens2024LoFAST-{network.row}")
+    settings = row.settings.model_copy(update={"model": {**row.settings.model, **network.model}})
+    torch.manual_seed(0)
+    model = methods.build_model(row.submission, settings, row.track)
+    assert isinstance(model, nn.Sequential)
+    path = KEPT / f"attention_frontier-{index}-{epochs}.safetensors"
+    if not path.exists():
+        started = time.process_time()
+        with redirect_stdout(sys.stderr):  # where the loop shows its progress
+            best = _best_weights(model, row, network.objective, epochs, path)
+        best["seconds"] = torch.tensor(time.process_time() - started)
+        save_file(best, path)
+    weights = load_file(path)
+    seconds = float(weights.pop("seconds"))
+    model.load_state_dict(weights)
+    return model.eval().requires_grad_(False), seconds
+
+
+def _best_weights(model: nn.Sequential, row: Row, objective: str, epochs: int, path: Path) -> dict[str, torch.Tensor]:
+    assert row.settings.training is not None
+    spec, rules = row.settings.training.model_copy(update={"epochs": epochs}), row.track.data
+    wanted = {name: spec.parameters[name] for name in ("margin", "temperature")}
+    loss = (
+        local_margin.objective(None, radius=RADIUS, **wanted)
+        if objective == PRICED
+        else margin.objective(None, **wanted)
+    )
+    splits = (tensors(load_split(row.data, part)) for part in ("train", "validation"))
+    augment = Augment(spec.augmentation, rules.shape, rules.classes)
+    fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint = path.with_suffix(".checkpoint")
+    return train(model, loss, spec, *splits, fabric=fabric, seed=0, checkpoint=checkpoint, augment=augment)[0]
+
+
+def measured(
+    name: str, model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, seen: torch.Tensor, seconds: float
+) -> Measured:
+    def right(predicted: torch.Tensor | None) -> float | None:
+        return None if predicted is None else 100 * float((predicted == labels).double().mean())
+
+    def lost(predicted: torch.Tensor | None) -> float | None:
+        return None if (now := right(predicted)) is None else clean - now
+
+    clean = 100 * float((_predicted(model, images) == labels).double().mean())
+    certified = 100 * float(certified_at(model, images, labels, RADIUS).double().mean())
+    replaced = [lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none")]
+    with patterns() as mode:
+        _predicted(model, seen)
+        means = mode.means(len(seen) // BATCH)
+    if not means:
+        return Measured(name, clean, certified, None, None, None, None, seconds)
+    with patterns() as mode:
+        _predicted(model, images)
+        entropy = mode.entropy()
+    with patterns(means):
+        pattern = lost(_predicted(model, images))
+    return Measured(name, clean, certified, *replaced, pattern, entropy, seconds)
+
+
+@torch.no_grad()
+def _predicted(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    return torch.cat([model(x).argmax(1) for x in images.split(BATCH)])
+
+
+@contextmanager
+def patterns(means: list[torch.Tensor] | None = None) -> Iterator[_Patterns]:
+    """Within the block attention's weights are seen or, with `means`, replaced by these."""
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _Patterns(means) as mode:
+        yield mode
+
+
+class _Patterns(TorchDispatchMode):
+    """Softmaxes over tensors of three axes or more, told apart by their order within a pass over one batch."""
+
+    def __init__(self, means: list[torch.Tensor] | None) -> None:
+        super().__init__()
+        self.replacement, self.calls = means, 0
+        self.sums: list[tuple[torch.Tensor, float, int]] = []  # by call
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func not in SOFTMAX or found.ndim < 3:
+            return found
+        if self.replacement is not None:
+            self.calls += 1
+            return self.replacement[(self.calls - 1) % len(self.replacement)].to(found.dtype).expand_as(found).clone()
+        rows = -torch.xlogy(found, found).sum(-1).mean() / torch.log(torch.tensor(float(found.shape[-1])))
+        self.sums.append((found.double().sum(0), float(rows), len(found)))
+        return found
+
+    def means(self, batches: int) -> list[torch.Tensor]:
+        """Of each layer: (heads, tokens, tokens). Every batch passes each layer once, so call k is of layer k mod layers."""
+        layers = len(self.sums) // batches
+        by_layer = [self.sums[layer::layers] for layer in range(layers)]
+        return [sum(total for total, _, _ in calls) / sum(n for _, _, n in calls) for calls in by_layer]
+
+    def entropy(self) -> float:
+        return sum(rows for _, rows, _ in self.sums) / len(self.sums)
+
+
+def line(one: Measured) -> str:
+    def words(value: float | None, form: str = ".1f") -> str:
+        return "" if value is None else format(value, form)
+
+    parts = (one.uniform, one.none, one.mean_pattern)
+    shares = " | ".join(words(part) for part in parts)
+    return (
+        f"| {one.name} | {one.clean:.1f} | {one.certified:.1f} | {shares} | {words(one.entropy, '.2f')} "
+        f"| {one.seconds:.0f} |"
+    )
+
+
+def figure(found: list[Measured]) -> str:
+    """Certified accuracy over the points that uniform averaging costs (discs), and that the mean pattern costs (squares)."""
+    left, top, width, height, most = 60, 20, 560, 300, 45.0
+    widest = max(10.0, *(part for one in found for part in (one.uniform, one.mean_pattern) if part is not None))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return left + max(x, 0.0) / widest * width, top + height * (1 - y / most)
+
+    marks = []
+    for number, one in enumerate(found, 1):
+        for lost, shape in ((one.uniform, "disc"), (one.mean_pattern, "square")):
+            if lost is None:
+                continue
+            x, y = place(lost, one.certified)
+            drawn = (
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="#2266aa"/>'
+                if shape == "disc"
+                else f'<rect x="{x - 4:.1f}" y="{y - 4:.1f}" width="8" height="8" fill="#cc7722"/>'
+            )
+            marks.append(f'{drawn}<text x="{x + 7:.1f}" y="{y + 4:.1f}">{number}</text>')
+    ticks = [
+        f'<text x="{left - 8}" y="{place(0, y)[1] + 4:.1f}" text-anchor="end">{y}</text>'
+        for y in range(0, int(most) + 1, 10)
+    ]
+    ticks += [
+        f'<text x="{place(x, 0)[0]:.1f}" y="{top + height + 16}" text-anchor="middle">{x}</text>'
+        for x in range(0, int(widest) + 1, 10)
+    ]
+    frame = f'<rect x="{left}" y="{top}" width="{width}" height="{height}" fill="none" stroke="#888888"/>'
+    words = (
+        f'<text x="{left + width / 2}" y="{top + height + 36}" text-anchor="middle">points of clean accuracy that replacing '
+        "attention costs (blue: by uniform averaging, orange: by its mean pattern)</text>"
+        f'<text x="16" y="{top + height / 2}" text-anchor="middle" transform="rotate(-90 16 {top + height / 2})">certified '
+        f"at l2 {RADIUS}, %</text>"
+    )
+    size = f'width="{left + width + 40}" height="{top + height + 48}"'
+    body = "\n".join([frame, *ticks, *marks, words])
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""The bound of attention over a grid: one-sided against ascent, random moves, dense Jacobians and each step of its proof."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jacobian_ascent import jacobian_norm
+
+from benchmark.audit.layers import Effort, audit_layers
+from benchmark.certificates import local
+from benchmark.certificates.bounds.attention_grid import GridAttentionBound
+from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.isometries import Absolute
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
+
+
+def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: int = 2, side: int = 2) -> GridAttention:
+    torch.manual_seed(seed)
+    layer = GridAttention(4 * heads, heads, inner=1 + seed % 4, side=side, content=content)
+    layer = layer.double().eval().requires_grad_(False)
+    layer.table.copy_(offsets * torch.randn(layer.table.shape))
+    layer.log_content.add_(0.5 * torch.randn(heads))
+    for part in (layer.query, layer.key, layer.value, layer.output):
+        part.raw.copy_(torch.randn(part.raw.shape))
+        part.bias.copy_(0.3 * torch.randn(part.bias.shape))
+    return layer
+
+
+def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3, steps: int = 25) -> torch.Tensor:
+    """The largest move found: (n,)."""
+    clean, best = layer(x), torch.zeros(len(x), dtype=torch.float64)
+    for _ in range(starts):
+        move = torch.randn_like(x)
+        for _ in range(steps):
+            move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
+            found = (layer(x + move) - clean).flatten(1).norm(dim=1)
+            best = torch.maximum(best, found.detach())
+            (gradient,) = torch.autograd.grad(found.sum(), move)
+            size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
+            move = (move + 2 * radius * gradient / size).detach()
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 999), st.floats(1e-3, 30), st.floats(0, 20), st.sampled_from([0.1, 1.0, 5.0]), st.floats(1e-4, 3),
+    st.sampled_from(["spread", "alike", "one far", "sparse"]),
+)  # fmt: skip
+def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, kind) -> None:
+    layer = layer_of(seed, content=content, offsets=offsets)
+    x = size * torch.randn(4, 4, 8, dtype=torch.float64)
+    if kind == "alike":
+        x = x[:, :1] + 1e-3 * x
+    elif kind == "one far":
+        x[:, 0] *= 20
+    elif kind == "sparse":
+        x = x * (torch.rand(x.shape) < 0.3)
+    bound = exact_layer_bound(layer, x).bound(torch.full((4,), radius, dtype=torch.float64))
+    assert (ascent(layer, x, radius, starts=2, steps=12) <= bound).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -> None:
+    layer = layer_of(seed, content=0.3)
+    x = torch.randn(2, 4, 8, dtype=torch.float64)
+    bound = exact_layer_bound(layer, x)
+    assert isinstance(bound, GridAttentionBound)
+    exact = torch.stack([jacobian_norm(lambda y: layer(y[None])[0], image) for image in x])
+    assert (bound.jacobian_norm >= exact).all()
+    assert (bound.jacobian_norm <= 3 * exact).all(), "it is no sham"
+    move = torch.randn(3, 2, 4, 8, dtype=torch.float64)
+    for index, image in enumerate(x):
+        jacobian = torch.autograd.functional.jacobian(lambda y: layer(y[None])[0], image).reshape(32, 32)
+        wanted = move[:, index].flatten(1) @ jacobian.mT
+        assert torch.allclose(bound.jvp(move)[:, index].flatten(1), wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_step_of_the_proof_on_random_moves(seed) -> None:
+    """sd_p(dS), the spread, rows of P' - P times values and the identity, and their sum over rows and heads."""
+    layer = layer_of(seed, content=0.5, heads=3)
+    x, radius = torch.randn(1, 4, 12, dtype=torch.float64), 0.4
+    mixing, t = layer.mixing(x), layer.content[:, None, None]
+    sensitivity = grid_sensitivity(mixing, layer.content, floor=1e-10)
+    e = torch.full((1,), radius, dtype=torch.float64)
+    w = layer.content[:, None] * radius * (2 * sensitivity.farthest + math.sqrt(2) * sensitivity.query_sizes)
+    w = w + layer.content[:, None] * 1.2072 * radius**2
+    kappa = torch.expm1(w) / w
+    centre = mixing.values - mixing.values.mean(2, keepdim=True)
+    for _ in range(100):
+        move = torch.randn(1, 4, 12, dtype=torch.float64)
+        moved = layer.mixing(x + move / move.norm() * radius)
+        change = moved.queries @ moved.keys.mT * t - mixing.queries @ mixing.keys.mT * t
+        mean = (mixing.weights * change).sum(-1, keepdim=True)
+        deviation = (mixing.weights * (change - mean) ** 2).sum(-1).sqrt()
+        assert (change.amax(-1) - change.amin(-1) <= w).all()
+        apart = moved.weights - mixing.weights
+        rows = torch.linalg.vector_norm(apart @ centre, dim=-1)
+        assert (rows <= kappa * deviation * sensitivity.value_spread * (1 + 1e-9)).all()
+        assert (apart.norm(dim=-1) <= kappa * deviation * sensitivity.weight_spread * (1 + 1e-9)).all()
+        assert rows.norm() <= sensitivity._move(kappa * sensitivity.value_spread, e)
+        assert apart.norm() <= sensitivity._move(kappa * sensitivity.weight_spread, e)
+
+
+def test_without_content_the_bound_is_the_norm_of_a_convolution() -> None:
+    layer = layer_of(0, content=1e-200, side=3)
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    bound = exact_layer_bound(layer, x)
+    delta = torch.full((2,), 0.3, dtype=torch.float64)
+    assert torch.allclose(bound.bound(delta), delta, rtol=1e-6)
+    assert (bound.bound(delta) >= ascent(layer, x, 0.3)).all()
+
+
+def test_what_is_not_known_is_infinite_and_larger_radii_move_farther() -> None:
+    layer, x = layer_of(1, content=50.0), 3 * torch.randn(2, 4, 8, dtype=torch.float64)
+    bound = exact_layer_bound(layer, x)
+    radii = [bound.bound(torch.full((2,), e, dtype=torch.float64)) for e in (1e-6, 1e-3, 0.1, 1.0, 1e3, math.inf)]
+    assert all((one <= two).all() for one, two in itertools.pairwise(radii))
+    assert torch.isinf(radii[-1]).all()
+    assert torch.isinf(radii[-2]).all()
+    far = exact_layer_bound(layer, 1e4 * x)
+    assert torch.isinf(far.bound(torch.full((2,), 1e-9, dtype=torch.float64))).all(), "scores beyond float64's care"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_float32_errs_by_no_more_than_its_rounding(seed) -> None:
+    layer = layer_of(seed, content=0.5, side=3)
+    single = layer_of(seed, content=0.5, side=3).float()
+    x = (3 * torch.randn(50, 9, 8)).double()
+    layer.load_state_dict({name: value.double() for name, value in single.state_dict().items()})
+    zero = torch.zeros(50, dtype=torch.float64)
+    allowed = exact_layer_bound(layer, x).rounding_in_range(zero)
+    found = (single(x.float()).double() - layer(x)).flatten(1).norm(dim=1)
+    assert (found <= allowed).all()
+    assert (allowed <= 2e-7 * layer(x).flatten(1).norm(dim=1)).all(), "one rounding, hardly more"
+
+
+def test_a_network_is_certified_audited_and_not_broken() -> None:
+    torch.manual_seed(0)
+    layers = [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(4, 8), Absolute(4)]
+    layers += [GridAttention(8, 2, inner=2, side=2, content=1.0), Absolute(4), torch.nn.Flatten(1)]
+    model = torch.nn.Sequential(*layers, NormalisedHead(32, 3)).eval().requires_grad_(False)
+    images = torch.rand(6, 1, 4, 4)
+    labels = model(images).argmax(1)
+    radii = local.certify(model, images, labels)
+    assert (radii > 0).all()
+    assert local.certified_at(model, images, labels, float(radii.min()) * 0.999).all()
+    assert not local.certified_at(model, images, labels, float(radii.max()) * 1.01).any()
+    tally = audit_layers(model, images[:2], [0, 1], "row", effort=Effort(radii=(0.1,), starts=3, steps=3))
+    assert tally.layers == len(model) - 1
+    assert tally.worst <= 1 + 1e-9
+    for radius, image, label in zip(radii, images, labels, strict=True):
+        move = torch.randn(500, 1, 4, 4)
+        move = move / move.flatten(1).norm(dim=1)[:, None, None, None] * float(radius) * 0.999
+        assert (model(image + move).argmax(1) == label).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda layer: layer.log_content.fill_(100.0), "content"),
+        (lambda layer: layer.log_content.fill_(math.nan), "content"),
+        (lambda layer: layer.table.fill_(1e8), "table"),
+        (lambda layer: layer.table.fill_(math.nan), "table"),
+        (lambda layer: setattr(layer, "value", BoundedLinear(8, 8)), "OrthogonalLinear"),
+        (lambda layer: setattr(layer, "side", 3), "3x3 tokens"),
+    ],
+)
+def test_what_the_proof_leaves_out_is_refused(change, reason) -> None:
+    layer = layer_of(0)
+    change(layer)
+    with pytest.raises((BenchmarkError, ValueError), match=reason):
+        exact_layer_bound(layer, torch.zeros(1, 4, 8, dtype=torch.float64))

@@ -1,0 +1,102 @@
+"""The margin objective in certified radius: its loss by hand, its score beside the certificate, a run that resumes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import blobs, run, spec, stopping_after
+from torch import nn
+
+from benchmark.certificates import local
+from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.isometries import Absolute, ShiftTokens
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import MeanPool, Patchify, Positions
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.training import local_margin
+
+IMAGES, LABELS = blobs(0, 16)
+
+
+def network(content: float = 0.5) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(9, 8), Absolute(4), ShiftTokens(3, 1)]
+    layers += [GridAttention(8, 2, inner=2, side=3, content=content), Absolute(4)]
+    layers += [GridAttention(8, 2, inner=2, side=3, content=content), nn.Flatten(1)]
+    return nn.Sequential(*layers, NormalisedHead(72, 4))
+
+
+def objective(radius: float = 0.1, margin: float = 0.2, temperature: float = 10.0) -> local_margin.LocalMargin:
+    return local_margin.objective(None, radius=radius, margin=margin, temperature=temperature)
+
+
+def test_the_loss_by_hand() -> None:
+    model, found = network(), objective()
+    found.attach(model, IMAGES)
+    now, moved = IMAGES, torch.full((16,), 0.1)
+    for layer in model:
+        if isinstance(layer, GridAttention):
+            moved = grid_sensitivity(layer.mixing(now), layer.content).bound(moved)
+        now = layer(now)
+    assert (moved > 0.1).all()
+    logits = now * 0.1 / moved[:, None]
+    logits[torch.arange(16), LABELS] -= 0.2
+    expected = nn.functional.cross_entropy(10 * logits, LABELS)
+    assert torch.allclose(found.loss(model, IMAGES, LABELS, 1.0), expected)
+
+
+def test_training_lowers_what_attention_costs_as_far_as_that_pays(tmp_path) -> None:
+    model = network(content=3.0)
+    before = [layer.content.detach().mean() for layer in model if isinstance(layer, GridAttention)]
+    run(model, objective(), spec(epochs=6), tmp_path / "c")
+    after = [layer.content.detach().mean() for layer in model if isinstance(layer, GridAttention)]
+    assert sum(after) < sum(before)
+
+
+def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path) -> None:
+    model = network()
+    run(model, objective(), spec(epochs=6), tmp_path / "c")
+    model.eval().requires_grad_(False)
+    images, labels = blobs(2, 200)
+    radius = float(local.certify(model, images, labels).median())
+    assert radius > 0.05
+    score = objective(radius=radius).score(model, images, labels)
+    assert (
+        local.certified_at(model, images, labels, 1.05 * radius).double().mean() - 0.02
+        <= score
+        <= local.certified_at(model, images, labels, radius / 1.001).double().mean()
+    )
+
+
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
+    rules = spec(epochs=3, batch_size=40)
+    whole, _ = run(network(), objective(), rules, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(network(), objective(), rules, tmp_path / "stopped", on_epoch=stopping_after(1))
+    resumed, _ = run(network(), objective(), rules, tmp_path / "stopped")
+    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(4, 2),
+        nn.Sequential(nn.Flatten(1), nn.Linear(36, 4)),
+        nn.Sequential(Patchify(2), MeanPool(), NormalisedHead(4, 4)),
+        nn.Sequential(Normalise(0.5, 0.5), nn.Flatten(1), NormalisedHead(36, 4)),
+    ],
+)
+def test_models_that_are_refused(model) -> None:
+    with pytest.raises(BenchmarkError, match="local_margin"):
+        objective().attach(model, IMAGES)
+
+
+def test_mixed_labels_and_radii_are_refused() -> None:
+    found = objective()
+    found.attach(network(), IMAGES)
+    with pytest.raises(BenchmarkError, match="local_margin"):
+        found.loss(network(), IMAGES, torch.full((16, 4), 0.25), 1.0)
+    with pytest.raises(BenchmarkError, match="radius -1"):
+        objective(radius=-1)
