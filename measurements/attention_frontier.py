@@ -106,13 +106,15 @@ def main() -> None:
     images, labels = (t[:count] for t in tensors(load_split(data, "validation")))
     seen = tensors(load_split(data, "train"))[0][:TRAINING_IMAGES]
     print(f"{platform.machine()}, one thread, {epochs} epochs of training, {count} validation images\n")
-    print("| network | clean | certified | uniform costs | none costs | mean pattern costs | entropy | core-seconds |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(
+        "| | network | clean | certified | uniform costs | none costs | mean pattern costs | entropy | core-seconds |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
     found = []
     for index, network in enumerate(NETWORKS):
         model, seconds = trained(network, epochs, index)
         found.append(measured(network.name, model, images, labels, seen, seconds))
-        print(line(found[-1]), flush=True)
+        print(f"| {len(found)} {line(found[-1])}", flush=True)
     FIGURE.write_text(figure(found))
 
 
