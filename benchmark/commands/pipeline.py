@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmark.commands.completion import row_names
-from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
+from benchmark.commands.terminal import (
+    AllOption,
+    EngineOption,
+    JobsOption,
+    RowsArgument,
+    TrackOption,
+    checked_engine,
+    console,
+)
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 if TYPE_CHECKING:
@@ -20,15 +28,10 @@ INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
 
 def repro(
-    rows: Annotated[
-        list[str] | None,
-        typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
-    ] = None,
+    rows: RowsArgument = None,
     track: TrackOption = "digits",
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")] = False,
+    jobs: JobsOption = None,
+    everything: AllOption = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Say which stages would run, why and for how long; run nothing.")
     ] = False,

@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.commands.completion import row_names
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.terminal import AllOption, JobsOption, RowsArgument, TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:
@@ -19,15 +18,10 @@ if TYPE_CHECKING:
 
 
 def plan(
-    rows: Annotated[
-        list[str] | None,
-        typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
-    ] = None,
+    rows: RowsArgument = None,
     track: TrackOption = "digits",
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")] = False,
+    jobs: JobsOption = None,
+    everything: AllOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="All that was measured, as JSON.")] = False,
 ) -> None:
     """Measure how long, how much memory and how much disk `rvb repro` would take; runs no stage and writes nothing.

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
+RowsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="<submission>-<variant>: these alone, no board.", autocompletion=row_names),
+]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Stages at a time; by default one a core, or one a GPU.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")]
 RowArgument = Annotated[str, typer.Argument(help="<submission>-<variant>", autocompletion=row_names)]
 EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
 

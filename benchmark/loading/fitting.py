@@ -71,7 +71,7 @@ def fit(
     model = methods.build_model(row.submission, row.settings, row.track)
     if spec.attacks:
         _check_gradients(model, validation)
-    fabric = _fabric(run)
+    fabric = fabric_of(run)
     place = Place(checkpoint.parent / "prepare", run.seed, fabric.device, say)
     started, prepared = begin(model, start or starting_point(row), spec, train_split, place)
     best, done = train(
@@ -131,7 +131,8 @@ def certified(wanted: Selection) -> Score:
     return score
 
 
-def _fabric(run: TrainRun) -> Fabric:
+def fabric_of(run: TrainRun) -> Fabric:
+    """A BenchmarkError for a device or precision that is not to be had."""
     accelerator, _, index = run.device.partition(":")
     devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
     try:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
@@ -112,7 +111,7 @@ def _prepared(
     augment = (
         Augment(spec.augmentation, row.track.data.shape, row.track.data.classes) if spec.augmentation.any else None
     )
-    fabric = _fabric(run)
+    fabric = fitting.fabric_of(run)
     state = objective.attach(model, torch.rand(1, *row.track.data.shape))
     if state is not None:
         state.to(fabric.device)
@@ -128,12 +127,6 @@ def _prepared(
         wrapped, model, objective, optimizer, spec, fabric, ema, augment, penalties.to(fabric.device), masks
     )  # fmt: skip
     return steps, metric.score, watch
-
-
-def _fabric(run: TrainRun) -> Fabric:
-    accelerator, _, index = run.device.partition(":")
-    devices = [int(index)] if accelerator == "cuda" and index else 1
-    return Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]
 
 
 def _waited(run: Callable[[], object], place: torch.device) -> Callable[[], object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.loading.fitting import _fabric
+from benchmark.loading.fitting import fabric_of
 from benchmark.runtime import torch_setup
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.run import TrainRun
@@ -25,7 +25,7 @@ def two_gpus(monkeypatch) -> None:
     [("cpu", "cpu"), ("cpu:0", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
 )
 def test_training_runs_on_the_device_that_is_named(device, used) -> None:
-    assert _fabric(TrainRun(device=device)).device == torch.device(used)
+    assert fabric_of(TrainRun(device=device)).device == torch.device(used)
 
 
 @pytest.mark.usefixtures("two_gpus")

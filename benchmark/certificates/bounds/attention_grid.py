@@ -30,8 +30,9 @@ from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, gr
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relatively, so up to SCORES by less than 2e-9
-# in float64; weights by as much relatively, variances by three times that of the largest square, ||P|| by as much as weights.
+# Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relative to sizes before anything cancels, so
+# where these make scores of at most SCORES by less than 2e-9 in float64; weights by as much relatively, variances by three
+# times that of the largest square, ||P|| by as much as weights.
 SCORES, WIDE = 1e3, 4096
 FLOOR, RAISED = 1e-8, 1 + 1e-8
 BELOW32 = 2.0**-29  # float64's unit roundoff over float32's
@@ -43,10 +44,11 @@ class GridAttentionBound(LayerBound):
 
     def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
         self.layer, self.x, self.mixing = layer, x, layer.mixing(x)
-        sizes = [
-            torch.linalg.vector_norm(y, dim=-1).flatten(1).amax(1) for y in (self.mixing.queries, self.mixing.keys)
-        ]
-        self.known = layer.content.max() * sizes[0] * sizes[1] + layer.table.abs().max() <= SCORES
+        longest = torch.linalg.vector_norm(x, dim=-1).amax(1)
+        # not |q_i| and |k_j|: where a bias cancels most of x W, what is left errs by more than its own last digits
+        query = longest * self.norms.query + layer.query.bias.norm()
+        key = longest * self.norms.key + layer.key.bias.norm()
+        self.known = layer.content.max() * query * key + layer.table.abs().max() <= SCORES
 
     @cached_property
     def norms(self) -> GridNorms:

@@ -118,7 +118,8 @@ def bring(keys: Sequence[str], report: Report, patience: float = PATIENCE) -> No
             for key in keys:
                 _bring(repo, _stage(repo, key))
 
-    patiently(attempt, f"fetch results of {keys[0]} from the DVC remote", report, patience)
+    more = f" and {len(keys) - 1} other stages" if len(keys) > 1 else ""
+    patiently(attempt, f"fetch results of {keys[0]}{more} from the DVC remote", report, patience)
 
 
 def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Report, patience: float = PATIENCE) -> bool:

@@ -1,4 +1,4 @@
-"""Bounds of shifts and absolute values, attacked; a network of them by its margin gradient too."""
+"""Bounds of shifts and absolute values, and radii of a network of them, attacked."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_the_remainder_of_an_absolute_value_is_attained() -> None:
     bound = exact_layer_bound(layer, x)
     one = torch.ones(1, dtype=torch.float64)
     perturbation = PerturbationSet(one.reshape(1, 1, 1), one, 0 * one, one)
-    assert float(bound.remainder(perturbation)) == pytest.approx(1.4, rel=1e-9)
-    assert float(bound.remainder(perturbation)) >= abs(abs(0.3 - 1) - 0.3 + 1)
+    missed = abs(abs(0.3 - 1) - 0.3 + 1)
+    assert missed <= float(bound.remainder(perturbation)) <= missed * (1 + 1e-9)
 
 
-def test_a_network_is_certified_and_the_margin_gradient_adds_to_composing() -> None:
+def test_a_network_is_certified_and_not_broken() -> None:
     model, images = network(), torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(3))
     labels = model(images).argmax(1)
     radii = local.certify(model, images, labels)
