@@ -84,7 +84,8 @@ class Project:
         folder = self.root / "submissions" / name
         folder.mkdir()
         (folder / "submission.yaml").write_text(TINY_SUBMISSION.format(name=name, epochs=epochs))
-        shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / "method.py", folder / "method.py")
+        for file in ("method.py", "grid.py"):  # which it imports
+            shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / file, folder / file)
 
     def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
         """Brings attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
