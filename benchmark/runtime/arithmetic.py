@@ -2,7 +2,7 @@
 
 Left alone, torch, oneDNN, MKL, numpy and OpenBLAS choose kernels by processor, and their last bits differ; training makes
 whole images of a last bit (docs/the-numbers.md). They read these variables once, when they are imported or first used.
-What no variable reaches stands in vector_functions.py.
+What no variable reaches stands in vector_functions.py; matrix products, which MKL makes slow so, in products.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLES = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_CBWR": "COMPATIBLE",  # the one branch that MKL takes on Intel's and AMD's processors alike
-    "OPENBLAS_CORETYPE": "Haswell",  # of numpy and scipy
+    "OPENBLAS_CORETYPE": "Haswell",  # of numpy and scipy, and of torch by products.py
     # names of numpy before 2.4 and after; each passes over those that it does not know
     "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL "
     "AVX512_SPR X86_V4",
@@ -45,6 +45,7 @@ def fix(wanted: Arithmetic) -> None:
     if early := [name for name in READ_AT_IMPORT if name in sys.modules]:
         raise BenchmarkError(f"portable arithmetic has to be fixed before import of {' and '.join(early)}")
     os.environ.update(VARIABLES)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torch_setup has it for torch; OpenBLAS would take every core
 
 
 def in_force() -> Arithmetic:

@@ -6,16 +6,17 @@ import os
 
 import torch
 
-from benchmark.runtime import vector_functions
+from benchmark.runtime import products, vector_functions
 from benchmark.runtime.errors import BenchmarkError
 
 
 def set_up(device: str) -> torch.device:
     """Deterministic torch, one thread unless OMP_NUM_THREADS says more (small models run fastest on one).
 
-    Where the process's arithmetic is portable (arithmetic.py), torch's functions are made so too.
+    Where the process's arithmetic is portable (arithmetic.py), torch's functions and matrix products are made so too.
     """
     vector_functions.mend()
+    products.replace()
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # how many devices there are, asked without starting CUDA, which a fork could then not use

@@ -1,0 +1,123 @@
+"""Under portable arithmetic torch multiplies matrices by numpy's BLAS library, to the bit, by every way that leads to a product."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from benchmark.runtime import arithmetic, products
+from benchmark.runtime.arithmetic import VARIABLES
+
+pytestmark = pytest.mark.skipif(
+    arithmetic.in_force() == "native", reason="native arithmetic keeps torch's own products"
+)
+products.replace()
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def by_numpy(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.matmul(a.detach().numpy(), b.detach().numpy()))
+
+
+@BOTH
+def test_every_way_to_a_product_is_numpys(dtype) -> None:
+    a, b, zero = drawn(33, 20, dtype=dtype), drawn(20, 17, dtype=dtype, seed=1), torch.zeros(33, 17, dtype=dtype)
+    found = {
+        "function": torch.mm(a, b),
+        "operator": a @ b,
+        "out": torch.mm(a, b, out=torch.empty(0, dtype=dtype)),
+        "out in columns": torch.mm(a, b, out=torch.empty(17, 33, dtype=dtype).mT),
+        "added": torch.addmm(zero, a, b),
+        "added in place": zero.clone().addmm_(a, b),
+        "added into out": torch.addmm(zero, a, b, out=torch.empty(33, 17, dtype=dtype)),
+        "added by a factor of nothing": torch.addmm(torch.full_like(zero, torch.nan), a, b, beta=0),
+        "linear layer": functional.linear(a, b.mT),
+        "by columns": a.mT.contiguous().mT @ b,
+        "not in one piece": torch.stack((a, a), 2)[..., 0] @ b,
+        "negated view": -(torch._neg_view(a) @ b),
+        "einsum": torch.einsum("ij,jk->ik", a, b),
+    }
+    assert [name for name, product in found.items() if not torch.equal(product, by_numpy(a, b))] == []
+
+
+@BOTH
+def test_batches_of_products_are_numpys(dtype) -> None:
+    a, b = drawn(6, 5, 20, dtype=dtype), drawn(6, 20, 7, dtype=dtype, seed=1)
+    zero = torch.zeros(6, 5, 7, dtype=dtype)
+    found = {
+        "function": torch.bmm(a, b),
+        "operator": a @ b,
+        "out": torch.bmm(a, b, out=torch.empty(0, dtype=dtype)),
+        "added": torch.baddbmm(zero, a, b),
+        "added in place": zero.clone().baddbmm_(a, b),
+        "added into out": torch.baddbmm(zero, a, b, out=torch.empty_like(zero)),
+        "vmapped": torch.vmap(torch.mm)(a, b),
+        "einsum": torch.einsum("nij,njk->nik", a, b),
+    }
+    assert [name for name, product in found.items() if not torch.equal(product, by_numpy(a, b))] == []
+    wide = b[:1].expand(6, -1, -1)  # the same matrix for all
+    assert torch.equal(a @ wide, by_numpy(a, wide))
+
+
+def test_factors_count_as_torch_has_them() -> None:
+    added, a, b = drawn(4, 3), drawn(4, 5, seed=1), drawn(5, 3, seed=2)
+    expected = 0.5 * added.double() - 2 * (a.double() @ b.double())
+    torch.testing.assert_close(torch.addmm(added, a, b, beta=0.5, alpha=-2).double(), expected, rtol=1e-5, atol=1e-5)
+    row = torch.addmm(added[0], a, b)  # a bias, the same for all rows
+    torch.testing.assert_close(row, added[0] + a @ b, rtol=0, atol=0)
+
+
+def test_the_error_is_within_the_bound_of_any_order_of_summation() -> None:
+    """|fl(ab) - ab| <= k u / (1 - k u) |a| |b|, which certificates count on (bounds/rounding.py)."""
+    unit = torch.finfo(torch.float32).eps / 2
+    for terms in (1, 8, 129, 1000, 4097):
+        a, b = drawn(40, terms), drawn(terms, 24, seed=1)
+        share = terms * unit / (1 - terms * unit)
+        error = ((a @ b).double() - a.double() @ b.double()).abs()
+        assert (error <= share * (a.abs().double() @ b.abs().double())).all()
+
+
+def test_gradients_and_their_batches_pass() -> None:
+    layer, x = torch.nn.Linear(6, 4).double(), drawn(3, 6, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda y: layer(y).sin(), x)
+    slope = torch.autograd.grad(layer(x).sum(), x)[0]  # of a gradient whose entries are one number
+    torch.testing.assert_close(slope, layer.weight.detach().sum(0).expand(3, -1))
+    jacobian = torch.func.jacrev(lambda y: layer(y))(x[0].detach())
+    torch.testing.assert_close(jacobian, layer.weight.detach())
+    y = layer(x)
+    rows = torch.eye(4, dtype=torch.float64)[:, None].expand(4, 3, 4)
+    batched = torch.autograd.grad(y, x, rows, is_grads_batched=True)[0]
+    torch.testing.assert_close(batched[:, 0], layer.weight.detach())
+
+
+def test_what_is_no_product_of_float_matrices_is_torchs() -> None:
+    ones = torch.ones(2, 3, dtype=torch.int64)
+    assert (ones @ ones.mT).tolist() == [[3, 3], [3, 3]]
+    assert (torch.zeros(2, 0) @ torch.zeros(0, 3)).tolist() == [[0.0] * 3] * 2
+    assert torch.addmm(torch.ones(2, 3), torch.zeros(2, 0), torch.zeros(0, 3)).tolist() == [[1.0] * 3] * 2
+    assert (torch.zeros(0, 2) @ torch.zeros(2, 3)).shape == (0, 3)
+    half = drawn(4, 4).bfloat16()
+    torch.testing.assert_close(half @ half, (half.float() @ half.float()).bfloat16(), rtol=0.02, atol=0.05)
+    sparse = torch.eye(3).to_sparse()
+    torch.testing.assert_close(torch.sparse.mm(sparse, drawn(3, 2)), drawn(3, 2))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        torch.mm(torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.mm(torch.ones(2, 3), torch.ones(3, 2).double())
+
+
+def test_native_arithmetic_keeps_torchs_own() -> None:
+    code = "from benchmark.runtime import products; products.replace(); print(len(products._registered))"
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert result.stdout.strip() == "0", result.stderr
