@@ -1,8 +1,8 @@
 """Six digits models of nobody's library, for timing the evaluation engines on what they were not made for: plain torch.
 
 Three vision transformers that pool the mean of their tokens (trained normally, on FGSM images of Linf 0.15, on one-step
-images of l2 0.5), the normal one with its logits times 30, a CNN with batch norm, a multilayer perceptron. Weights are kept in
-work/benchmarks/engines, as engine_models.py's, which see.
+images of l2 0.5), the normal one with its logits times 30, a CNN with batch norm, a multilayer perceptron. Weights are
+kept in work/benchmarks/engines, as engine_models.py's, which see.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Matrix products under portable arithmetic, by the BLAS library that comes with numpy.
 
-torch's own are MKL's, and the one branch that MKL takes on Intel's and AMD's processors alike, COMPATIBLE, has no AVX. OpenBLAS
-has: its kernels for Haswell are the same instructions on every x86-64 with AVX2 and FMA, and the sizes of its blocks are constants
-of that kernel set, where those of older ones go by the caches. They take a fifth to a third of COMPATIBLE's time, about
-what MKL's own choice takes (measurements/README.md). Convolutions are oneDNN's, as ever.
+torch's own are MKL's, and the one branch that MKL takes on Intel's and AMD's processors alike, COMPATIBLE, has no AVX.
+OpenBLAS has: its kernels for Haswell are the same instructions on every x86-64 with AVX2 and FMA, and the sizes of its
+blocks are constants of that set of kernels, where those of older sets go by the caches. They take about half of
+COMPATIBLE's time, which is what MKL's own choice takes (measurements/README.md). Convolutions are oneDNN's, as ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _registered: list[torch.library.Library] = []  # what is registered ends with it
 
 
 def replace() -> None:
-    """From now on torch multiplies float matrices on the CPU by OpenBLAS, in this process, where its arithmetic is portable."""
+    """From now on torch multiplies float matrices on the CPU by OpenBLAS, in this process, if its arithmetic is portable."""
     if _registered or arithmetic.in_force() == "native":
         return
     library = torch.library.Library("aten", "IMPL")
