@@ -31,15 +31,15 @@ def by_numpy(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @BOTH
 def test_every_way_to_a_product_is_numpys(dtype) -> None:
-    a, b, zero = drawn(33, 20, dtype=dtype), drawn(20, 17, dtype=dtype, seed=1), torch.zeros(33, 17, dtype=dtype)
+    a, b, zero = drawn(36, 20, dtype=dtype), drawn(20, 17, dtype=dtype, seed=1), torch.zeros(36, 17, dtype=dtype)
     found = {
         "function": torch.mm(a, b),
         "operator": a @ b,
         "out": torch.mm(a, b, out=torch.empty(0, dtype=dtype)),
-        "out in columns": torch.mm(a, b, out=torch.empty(17, 33, dtype=dtype).mT),
+        "out in columns": torch.mm(a, b, out=torch.empty(17, 36, dtype=dtype).mT),
         "added": torch.addmm(zero, a, b),
         "added in place": zero.clone().addmm_(a, b),
-        "added into out": torch.addmm(zero, a, b, out=torch.empty(33, 17, dtype=dtype)),
+        "added into out": torch.addmm(zero, a, b, out=torch.empty(36, 17, dtype=dtype)),
         "added by a factor of nothing": torch.addmm(torch.full_like(zero, torch.nan), a, b, beta=0),
         "linear layer": functional.linear(a, b.mT),
         "by columns": a.mT.contiguous().mT @ b,

@@ -104,7 +104,7 @@ def test_the_start_is_the_least_squares_solution_and_better_than_a_fresh_layer(t
     error = LayerFit(start, fresh, x, 16)._error()
     fit = LayerFit(start, layer, x, 16)
     found = fit.run(0, 1e-3, 0)
-    assert found["before"] == found["after"] < 0.9 * error
+    assert 0.9 * error > found["before"] >= found["after"] == pytest.approx(found["before"], rel=1e-6)  # solved twice
     output = layer.output.weight.detach().clone()
     for seed in range(5):
         torch.manual_seed(seed)
