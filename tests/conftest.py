@@ -15,10 +15,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # as stages do, before anything imports torch; native for tests of what only a processor's own kernels keep
 arithmetic.fix("native" if os.environ.get("TEST_ARITHMETIC") == "native" else "portable")
 
-from benchmark.runtime import products, vector_functions  # they import torch
 
-vector_functions.mend()
-products.replace()
+def pytest_configure() -> None:
+    from benchmark.runtime import products, vector_functions  # they import torch
+
+    vector_functions.mend()
+    products.replace()
 
 
 @pytest.fixture(autouse=True)

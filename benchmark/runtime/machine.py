@@ -6,8 +6,10 @@ import os
 import re
 from importlib.metadata import version
 
+import numpy as np
 import torch
 
+from benchmark.runtime import arithmetic
 from benchmark.runtime.device import processor
 
 
@@ -23,8 +25,12 @@ def machine() -> dict[str, str]:
 
 
 def _blas() -> str:
-    """torch's library for products of matrices, with the branch of its kernels where one is fixed."""
+    """The library for products of matrices; where they are numpy's (products.py), torch's too, which the rest of linear
+    algebra is. With the branch of its kernels where one is fixed.
+    """
     said = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
-    if not said:
-        return "OpenBLAS or another"
-    return f"MKL {said[1]}, {os.environ.get('MKL_CBWR', 'kernels by processor')}"
+    own = f"MKL {said[1]}, {os.environ.get('MKL_CBWR', 'kernels by processor')}" if said else "OpenBLAS or another"
+    if arithmetic.in_force() == "native":
+        return own
+    library = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{library['name']} {library['version']}, {os.environ['OPENBLAS_CORETYPE']}; {own}"
