@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -132,7 +133,8 @@ def main() -> None:
         return
     if sys.argv[1] == "--close":
         chosen, boards = repro.chosen_rows("digits", (), False)
-        closing.close("digits", chosen, boards, {}, False, lambda line: None)
+        with mock.patch.object(closing, "refresh_times"):  # of a board of real Records
+            closing.close("digits", chosen, boards, {}, False, lambda line: None)
         return
     sizes = [int(size) for size in sys.argv[1:]] or [100, 300, 1000]
     print(f"{platform.machine()}, {os.cpu_count()} cores, one run a size, {SLOTS} slots; seconds of the processor")
@@ -163,27 +165,27 @@ def made(root: Path, size: int) -> None:
     pipeline_scale.run(root, "dvc", "remote", "add", "--local", "--default", "store", str(root.parent / "store"))
     for file in sorted([*root.glob("pipelines/digits/**/dvc.yaml"), root / "dvc.yaml"]):
         stages = yaml.load(file.read_bytes(), yaml.CSafeLoader)["stages"]
-        lock = {name: entry(root, stage) for name, stage in stages.items() if name != "inputs"}
-        put = file.with_name("dvc.lock")
+        put, store = file.with_name("dvc.lock"), root / ".dvc" / "cache"  # the data and the board are made already
         if file.parent.name.endswith("Net-small"):
-            put = root.parent / "noted" / file.parent.name / "dvc.lock"
+            put, store = root.parent / "noted" / file.parent.name / "dvc.lock", root.parent / "store"
+        lock = {name: entry(root, stage, store) for name, stage in stages.items() if name != "inputs"}
         files.write(put, dumps_yaml({"schema": "2.0", "stages": lock}))
     for folder in root.glob("work/digits/Synthetic*"):
         shutil.rmtree(folder)
 
 
-def entry(root: Path, stage: dict[str, Any]) -> dict[str, Any]:
-    """What DVC notes of a stage as it stands; its results go to the remote."""
+def entry(root: Path, stage: dict[str, Any], store: Path) -> dict[str, Any]:
+    """What DVC notes of a stage as it stands; its results go to `store`, a remote or a cache."""
     outs = sorted(outputs(stage))
     return {
         "cmd": stage["cmd"],
         "deps": [digested(root, path) for path in sorted(stage["deps"])],
-        "outs": [digested(root, path, root.parent / "store") for path in outs],
+        "outs": [digested(root, path, store) for path in outs],
     }
 
 
 def digested(root: Path, path: str, store: Path | None = None) -> dict[str, Any]:
-    """A file or folder as DVC notes it; its content goes to the remote, if one is given."""
+    """A file or folder as DVC notes it; its content goes to `store`, if one is given."""
     own = root / path
     if own.is_file():
         return {"path": path, "hash": "md5", "md5": kept(own.read_bytes(), store), "size": own.stat().st_size}

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,8 @@ from benchmark.runtime.errors import BenchmarkError
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
+    from dvc_data.hashfile.db import HashFileDB
+    from dvc_data.hashfile.hash_info import HashInfo
 
 Report = Callable[[str], None]
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -96,7 +98,7 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> dict[str, Any]
             with repo.lock:  # DVC writes lock files where they stand
                 entry, stage = entry_of(key), _stage(repo, key)
             if entry:
-                move(stage, repo.cloud.push)
+                _push(stage)
                 run_cache.send(repo, stage)
             return entry
 
@@ -115,8 +117,7 @@ def bring(keys: Sequence[str], report: Report, patience: float = PATIENCE) -> No
 
     def attempt() -> None:
         with opened() as repo:
-            for key in keys:
-                _bring(repo, _stage(repo, key))
+            _bring(repo, _stages(repo, keys))
 
     more = f" and {len(keys) - 1} other stages" if len(keys) > 1 else ""
     patiently(attempt, f"fetch results of {keys[0]}{more} from the DVC remote", report, patience)
@@ -141,18 +142,18 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
             with repo.lock:  # DVC writes lock files under it
                 mend_beside_dvc(report)
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
-            for name in reads:
-                _bring(repo, _stage(repo, name))
-            return run_cache.bring(repo, _stage(repo, key), move)
+            _bring(repo, _stages(repo, reads))
+            return run_cache.bring(repo, _stage(repo, key), pull)
 
     return bool(patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
 
 
-def _bring(repo: Repo, stage: Stage) -> None:
-    if any(out.changed() for out in stage.outs):
-        move(stage, repo.cloud.pull)
+def _bring(repo: Repo, stages: Sequence[Stage]) -> None:
+    if away := [stage for stage in stages if any(out.changed() for out in stage.outs)]:
+        pull(away)
         with repo.lock:
-            stage.checkout(force=True)
+            for stage in away:
+                stage.checkout(force=True)
 
 
 def find(digests: Sequence[str], report: Report) -> dict[str, dict[str, str]]:
@@ -210,19 +211,48 @@ def opened() -> Iterator[Repo]:
         yield repo
 
 
+def _stages(repo: Repo, keys: Sequence[str]) -> list[Stage]:
+    """Each file is read once for all of its stages."""
+    found: dict[str, dict[str, Stage]] = {}
+    for file in {key.rpartition(":")[0] for key in keys}:
+        found[file] = {stage.name: stage for stage in repo.stage.load_file(file)}
+    return [found[file][name] for file, _, name in (key.rpartition(":") for key in keys)]
+
+
 def _stage(repo: Repo, key: str) -> Stage:
     file, _, name = key.rpartition(":")
     return repo.stage.load_one(file, name)
 
 
-def move(stage: Stage, transfer: Callable[..., Any]) -> None:
-    """Pushes or pulls a stage's results; what hindered it is raised, since DVC itself only logs that."""
-    for odb, objects in stage.get_used_objs().items():
-        with _logged() as errors:
-            failed = transfer(objects, odb=odb).failed
-        if failed:
-            lost = OSError(f"{len(failed)} of {len(objects)} files did not arrive")
-            raise next((one for one in errors if _is_full(one)), errors[0] if errors else lost)
+def pull(stages: Sequence[Stage]) -> None:
+    """Brings the results of stages into the cache here; what hindered it is raised, since DVC itself only logs that."""
+    there = _unindexed(stages[0].repo)
+    listings = {out.hash_info for stage in stages for out in stage.outs if out.hash_info}
+    _moved(listings, stages[0].repo.cloud.pull, there)  # of all folders at once; DVC brings them one by one
+    _moved(_used(stages), stages[0].repo.cloud.pull, there)
+
+
+def _push(stage: Stage) -> None:
+    _moved(_used([stage]), stage.repo.cloud.push, _unindexed(stage.repo))
+
+
+def _unindexed(repo: Repo) -> HashFileDB:
+    """The remote without DVC's index of it: by that, each transfer asks whether every folder that ever was there still is."""
+    there = repo.cloud.get_remote_odb()
+    there.tmp_dir = None
+    return there
+
+
+def _used(stages: Sequence[Stage]) -> set[HashInfo]:
+    return {one for stage in stages for objects in stage.get_used_objs().values() for one in objects}
+
+
+def _moved(objects: Collection[HashInfo], transfer: Callable[..., Any], there: HashFileDB) -> None:
+    with _logged() as errors:
+        failed = transfer(objects, odb=there).failed
+    if failed:
+        lost = OSError(f"{len(failed)} of {len(objects)} files did not arrive")
+        raise next((one for one in errors if _is_full(one)), errors[0] if errors else lost)
 
 
 @contextmanager

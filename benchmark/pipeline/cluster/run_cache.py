@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from dvc.stage import Stage
 
 
-def bring(repo: Repo, stage: Stage, move: Callable[[Stage, Callable[..., Any]], None]) -> bool:
+def bring(repo: Repo, stage: Stage, pull: Callable[[Sequence[Stage]], None]) -> bool:
     """Puts a stage's results in their places where the run-cache knows them for what the stage reads; whether it did.
 
     Args:
-        move: pulls the results of a stage.
+        pull: brings the results of stages into the cache here.
     """
     from dvc.exceptions import CollectCacheError
     from dvc.stage.cache import RunCacheNotFoundError, _get_stage_hash
@@ -31,7 +31,7 @@ def bring(repo: Repo, stage: Stage, move: Callable[[Stage, Callable[..., Any]], 
     if not found:
         return False
     try:
-        move(repo.stage_cache._create_stage(found, wdir=stage.wdir), repo.cloud.pull)
+        pull([repo.stage_cache._create_stage(found, wdir=stage.wdir)])
         with repo.lock:
             repo.stage_cache.restore(stage)
     except (CollectCacheError, RunCacheNotFoundError):  # the results themselves are gone
