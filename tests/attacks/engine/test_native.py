@@ -11,7 +11,7 @@ import pytest
 
 from benchmark.runtime import arithmetic
 
-FILES = ("test_quicker.py", "test_search.py")
+FILES = ("test_class_token.py", "test_quicker.py", "test_search.py")
 
 
 @pytest.mark.slow
