@@ -121,8 +121,8 @@ def _judged(found: list[RowComparison]) -> list[RowComparison]:
 def differences(published: Built, built: Built) -> list[str]:
     """In what the two were not computed alike; empty where the same bytes are due.
 
-    Portable arithmetic (runtime/arithmetic.py) is the same on every processor that has it; elsewhere the processor counts. The
-    library of matrix products counts everywhere: portable ones were MKL's before they were OpenBLAS's.
+    Portable arithmetic (runtime/arithmetic.py) is the same on every processor that has it; elsewhere the processor counts.
+    The library of matrix products counts everywhere: portable ones were MKL's before they were OpenBLAS's.
     """
     if published.machine is None or built.machine is None:
         return ["it is not known which machine published it"]
