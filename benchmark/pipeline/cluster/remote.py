@@ -5,29 +5,24 @@ Results go there by their digests, and the run-cache, which says what a stage ma
 
 from __future__ import annotations
 
-import errno
 import json
-import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.pipeline.cluster import run_cache
+from benchmark.pipeline.cluster import run_cache, transfers
 from benchmark.pipeline.locks import entry_of, mend_beside_dvc, put_entries
 from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
-    from dvc_data.hashfile.db import HashFileDB
-    from dvc_data.hashfile.hash_info import HashInfo
 
 Report = Callable[[str], None]
-FULL = (errno.ENOSPC, errno.EDQUOT)
 PATIENCE = 300.0  # seconds that a remote may be out of reach
 
 
@@ -98,7 +93,7 @@ def push(key: str, report: Report, patience: float = PATIENCE) -> dict[str, Any]
             with repo.lock:  # DVC writes lock files where they stand
                 entry, stage = entry_of(key), _stage(repo, key)
             if entry:
-                _push(stage)
+                transfers.push(stage)
                 run_cache.send(repo, stage)
             return entry
 
@@ -143,14 +138,14 @@ def fetch(reads: Sequence[str], key: str, locks: Mapping[str, Any], report: Repo
                 mend_beside_dvc(report)
                 put_entries({name: entry for name, entry in locks.items() if entry_of(name) != entry})
             _bring(repo, _stages(repo, reads))
-            return run_cache.bring(repo, _stage(repo, key), pull)
+            return run_cache.bring(repo, _stage(repo, key))
 
     return bool(patiently(attempt, f"fetch what {key} reads from the DVC remote", report, patience))
 
 
 def _bring(repo: Repo, stages: Sequence[Stage]) -> None:
     if away := [stage for stage in stages if any(out.changed() for out in stage.outs)]:
-        pull(away)
+        transfers.pull(away)
         with repo.lock:
             for stage in away:
                 stage.checkout(force=True)
@@ -224,55 +219,6 @@ def _stage(repo: Repo, key: str) -> Stage:
     return repo.stage.load_one(file, name)
 
 
-def pull(stages: Sequence[Stage]) -> None:
-    """Brings the results of stages into the cache here; what hindered it is raised, since DVC itself only logs that."""
-    there = _unindexed(stages[0].repo)
-    listings = {out.hash_info for stage in stages for out in stage.outs if out.hash_info}
-    _moved(listings, stages[0].repo.cloud.pull, there)  # of all folders at once; DVC brings them one by one
-    _moved(_used(stages), stages[0].repo.cloud.pull, there)
-
-
-def _push(stage: Stage) -> None:
-    _moved(_used([stage]), stage.repo.cloud.push, _unindexed(stage.repo))
-
-
-def _unindexed(repo: Repo) -> HashFileDB:
-    """The remote without DVC's index of it: by that, each transfer asks whether every folder that ever was there still is."""
-    there = repo.cloud.get_remote_odb()
-    there.tmp_dir = None
-    return there
-
-
-def _used(stages: Sequence[Stage]) -> set[HashInfo]:
-    return {one for stage in stages for objects in stage.get_used_objs().values() for one in objects}
-
-
-def _moved(objects: Collection[HashInfo], transfer: Callable[..., Any], there: HashFileDB) -> None:
-    with _logged() as errors:
-        failed = transfer(objects, odb=there).failed
-    if failed:
-        lost = OSError(f"{len(failed)} of {len(objects)} files did not arrive")
-        raise next((one for one in errors if _is_full(one)), errors[0] if errors else lost)
-
-
-@contextmanager
-def _logged() -> Iterator[list[BaseException]]:
-    """The errors that DVC logs while files are moved."""
-    found: list[BaseException] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info and record.exc_info[1]:
-                found.append(record.exc_info[1])
-
-    keep, log = Keep(), logging.getLogger("dvc_data.hashfile.transfer")
-    log.addHandler(keep)
-    try:
-        yield found
-    finally:
-        log.removeHandler(keep)
-
-
 def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: float = PATIENCE) -> Any:
     """Tries again and again: a remote may be out of reach for a while. A full one does not mend by waiting."""
     from dvc.exceptions import CollectCacheError
@@ -286,7 +232,7 @@ def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: f
         except BenchmarkError:
             raise
         except Exception as error:  # each kind of storage has its own
-            if _is_full(error):
+            if transfers.is_full(error):
                 raise BenchmarkError(
                     f"could not {what}: no space is left ({_words(error)}); make room and run the same command again, "
                     "finished work is kept"
@@ -296,10 +242,6 @@ def patiently(attempt: Callable[[], Any], what: str, report: Report, patience: f
             report(f"could not {what}: {_words(error)}; again in {pause:.0f} s")
             time.sleep(pause)
             pause = min(2 * pause, 30.0)
-
-
-def _is_full(error: BaseException) -> bool:
-    return getattr(error, "errno", None) in FULL
 
 
 def _words(error: BaseException) -> str:

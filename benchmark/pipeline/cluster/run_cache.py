@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from benchmark.pipeline.cluster import transfers
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.stage import Stage
 
 
-def bring(repo: Repo, stage: Stage, pull: Callable[[Sequence[Stage]], None]) -> bool:
-    """Puts a stage's results in their places where the run-cache knows them for what the stage reads; whether it did.
-
-    Args:
-        pull: brings the results of stages into the cache here.
-    """
+def bring(repo: Repo, stage: Stage) -> bool:
+    """Puts a stage's results in their places where the run-cache knows them for what the stage reads; whether it did."""
     from dvc.exceptions import CollectCacheError
     from dvc.stage.cache import RunCacheNotFoundError, _get_stage_hash
 
@@ -31,7 +28,7 @@ def bring(repo: Repo, stage: Stage, pull: Callable[[Sequence[Stage]], None]) -> 
     if not found:
         return False
     try:
-        pull([repo.stage_cache._create_stage(found, wdir=stage.wdir)])
+        transfers.pull([repo.stage_cache._create_stage(found, wdir=stage.wdir)])
         with repo.lock:
             repo.stage_cache.restore(stage)
     except (CollectCacheError, RunCacheNotFoundError):  # the results themselves are gone
