@@ -42,10 +42,10 @@ def replace() -> None:
 
 def _register(library: torch.library.Library, overload: str, kernel: Callable[..., torch.Tensor]) -> None:
     before = torch.library.get_kernel(f"aten::{overload}", "CPU")
-    factors = slice(0, 2) if kernel is _plain else slice(1, 3)
 
     def called(keys: Any, *arguments: Any, **named: Any) -> Any:
-        if _concerned(*arguments[factors]):
+        *added, a, b = arguments
+        if _concerned(a, b) and all(x.dtype == a.dtype for x in added):
             return kernel(*arguments, **named)
         return before.call_boxed(keys, *arguments, **named)
 
@@ -88,7 +88,8 @@ def _added_in_place(
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     result = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype)
-    np.matmul(_blas(a), _blas(b), out=result.numpy())
+    with np.errstate(all="ignore"):  # torch's multiply infinity and NaN without a word
+        np.matmul(_blas(a), _blas(b), out=result.numpy())
     return result
 
 

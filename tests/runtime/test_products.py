@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -114,6 +115,20 @@ def test_what_is_no_product_of_float_matrices_is_torchs() -> None:
         torch.mm(torch.ones(2, 3), torch.ones(2, 3))
     with pytest.raises(RuntimeError, match="same dtype"):
         torch.mm(torch.ones(2, 3), torch.ones(3, 2).double())
+
+
+def test_infinity_and_nan_multiply_without_a_warning() -> None:
+    a = torch.tensor([[torch.inf, 1.0], [torch.nan, 1e38]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        product = a @ torch.tensor([[0.0], [1e38]])
+    assert product.isnan().all()
+
+
+def test_what_is_added_is_of_the_products_dtype() -> None:
+    a, b = drawn(4, 5), drawn(5, 3)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.addmm(drawn(4, 3, dtype=torch.float64), a, b)
 
 
 def test_native_arithmetic_keeps_torchs_own() -> None:
