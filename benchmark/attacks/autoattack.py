@@ -23,6 +23,7 @@ from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel
+from benchmark.verdicts.internals import flops
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)
@@ -68,7 +69,8 @@ def attack(
     if engine == "reference":
         return _reference(model, images, labels, threat, seed, component, targets)
     places = list(range(len(images))) if indices is None else indices
-    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots)
+    work = flops(model, images)
+    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots, work)
     _fast(search, component, targets)
     return search.adversarial
 

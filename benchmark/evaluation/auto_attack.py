@@ -18,6 +18,7 @@ from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Report, run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
+from benchmark.verdicts.pieces import fitting
 from benchmark.verdicts.prediction import predict
 
 PRODUCTS = (
@@ -74,7 +75,8 @@ def auto_attack(
         seed: of all that is random. With the fast engine an image's random numbers depend on the seed and on its place
             in `images` alone.
         device: where the model is, which is where it runs; found from its parameters unless given.
-        batch_size: images in one call of the model, at most.
+        batch_size: images in one call of the model, at most; the fast engine's search takes up to four times as many where
+            the model is small. On a GPU whose memory does not hold so many, fewer.
         progress: whether to say on stderr what is running, and for how long; by default where stderr is a terminal.
 
     Returns:
@@ -98,6 +100,7 @@ def auto_attack(
         elif eps == 0:
             adversarial, correct = inputs, predict(model, inputs, targets, batch_size).correct
         else:
+            model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
             with _reporting(progress) as report:
                 state, again = run_attack(

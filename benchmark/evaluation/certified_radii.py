@@ -8,6 +8,7 @@ from types import ModuleType
 import torch
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import halved
 from benchmark.specs.certificate import CertificateSpec
 
 
@@ -25,15 +26,21 @@ def certificate_module(name: str) -> ModuleType:
 def certified_radii(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
 ) -> torch.Tensor:
-    """(n,) float64 l2 radii, batch by batch; a BenchmarkError for one that is negative or not finite."""
+    """(n,) float64 l2 radii, batch by batch, or less at a time where memory does not suffice.
+
+    Raises:
+        BenchmarkError: one is negative or not finite.
+    """
     module = certificate_module(spec.name)
-    parts = [
-        module.certify(model, x, y, **spec.parameters)
-        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True)
-    ]
-    if not all(isinstance(part, torch.Tensor) for part in parts):
-        raise BenchmarkError(f"certificate {spec.name} returned a {type(parts[0]).__name__}, which certifies nothing")
-    radii = torch.cat(parts)
+
+    def certified(rows: slice) -> torch.Tensor:
+        found = module.certify(model, images[rows], labels[rows], **spec.parameters)
+        if not isinstance(found, torch.Tensor):
+            raise BenchmarkError(f"certificate {spec.name} returned a {type(found).__name__}, which certifies nothing")
+        return found
+
+    batches = [slice(first, min(first + batch_size, len(images))) for first in range(0, len(images), batch_size)]
+    radii = torch.cat([halved(certified, rows, 1) for rows in batches])
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
         raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")
     return radii

@@ -19,6 +19,16 @@ class BenchmarkError(Exception):
     """A failure that the user can act on; its text is one line."""
 
 
+class OutOfMemory(BenchmarkError):
+    """A process that was asked has no memory left for the answer."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory did not suffice, a GPU's or the machine's, by what Python, torch or a walled process raises."""
+    known = isinstance(error, OutOfMemory) or type(error).__name__ in FULL_MEMORY
+    return known or "can't allocate memory" in str(error)  # torch's on a CPU
+
+
 def near_miss(word: str, known: Iterable[str]) -> str:
     """'; did you mean X?' or '; known: A, B' for a name that is none of `known`."""
     names = sorted(known)
@@ -70,6 +80,8 @@ def run(main: Callable[[], None]) -> None:
     """
     try:
         main()
+    except OutOfMemory as error:
+        sys.exit(f"error: {_of_the_machine(error)}")
     except BenchmarkError as error:
         sys.exit(f"error: {error}")
     except (Exception, SystemExit) as error:
@@ -90,7 +102,7 @@ def _of_the_machine(error: BaseException) -> str:
     if place and number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"permission denied at {place}; let this user read and write there, and run the same command again"
     words = " ".join(str(error).split()) or type(error).__name__
-    if type(error).__name__ in FULL_MEMORY or "can't allocate memory" in words:  # torch's, for a GPU and for a CPU
+    if out_of_memory(error):
         return (
             f"out of memory ({words.split('. ')[0]}); use a device with more, or a smaller batch_size, training's in "
             "submission.yaml or evaluation's in the track, and run the same command again, finished work is kept"

@@ -102,6 +102,7 @@ class EvaluationStage(Stage):
         from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
         from benchmark.runtime.torch_setup import set_up
+        from benchmark.verdicts.pieces import fitting
         from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
@@ -119,7 +120,10 @@ class EvaluationStage(Stage):
                 clean = predict(judged.model, images, labels, rules.batch_size)
             seen = slice(rules.attacked if self.attacks else None)
             of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])
-            subject = Subject(judged.model, images[seen], labels[seen], rules.batch_size, of_clean, spares)
+            model = judged.model
+            if self.attacks and device.type != "cpu":  # where memory is short the kernel ends a process unasked
+                model = fitting(model, images[: rules.batch_size], work.say)
+            subject = Subject(model, images[seen], labels[seen], rules.batch_size, of_clean, spares)
             shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
             yield subject, shared, judged.wall
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.runtime.errors import said
+from benchmark.runtime.errors import out_of_memory, said
 from benchmark.verdicts.margins import margins
 
 
@@ -52,9 +52,9 @@ def _gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> t
         with torch.enable_grad():
             margin = margins(model(probe.clone()), labels).sum()
             gradient = torch.autograd.grad(margin, probe, allow_unused=True)[0] if margin.requires_grad else None
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:
+        if out_of_memory(error):
+            raise
         return None, said(error)
     return gradient, "" if gradient is not None else "its logits do not depend on the image by any gradient"
 

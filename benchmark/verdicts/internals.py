@@ -28,7 +28,7 @@ class Internals:
 
 @runtime_checkable
 class Remote(Protocol):
-    """A model that stands for one in another process."""
+    """A model that stands for another, as for one in another process."""
 
     def internals(self, images: torch.Tensor) -> Internals: ...
 
@@ -46,20 +46,35 @@ def internals(model: nn.Module, images: torch.Tensor) -> Internals:
         return _measured(model, images)
 
 
+def flops(model: nn.Module, images: torch.Tensor) -> int:
+    """FLOPs of a pass over the first of the images (n, c, h, w), as `internals` counts them: products and convolutions."""
+    remote = next((part for part in model.modules() if isinstance(part, Remote)), None)
+    if remote is not None:
+        return remote.internals(images[:1]).flops
+    devices = [images.device] if images.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        return _flops(model, images)
+
+
+def _flops(model: nn.Module, images: torch.Tensor) -> int:
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(images[:1].clone())
+    return counter.get_total_flops()
+
+
 def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with torch.no_grad():
         for _ in range(2):
             model(images.clone())
     changed = any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(images[:1])
+    work = _flops(model, images)
     for name in checks.funcs:
         checks.funcs[name] = 0  # pyautoattack counts over the whole process
     with logged_warnings() as flags, torch.no_grad():
         checks.check_dynamic(model, images, False, logger=logging.getLogger("auto-attack"))
-    return Internals(sum(p.numel() for p in model.parameters()), counter.get_total_flops(), changed, tuple(flags))
+    return Internals(sum(p.numel() for p in model.parameters()), work, changed, tuple(flags))
 
 
 class _Collect(logging.Handler):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import halved
 from benchmark.verdicts.margins import margins
 
 # torch's CPU libraries multiply 1 to 3 rows (measured) by another kernel, with other rounding, than any larger number.
@@ -43,7 +44,8 @@ def padded(images: torch.Tensor) -> torch.Tensor:
     """Copies a batch (m, c, h, w), which the model may write to, and repeats it to at least MIN_ROWS rows, so that rounding
     does not depend on m.
     """
-    return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
+    times = -(-MIN_ROWS // max(len(images), 1))
+    return images.repeat(times, 1, 1, 1)[: max(len(images), MIN_ROWS)]
 
 
 def checked(output: object, count: int) -> torch.Tensor:
@@ -58,15 +60,20 @@ def checked(output: object, count: int) -> torch.Tensor:
 
 @torch.no_grad()
 def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time.
+    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time, or fewer where memory does not
+    suffice.
 
     Raises:
         BenchmarkError: the model returns another shape, or something that is not finite.
     """
-    parts = []
-    for batch in images.split(batch_size):
-        given = padded(batch)
-        parts.append(checked(model(given), len(given))[: len(batch)].float())
+
+    def asked(rows: slice) -> torch.Tensor:
+        given = padded(images[rows])
+        return checked(model(given), len(given))[: rows.stop - rows.start].float()
+
+    parts: list[torch.Tensor] = []
+    for first in range(0, len(images), batch_size):
+        parts.append(halved(asked, slice(first, min(first + batch_size, len(images))), MIN_ROWS))
         if parts[-1].shape[1] != parts[0].shape[1]:
             raise BenchmarkError(
                 f"the model gives {parts[0].shape[1]} logits an image in one batch and {parts[-1].shape[1]} in another"

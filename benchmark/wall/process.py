@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmark.runtime.errors import BenchmarkError, in_submission, said
+from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, out_of_memory, said
 from benchmark.wall.channel import Broken, Channel, Tensors
 from benchmark.wall.confinement import Confinement, confine
 
@@ -69,7 +69,8 @@ class Walled:
 
         Raises:
             BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
-            Refused: torch raised its RuntimeError there.
+            OutOfMemory: memory did not suffice there.
+        Refused: torch raised its RuntimeError there.
         """
         limit = seconds or self.seconds
         with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
@@ -83,7 +84,8 @@ class Walled:
         except Broken as problem:
             raise self._broken(problem) from None
         if "error" in answer:
-            raise (Refused if answer.get("refused") is True else BenchmarkError)(plain(answer["error"]))
+            kind = OutOfMemory if answer.get("memory") is True else BenchmarkError
+            raise (Refused if answer.get("refused") is True else kind)(plain(answer["error"]))
         return answer, tensors
 
     def close(self) -> None:
@@ -123,7 +125,9 @@ def failure(error: BaseException) -> dict[str, Any]:
     """The answer that says what was raised, and where in a submission."""
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
     words = f"{place}: {said(error)}" if place else said(error)
-    return {"error": words[:LONGEST], "refused": type(error) is RuntimeError}  # torch's own: there may be no gradient
+    memory = out_of_memory(error)
+    refused = type(error) is RuntimeError and not memory  # torch's own: there may be no gradient
+    return {"error": words[:LONGEST], "refused": refused, "memory": memory}
 
 
 def _become(work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str]) -> None:

@@ -20,6 +20,9 @@ from benchmark.verdicts.prediction import checked, padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
+# Of a model of few operations a call costs more than its images. A call takes more of them then, at most FULLER times as
+# many, while they are at most FULL operations together: memory does not grow beyond what others need.
+FULLER, FULL = 4, 5e8
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
 
 
@@ -30,7 +33,8 @@ class Search:
     Attributes:
         images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
             their random streams are drawn by.
-        slots: images in one call of the model, at most.
+        slots: images in one call of the model, at most; more where the model is small (`FULLER`).
+        flops: of the model on one image; 0 where it is not known.
         adversarial: (n, c, h, w) adversarial images, and the clean ones where none was found.
         by: (n,) int64, the target or number of the run that found the adversarial image; `UNBROKEN` where none did.
         flat: how many runs began at a point without a gradient.
@@ -44,6 +48,7 @@ class Search:
     eps: float
     seed: int
     slots: int
+    flops: int = 0
     adversarial: torch.Tensor = field(init=False)
     by: torch.Tensor = field(init=False)
     flat: int = 0
@@ -52,6 +57,8 @@ class Search:
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
         self.by = torch.full((len(self.images),), UNBROKEN, device=self.images.device)
+        if self.flops > 0:
+            self.slots = max(self.slots, min(FULLER * self.slots, int(FULL // self.flops)))
 
     @property
     def broken(self) -> torch.Tensor:

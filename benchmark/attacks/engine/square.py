@@ -23,7 +23,9 @@ from benchmark.runtime.errors import BenchmarkError
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
 LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
-CALL = 32  # the overhead of calling the model, in images; decides how many proposals are tried at once
+# What a call costs, a proposal by pixel, and the model on an image where that is not known, in FLOPs: they decide how many
+# proposals are tried at once.
+CALL, PIXEL, UNKNOWN = 3e7, 1250, 1e6
 TOGETHER = 2  # calls of the model whose proposals are made at once, at most
 MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
 
@@ -53,6 +55,7 @@ class _Chains:
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
         self.taken = 0.5  # running share of queried proposals that were accepted
+        self.overhead = CALL / ((search.flops or UNKNOWN) + PIXEL * search.images[0].numel())  # of a call, in images
         self.worth = 1.0  # running share of proposals looked through that needed a query
         self._leave(self.margin <= 0)
 
@@ -71,7 +74,7 @@ class _Chains:
         """
         images, p = len(self.image), self.taken
         sizes = [2**i for i in range(16) if i == 0 or 2**i * images <= TOGETHER * self.search.slots]
-        return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (CALL + k * images))
+        return max(sizes, key=lambda k: (1 - (1 - p) ** k) / p / (self.overhead + k * images))
 
     def _choose(self, per_image: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The next proposals that need a query, at most `per_image` a row, none beyond a change of the squares' side.

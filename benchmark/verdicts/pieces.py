@@ -1,0 +1,96 @@
+"""A model on a device whose memory does not hold a pass of a whole batch there and back: the same function in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from benchmark.runtime.errors import BenchmarkError, out_of_memory
+from benchmark.verdicts.gradients import usable_gradients
+from benchmark.verdicts.internals import Internals, internals
+from benchmark.verdicts.prediction import MIN_ROWS, checked, padded
+
+
+def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
+    """The model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it.
+
+    Args:
+        say: told how many images a piece has, where the model is taken in pieces.
+
+    Raises:
+        BenchmarkError: not even `MIN_ROWS` images fit.
+    """
+    size = len(images)
+    while not _fits(model, images[:size]):
+        torch.cuda.empty_cache()
+        if size <= MIN_ROWS:
+            raise BenchmarkError(
+                f"out of memory with {size} images of {'x'.join(map(str, images.shape[1:]))} in a pass; use a device with "
+                "more, or the CPU"
+            )
+        size = max(MIN_ROWS, size // 2)
+    if size == len(images):
+        return model
+    say(f"memory holds a pass of {size} images, not of {len(images)}: the model is asked in pieces")
+    return InPieces(model, size).eval()
+
+
+class InPieces(nn.Module):
+    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass of the model.
+
+    For the gradient each piece's pass is made again, with the same random numbers, so that one piece's is in memory at a
+    time. No gradient of a gradient is to be had, and none by the weights.
+    """
+
+    def __init__(self, model: nn.Module, most: int) -> None:
+        super().__init__()
+        self.model, self.most = model, most
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([_Piece.apply(piece, self.model) for piece in images.split(self.most)])
+
+    def internals(self, images: torch.Tensor) -> Internals:
+        """What is said of the model itself (verdicts/internals.py), on images that fit."""
+        return internals(self.model, images[: self.most])
+
+
+class _Piece(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: torch.Tensor, model: nn.Module) -> torch.Tensor:
+        ctx.model, ctx.drawn = model, (torch.get_rng_state(), get_device_states(images))
+        ctx.save_for_backward(images)
+        return _logits(model, images)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
+        leaf = ctx.saved_tensors[0].detach().requires_grad_()
+        cpu, (devices, states) = ctx.drawn
+        with torch.random.fork_rng(devices), torch.enable_grad():
+            torch.set_rng_state(cpu)
+            set_device_states(devices, states)
+            logits = _logits(ctx.model, leaf.clone())
+        if not logits.requires_grad:
+            return None, None
+        return torch.autograd.grad(logits, leaf, gradient, allow_unused=True)[0], None
+
+
+def _logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    given = padded(images)
+    return checked(model(given), len(given))[: len(images)]
+
+
+def _fits(model: nn.Module, images: torch.Tensor) -> bool:
+    devices = [images.device] if images.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices):
+            usable_gradients(model, images, torch.zeros(len(images), dtype=torch.long, device=images.device))
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        return False
+    return True
