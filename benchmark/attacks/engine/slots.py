@@ -22,7 +22,7 @@ State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
 # Of a model of few operations a call costs more than its images. A call takes more of them then, at most FULLER times as
 # many, while they are at most FULL operations together: memory does not grow beyond what others need.
-FULLER, FULL = 4, 5e8
+FULLER, FULL = 4, 2e8
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
 
 
