@@ -35,6 +35,11 @@ def untargeted(search: Search) -> None:
     _Chains(search).run()
 
 
+def overhead(flops: int, pixels: int) -> float:
+    """What a call costs beside its images, in images of so many pixels on which the model spends `flops`, 0 for unknown."""
+    return CALL / ((flops or UNKNOWN) + PIXEL * pixels)
+
+
 class _Chains:
     """The chains of the m images that are not broken yet, one row each."""
 
@@ -55,7 +60,7 @@ class _Chains:
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
         self.taken = 0.5  # running share of queried proposals that were accepted
-        self.overhead = CALL / ((search.flops or UNKNOWN) + PIXEL * search.images[0].numel())  # of a call, in images
+        self.overhead = overhead(search.flops, search.images[0].numel())
         self.worth = 1.0  # running share of proposals looked through that needed a query
         self._leave(self.margin <= 0)
 
