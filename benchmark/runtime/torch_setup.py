@@ -22,6 +22,8 @@ def set_up(device: str) -> torch.device:
     # how many devices there are, asked without starting CUDA, which a fork could then not use
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # nobody reads what nobody wrote; to fill it first takes up to a sixth of a forward pass (measurements/README.md)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if device == "auto":
