@@ -83,7 +83,8 @@ def serve(server: socket.socket, parent: int) -> None:
     asked_to_end = []
     signal.signal(signal.SIGTERM, lambda *_: asked_to_end.append(True))
     signal.set_wakeup_fd(wake.fileno())
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as ends:
+        ends.callback(signal.set_wakeup_fd, -1)  # a child may end after the socket is closed
         for watched in (server, parent, wakes):
             selector.register(watched, selectors.EVENT_READ)
         while True:
