@@ -27,7 +27,7 @@ from benchmark.layers.derived import cache_weights
 from benchmark.loading import methods
 from benchmark.loading.rows import load_row
 from benchmark.runtime import errors
-from benchmark.runtime.torch_setup import set_up
+from benchmark.runtime.torch_setup import set_up, stop_filling
 
 PASSES, SHOWN = 10, 14
 
@@ -59,6 +59,7 @@ def main() -> None:
     row = load_row(asked.track, asked.row)
     model = methods.build_model(row.submission, row.settings, row.track).eval().requires_grad_(False)
     cache_weights(model)
+    stop_filling()
     images = torch.rand(asked.batch, *row.track.data.shape)
 
     def forward() -> None:

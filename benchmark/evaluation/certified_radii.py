@@ -39,7 +39,9 @@ def certified_radii(
             raise BenchmarkError(f"certificate {spec.name} returned a {type(found).__name__}, which certifies nothing")
         return found
 
-    batches = [slice(first, min(first + batch_size, len(images))) for first in range(0, len(images), batch_size)]
+    batches = [
+        slice(first, min(first + batch_size, len(images))) for first in range(0, max(len(images), 1), batch_size)
+    ]
     radii = torch.cat([halved(certified, rows, 1) for rows in batches])
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
         raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")

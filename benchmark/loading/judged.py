@@ -17,6 +17,7 @@ from benchmark.loading.rows import Row
 from benchmark.loading.trained import trained_model
 from benchmark.loading.walled import WalledModel, walled_model
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import stop_filling
 from benchmark.verdicts.prediction import logits
 
 
@@ -110,6 +111,7 @@ def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
             raise BenchmarkError(f"{row.name}: {error}") from None
         rebuilt = rebuilt.to(device)
         cache_weights(rebuilt)
+        stop_filling()
         yield JudgedModel(rebuilt, held.words, model)
     finally:
         model.close()

@@ -14,6 +14,7 @@ from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.torch_setup import stop_filling
 
 Split = tuple[torch.Tensor, torch.Tensor]
 
@@ -47,6 +48,7 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
     methods.check_output(model, row.submission.name, row.track)
     model = model.to(device).eval().requires_grad_(False)
     cache_weights(model)
+    stop_filling()
     return model
 
 

@@ -23,7 +23,7 @@ from benchmark.loading.confining import Wall, submission_files
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.internals import Internals, internals
+from benchmark.verdicts.internals import Internals, Remote, internals
 from benchmark.verdicts.prediction import checked
 from benchmark.verdicts.replaced_attention import Weights, replaced_attention
 from benchmark.wall.channel import Channel, Tensors
@@ -57,7 +57,7 @@ def walled_model(row: Row, device: torch.device, wall: Wall, *, later: bool = Fa
     return model
 
 
-class WalledModel(nn.Module):
+class WalledModel(Remote):
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), by asking the process that holds the model.
 
     A model of the open division may draw noise: its generator is set, before each pass, to a number that this process's

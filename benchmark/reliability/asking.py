@@ -18,7 +18,7 @@ from benchmark.reliability.allowance import allowance
 from benchmark.reliability.indicators import SAME
 from benchmark.reliability.probes import RADIUS_STEPS, STEP
 from benchmark.results.reliability import FailureIndicator
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
@@ -65,7 +65,9 @@ def _with_gradients(model: nn.Module, usual: torch.Tensor, images: torch.Tensor,
             for batch in images.split(batch_size):
                 given = padded(batch).requires_grad_()
                 parts.append(checked(model(given.clone()), len(given))[: len(batch)].detach().float())
-    except RuntimeError:
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise
         return torch.full_like(usual, torch.nan)
     return torch.cat(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
@@ -12,7 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-FULL_MEMORY = ("OutOfMemoryError", "MemoryError")
+FULL_MEMORY = re.compile(  # what Python, torch and the libraries below it say, of a GPU's memory and of the machine's
+    r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc|ALLOC_FAILED"
+)
 
 
 class BenchmarkError(Exception):
@@ -25,8 +28,10 @@ class OutOfMemory(BenchmarkError):
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory did not suffice, a GPU's or the machine's, by what Python, torch or a walled process raises."""
-    known = isinstance(error, OutOfMemory) or type(error).__name__ in FULL_MEMORY
-    return known or "can't allocate memory" in str(error)  # torch's on a CPU
+    if isinstance(error, OutOfMemory | MemoryError):
+        return True
+    words = f"{type(error).__name__}: {error}"
+    return isinstance(error, RuntimeError) and FULL_MEMORY.search(words) is not None
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:

@@ -22,8 +22,6 @@ def set_up(device: str) -> torch.device:
     # how many devices there are, asked without starting CUDA, which a fork could then not use
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # nobody reads what nobody wrote; to fill it first takes up to a sixth of a forward pass (measurements/README.md)
-    torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if device == "auto":
@@ -37,6 +35,15 @@ def set_up(device: str) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
         raise BenchmarkError(f"params.yaml asks for device {device}, but torch finds {count}; the first is cuda:0")
     return found
+
+
+def stop_filling() -> None:
+    """Torch fills memory with NaN before it hands it out no more, for a process whose network has its weights.
+
+    So no weight that nobody wrote goes unseen, and a forward pass is spared up to a sixth of its time
+    (measurements/README.md).
+    """
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def threads() -> int:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated
 
 import torch
 from pyautoattack import checks
+from pydantic import Field
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,16 +22,16 @@ class Internals:
     """
 
     parameters: int
-    flops: int
+    flops: Annotated[int, Field(ge=0, lt=2**63)]
     changes_itself: bool
     dynamic: tuple[str, ...]
 
 
-@runtime_checkable
-class Remote(Protocol):
+class Remote(nn.Module):
     """A model that stands for another, as for one in another process."""
 
-    def internals(self, images: torch.Tensor) -> Internals: ...
+    def internals(self, images: torch.Tensor) -> Internals:
+        raise NotImplementedError
 
 
 def internals(model: nn.Module, images: torch.Tensor) -> Internals:

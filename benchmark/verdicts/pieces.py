@@ -11,8 +11,10 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.verdicts.gradients import usable_gradients
-from benchmark.verdicts.internals import Internals, internals
+from benchmark.verdicts.internals import Internals, Remote, internals
 from benchmark.verdicts.prediction import MIN_ROWS, checked, padded
+
+ROUNDING = 1e-4  # of the largest logit
 
 
 def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
@@ -39,7 +41,7 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
     return InPieces(model, size).eval()
 
 
-class InPieces(nn.Module):
+class InPieces(Remote):
     """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass of the model.
 
     For the gradient each piece's pass is made again, with the same random numbers, so that one piece's is in memory at a
@@ -62,18 +64,22 @@ class _Piece(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: nn.Module) -> torch.Tensor:
         ctx.model, ctx.drawn = model, (torch.get_rng_state(), get_device_states(images))
-        ctx.save_for_backward(images)
-        return _logits(model, images)
+        found = _logits(model, images)
+        ctx.save_for_backward(images, found)
+        return found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
-        leaf = ctx.saved_tensors[0].detach().requires_grad_()
+        images, found = ctx.saved_tensors
+        leaf = images.detach().requires_grad_()
         cpu, (devices, states) = ctx.drawn
         with torch.random.fork_rng(devices), torch.enable_grad():
             torch.set_rng_state(cpu)
             set_device_states(devices, states)
             logits = _logits(ctx.model, leaf.clone())
+        if not torch.allclose(logits.detach(), found, rtol=0, atol=ROUNDING * (1 + float(found.abs().max()))):
+            raise BenchmarkError("the model gives other logits where their gradient is asked for than where it is not")
         if not logits.requires_grad:
             return None, None
         return torch.autograd.grad(logits, leaf, gradient, allow_unused=True)[0], None

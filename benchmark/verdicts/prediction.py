@@ -72,7 +72,7 @@ def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Ten
         return checked(model(given), len(given))[: rows.stop - rows.start].float()
 
     parts: list[torch.Tensor] = []
-    for first in range(0, len(images), batch_size):
+    for first in range(0, max(len(images), 1), batch_size):
         parts.append(halved(asked, slice(first, min(first + batch_size, len(images))), MIN_ROWS))
         if parts[-1].shape[1] != parts[0].shape[1]:
             raise BenchmarkError(

@@ -70,7 +70,7 @@ class Walled:
         Raises:
             BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
             OutOfMemory: memory did not suffice there.
-        Refused: torch raised its RuntimeError there.
+            Refused: torch raised its RuntimeError there.
         """
         limit = seconds or self.seconds
         with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.pipeline.cluster.worker import MEMORY
 from benchmark.runtime import errors
 
 
@@ -21,6 +20,9 @@ from benchmark.runtime import errors
             "DefaultCPUAllocator: can't",
         ),
         (MemoryError(), "(MemoryError)"),
+        (RuntimeError("CUDA error: out of memory"), "CUDA error"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "ALLOC_FAILED"),
+        (errors.OutOfMemory("submissions/X: OutOfMemoryError: CUDA out of memory"), "submissions/X"),
     ],
 )
 def test_a_full_memory_is_one_line_and_counts_as_such_on_a_cluster(error, words, capsys) -> None:
@@ -32,7 +34,7 @@ def test_a_full_memory_is_one_line_and_counts_as_such_on_a_cluster(error, words,
     text = str(ended.value)
     assert words in text
     assert "\n" not in text
-    assert MEMORY.search(text), "the stage is tried again"
+    assert errors.FULL_MEMORY.search(text), "the stage is tried again"
 
 
 def test_another_error_is_no_full_memory() -> None:

@@ -109,6 +109,30 @@ def test_a_model_without_a_gradient_has_none_in_pieces() -> None:
     assert torch.autograd.grad(InPieces(Detached(), 8)(leaf).sum(), leaf, allow_unused=True)[0] is None
 
 
+def test_a_model_of_two_faces_is_found_out_on_the_way_back() -> None:
+    class TwoFaced(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten(1)[:, :5] * (-1 if images.requires_grad else 1)
+
+    leaf = drawn(16).requires_grad_()
+    output = InPieces(TwoFaced(), 8)(leaf)
+    with pytest.raises(BenchmarkError, match="other logits where their gradient is asked for"):
+        torch.autograd.grad(output.sum(), leaf)
+
+
+def test_of_no_images_nothing_is_certified_or_predicted(monkeypatch) -> None:
+    class Certificate:
+        @staticmethod
+        def certify(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return y.double()
+
+    monkeypatch.setattr("benchmark.evaluation.certified_radii.certificate_module", lambda _: Certificate)
+    none = torch.zeros(0, 3, 4, 4)
+    spec = CertificateSpec(name="lipschitz")
+    assert certified_radii(Small(9), none, torch.zeros(0).long(), spec, 5).shape == (0,)
+    assert logits(Small(9).eval(), none, 5).shape == (0, 5)
+
+
 def test_what_is_said_of_a_model_is_said_of_it_in_pieces() -> None:
     images = drawn(16)
     whole, pieces = Small(most=100).eval(), InPieces(Small(most=8).eval(), 8)

@@ -20,9 +20,9 @@ from benchmark.verdicts.prediction import checked, padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
-# Of a model of few operations a call costs more than its images. A call takes more of them then, at most FULLER times as
-# many, while they are at most FULL operations together: memory does not grow beyond what others need.
-FULLER, FULL = 4, 2e8
+# On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
+# times as many, while they are at most FULL operations and PIXELS numbers together.
+FULLER, FULL, PIXELS = 4, 2e8, 2**20
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
 
 
@@ -57,8 +57,9 @@ class Search:
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
         self.by = torch.full((len(self.images),), UNBROKEN, device=self.images.device)
-        if self.flops > 0:
-            self.slots = max(self.slots, min(FULLER * self.slots, int(FULL // self.flops)))
+        if self.flops > 0 and self.images.device.type == "cpu" and len(self.images):
+            most = min(FULL // self.flops, PIXELS // self.images[0].numel())
+            self.slots = max(self.slots, min(FULLER * self.slots, int(most)))
 
     @property
     def broken(self) -> torch.Tensor:

@@ -27,14 +27,11 @@ from benchmark.pipeline.cluster import node, parts, remote
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.state import difference
 from benchmark.runtime import files, scratch, warm_client
-from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.errors import FULL_MEMORY, BenchmarkError, said
 from benchmark.stages import catalogue
 from benchmark.stages.base import BLOCKS, SECONDS, inputs_file, part_folder
 
 KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
-MEMORY = re.compile(
-    r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc"
-)
 LOG = 1_000_000  # characters of a stage's output that travel
 
 
@@ -58,7 +55,9 @@ def carry_out(order: Order) -> Answer:
         error = said(problem)
     text = "\n".join([*lines, log.read_text(errors="replace") if log.exists() else ""])
     if error:
-        found = Answer(error=error, lost=bool(KILLED.search(error) or MEMORY.search(error) or MEMORY.search(text)))
+        found = Answer(
+            error=error, lost=bool(KILLED.search(error) or FULL_MEMORY.search(error) or FULL_MEMORY.search(text))
+        )
     return replace(
         found,
         key=order.key,

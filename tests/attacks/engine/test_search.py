@@ -10,7 +10,7 @@ from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark.attacks import autoattack
-from benchmark.attacks.engine import apgd, fab, square
+from benchmark.attacks.engine import apgd, fab, slots, square
 from benchmark.attacks.engine.streams import generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
@@ -46,15 +46,16 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
 @pytest.mark.parametrize("component", autoattack.components)
 def test_an_image_fares_the_same_whatever_its_batch_order_shard_and_slots(norm, component, monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 300)
+    monkeypatch.setattr(slots, "FULLER", 1)  # else all six find room
     model = Linear().eval().requires_grad_(False)
     images = grey_images(6)
     labels = model(images).argmax(1)
     eps = float(model.radius(images, labels, norm).sort().values[2:4].mean()) * (1.6 if component == "square" else 1)
     threat = ThreatModel(norm=norm, eps=eps)
 
-    def found(order: list[int], slots: int) -> torch.Tensor:
+    def found(order: list[int], most: int) -> torch.Tensor:
         index = torch.tensor(order)
-        options = {"seed": 0, "component": component, "indices": order, "slots": slots}
+        options = {"seed": 0, "component": component, "indices": order, "slots": most}
         return autoattack.attack(model, images[index], labels[index], threat, **options)
 
     whole = found(list(range(6)), 128)
@@ -77,6 +78,15 @@ def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
     values = list(drawn.values())
     assert all(not torch.equal(a, b) for i, a in enumerate(values) for b in values[:i])
     assert torch.equal(torch.rand(4, generator=generator(0, 1, 0)), drawn[0, 1, 0])
+
+
+@pytest.mark.parametrize(("flops", "pixels", "found"), [
+    (0, 1, 20), (1_000, 1, 80), (4_000_000, 1, 50), (10_000_000, 1, 20), (1_000, 300, 54)
+])  # fmt: skip
+def test_only_small_models_on_small_images_get_fuller_calls(flops, pixels, found) -> None:
+    images = torch.zeros(3, 1, 8 * pixels, 8)
+    search = slots.Search(Linear(), images, torch.zeros(3).long(), [0, 1, 2], "Linf", 0.1, 0, 20, flops)
+    assert search.slots == found
 
 
 def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
