@@ -43,7 +43,7 @@ def stop_filling() -> None:
     So no weight that nobody wrote goes unseen, and a forward pass is spared up to a sixth of its time
     (measurements/README.md).
     """
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def threads() -> int:
