@@ -12,7 +12,6 @@ from benchmark.attacks.engine.apgd import untargeted
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.internals import flops
 
 per_image = True
 
@@ -36,7 +35,6 @@ def attack(
     if restarts < 1:
         raise BenchmarkError(f"apgd with {restarts} restarts does nothing; give restarts from 1 on")
     places = list(range(len(images))) if indices is None else indices
-    work = flops(model, images)
-    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots, work)
+    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots)
     untargeted(search, restarts)
     return search.adversarial

@@ -23,7 +23,6 @@ from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel
-from benchmark.verdicts.internals import flops
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)
@@ -47,6 +46,7 @@ def attack(
     engine: str = "fast",
     indices: list[int] | None = None,
     slots: int = 128,
+    flops: int = 0,
 ) -> torch.Tensor:
     """Runs one component on images that the model classifies correctly; adversarial images where it finds any.
 
@@ -55,6 +55,7 @@ def attack(
         indices: the images' numbers in the data set, by which the fast engine draws their random streams; their places
             in the batch unless given.
         slots: images in one call of the model at most, for the fast engine; the reference takes all as one batch.
+        flops: the model's on one image, where they are known; they change no result.
 
     Raises:
         BenchmarkError: fewer than four classes, for which AutoAttack's targeted loss is not defined.
@@ -69,8 +70,7 @@ def attack(
     if engine == "reference":
         return _reference(model, images, labels, threat, seed, component, targets)
     places = list(range(len(images))) if indices is None else indices
-    work = flops(model, images)
-    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots, work)
+    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots, flops)
     _fast(search, component, targets)
     return search.adversarial
 

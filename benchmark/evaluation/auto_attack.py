@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torch import nn
 
+from benchmark.attacks.engine.slots import fuller
 from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Report, run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
+from benchmark.verdicts.internals import flops
 from benchmark.verdicts.pieces import fitting
 from benchmark.verdicts.prediction import predict
 
@@ -102,9 +104,12 @@ def auto_attack(
         else:
             model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
+            with torch.random.fork_rng([]):  # a random model's next draws are for the attack
+                work = flops(model, inputs) if place.type == "cpu" else 0
+            search = {"slots": fuller(batch_size, inputs, work), "flops": work}
             with _reporting(progress) as report:
                 state, again = run_attack(
-                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report
+                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search
                 )
             adversarial, correct, remaining = state.adversarial, state.robust, state.remaining
             flags += state.warnings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ def run_attack(
     engine: Engine = "fast",
     report: Report = lambda _: None,
     module: Any = None,
+    search: Mapping[str, int] | None = None,
 ) -> tuple[AttackState, Predictions]:
     """Runs one attack, component by component, each on the images still robust, in batches; resumes from `checkpoint`.
 
@@ -83,6 +84,7 @@ def run_attack(
         engine: which of its engines an attack runs that has several.
         report: is told what is running, for progress.
         module: the attack, where it is another than benchmark/attacks/<attack>.py; anything with such a file's attributes.
+        search: how an attack that goes image by image asks the model, `slots` and `flops`; a batch a call unless given.
 
     Returns:
         The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
@@ -94,7 +96,7 @@ def run_attack(
     module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
     state = attack_images(
         model, images, labels, spec, batch_size=batch_size, checkpoint=checkpoint, engine=engine, report=report,
-        module=module,
+        module=module, search=search,
     )  # fmt: skip
     state.warnings += flags(module, state)
     return state, predict(model, state.adversarial, labels, batch_size)
@@ -112,6 +114,7 @@ def attack_images(
     report: Report = lambda _: None,
     module: Any = None,
     first: int = 0,
+    search: Mapping[str, int] | None = None,
 ) -> AttackState:
     """What `run_attack` does, without the last verdict and the attack's own flags.
 
@@ -129,8 +132,9 @@ def attack_images(
     for component in getattr(module, "components", (spec.attack,)):
         if component not in state.remaining:
             _run_component(
-                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report, first
-            )
+                module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report, first,
+                search or {"slots": batch_size},
+            )  # fmt: skip
     return state
 
 
@@ -153,12 +157,13 @@ def _run_component(
     engine: Engine,
     report: Report,
     first: int,
+    search: Mapping[str, int],
 ) -> None:
     options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
     if hasattr(module, "engines"):
         options["engine"] = engine
     if hasattr(module, "per_image"):
-        options["slots"] = batch_size
+        options |= search
     if state.component != component:
         state.component, state.batch, state.queue = component, 0, state.robust.nonzero()[:, 0].tolist()
     batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)

@@ -18,7 +18,7 @@ BESIDE = (
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of the model with a whole batch, per batch of images; of a small model fewer calls take more images each.
+    """Calls of the model with a whole batch, per batch of images.
 
     Attributes:
         usual: where no image breaks, and no run gets more starts than it begins with.
@@ -31,18 +31,17 @@ class Calls:
     note: str = ""
 
 
-def calls(spec: AttackSpec, component: str, classes: int, batch: int, overhead: float) -> Calls | None:
+def calls(spec: AttackSpec, component: str, classes: int, batch: int) -> Calls | None:
     """Those of one component of one attack on `batch` images that the model gets right; None for a file that is not known.
 
     Args:
         component: a name of the file's `components`, or the attack itself where it has none.
-        overhead: of a call, in images (`square.overhead`).
     """
-    own = _own(spec, component, classes, batch, overhead)
+    own = _own(spec, component, classes, batch)
     return own and Calls(own.usual + BESIDE, own.most + BESIDE, own.note)
 
 
-def _own(spec: AttackSpec, component: str, classes: int, batch: int, overhead: float) -> Calls | None:
+def _own(spec: AttackSpec, component: str, classes: int, batch: int) -> Calls | None:
     targets = min(autoattack.TARGETS, classes - 1)
     run = STEPS + 2  # a step from each point that it visits, and the unmodified model asked about the last
     if component == "apgd-ce":
@@ -55,8 +54,8 @@ def _own(spec: AttackSpec, component: str, classes: int, batch: int, overhead: f
         every = targets * (2 * fab.STEPS + 4)  # the authors' file asks four times besides, this one's at most once
         return Calls(every, every)
     if component == "square":
-        # proposals beyond the first that is accepted are thrown away: as many as are worth a call's overhead a query
-        most = square.QUERIES * (batch + overhead) / batch
+        # proposals beyond the first that is accepted are thrown away: as many as are worth `USUAL` images more a query
+        most = square.QUERIES * (batch + square.USUAL) / batch
         return Calls(square.QUERIES + 1, int(most) + 1, "Square throws away as many proposals as it may")
     if spec.attack == "apgd":
         every = run * int(_given(spec, apgd, "restarts"))

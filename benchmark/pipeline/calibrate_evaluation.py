@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from benchmark.attacks import pgd
-from benchmark.attacks.engine import square
 from benchmark.audit import auditor
 from benchmark.certificates.smoothing import smooth
 from benchmark.data.corruptions import corrupt
@@ -33,7 +32,6 @@ from benchmark.reliability.probes import DRAWS, RADII, RADIUS_STEPS, STEPS
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.stages.smooth import SPARES
-from benchmark.verdicts.internals import flops
 from benchmark.verdicts.prediction import MIN_ROWS, logits, predict
 from benchmark.verdicts.replaced_attention import predictions_with
 
@@ -106,7 +104,7 @@ class Pace:
         return self.forward * images / len(self.images)
 
     def call(self, spec: AttackSpec, component: str) -> float:
-        """Seconds between two calls of an attack, or of one of its components, for a batch of images a call."""
+        """Seconds between two calls of an attack, or of one of its components."""
         timed = Timed(self.judged.model, self.clock)
         module: Any = pgd if not component else importlib.import_module(f"benchmark.attacks.{spec.attack}")
         options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
@@ -115,7 +113,7 @@ class Pace:
         threat = ThreatModel(norm=spec.norm, eps=TINY)
         with suppress(Enough):
             module.attack(timed, self.images, self.labels, threat, seed=spec.seed, **spec.parameters, **options)
-        return timed.each() * len(self.images) or self.gradient  # of one step there is no pace
+        return timed.seconds() or self.gradient  # of one step there is no pace
 
     def begin(self) -> float:
         """What every evaluation does first: the network starts, answers when clean, and is confirmed where it was rebuilt."""
@@ -126,7 +124,6 @@ class Pace:
 def attack_seconds(pace: Pace, suite: str) -> Seconds:
     """Every attack of the suite on all attacked images; each pair of component and norm is timed once."""
     row, size, known = pace.row, len(pace.images), dict[tuple[str, ...], float]()
-    aside = square.overhead(flops(pace.judged.model, pace.images), pace.images[0].numel())
     usual = most = pace.begin() + DIVISION * pace.forward
     notes, missing = [], []
     for spec in row.suites[suite]:
@@ -135,7 +132,7 @@ def attack_seconds(pace: Pace, suite: str) -> Seconds:
             continue
         module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
         for component in getattr(module, "components", (spec.attack,)):
-            asked = calls(spec, component, row.track.data.classes, size, aside)
+            asked = calls(spec, component, row.track.data.classes, size)
             if asked is None:
                 missing.append(spec.id)
                 continue

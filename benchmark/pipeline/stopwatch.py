@@ -75,23 +75,21 @@ class Timed(nn.Module):
         super().__init__()
         self.model, self.clock = model, clock
         self.begun: list[float] = []
-        self.images: list[int] = []
         self.eval()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if len(images) > 1:
             self.begun.append(self.clock.now())
-            self.images.append(len(images))
             seen = len(self.begun) - 1 - WARM
             if seen >= 2 * LEAST and seen % 2 == 0 and (seen >= MOST or self.begun[-1] - self.begun[WARM] > ENOUGH):
                 raise Enough
         return self.model(images)
 
-    def each(self) -> float:
-        """Seconds of an image in a call, on average over pairs: some attacks ask with and without a gradient in turn."""
+    def seconds(self) -> float:
+        """A call, on average over pairs of them: some attacks ask with and without a gradient in turn."""
         first = min(WARM, max(len(self.begun) - 3, 0))
-        images = sum(self.images[first:-1])
-        return (self.begun[-1] - self.begun[first]) / images if images else 0.0
+        count = len(self.begun) - 1 - first
+        return (self.begun[-1] - self.begun[first]) / count if count > 0 else 0.0
 
 
 def in_a_process(work: Callable[[], T]) -> Weighed[T]:

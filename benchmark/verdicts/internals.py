@@ -48,16 +48,7 @@ def internals(model: nn.Module, images: torch.Tensor) -> Internals:
 
 
 def flops(model: nn.Module, images: torch.Tensor) -> int:
-    """FLOPs of a pass over the first of the images (n, c, h, w), as `internals` counts them: products and convolutions."""
-    remote = next((part for part in model.modules() if isinstance(part, Remote)), None)
-    if remote is not None:
-        return remote.internals(images[:1]).flops
-    devices = [images.device] if images.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        return _flops(model, images)
-
-
-def _flops(model: nn.Module, images: torch.Tensor) -> int:
+    """FLOPs of a pass over the first of the images (n, c, h, w): of products, convolutions and attention."""
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
         model(images[:1].clone())
@@ -70,7 +61,7 @@ def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
         for _ in range(2):
             model(images.clone())
     changed = any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    work = _flops(model, images)
+    work = flops(model, images)
     for name in checks.funcs:
         checks.funcs[name] = 0  # pyautoattack counts over the whole process
     with logged_warnings() as flags, torch.no_grad():

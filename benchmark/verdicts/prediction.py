@@ -44,8 +44,7 @@ def padded(images: torch.Tensor) -> torch.Tensor:
     """Copies a batch (m, c, h, w), which the model may write to, and repeats it to at least MIN_ROWS rows, so that rounding
     does not depend on m.
     """
-    times = -(-MIN_ROWS // max(len(images), 1))
-    return images.repeat(times, 1, 1, 1)[: max(len(images), MIN_ROWS)]
+    return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 
 def checked(output: object, count: int) -> torch.Tensor:

@@ -16,7 +16,6 @@ from tiny_linear_row import NAMES
 from tiny_models import Linear, grey_images
 from torch import nn
 
-from benchmark.attacks.engine import square
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import calibration, disk, planning
 from benchmark.pipeline.attack_calls import calls
@@ -26,10 +25,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import PrepareSpec
 from benchmark.stages.catalogue import plan
-from benchmark.verdicts.internals import flops
 
 CLASSES, BATCH = 5, 8
-OVERHEAD = square.overhead(flops(Linear(classes=CLASSES), grey_images(1)), grey_images(1).numel())
 ASKED = [
     ("fgsm", {}), ("pgd", {"steps": 4, "step_size": 0.1}), ("apgd", {"restarts": 2}), ("autoattack", {}),
     ("cw", {"steps": 4, "step_size": 0.01, "c": 1.0}),
@@ -73,7 +70,7 @@ def test_attacks_ask_at_most_as_often_as_is_planned(name, parameters, norm, eps)
     if (name, norm) == ("cw", "Linf"):
         pytest.skip("cw measures l2")
     for spec, component in planned(name, norm, eps, parameters):
-        wanted = calls(spec, component, CLASSES, BATCH, OVERHEAD)
+        wanted = calls(spec, component, CLASSES, BATCH)
         assert wanted is not None
         found = asked(spec, component)
         assert found <= wanted.most, component
@@ -84,13 +81,13 @@ def test_attacks_ask_at_most_as_often_as_is_planned(name, parameters, norm, eps)
 @pytest.mark.parametrize("norm", ["L2", "Linf"])
 def test_the_authors_files_ask_at_most_as_often_too(norm) -> None:
     for spec, component in planned("autoattack", norm, 1e-4, {}):
-        wanted = calls(spec, component, CLASSES, BATCH, OVERHEAD)
+        wanted = calls(spec, component, CLASSES, BATCH)
         assert wanted is not None
         assert asked(spec, component, engine="reference") <= wanted.most, component
 
 
 def test_an_attack_that_somebody_brought_is_not_counted() -> None:
-    assert calls(AttackSpec(attack="brought", norm="L2", eps=0.5), "brought", 10, 100, OVERHEAD) is None
+    assert calls(AttackSpec(attack="brought", norm="L2", eps=0.5), "brought", 10, 100) is None
 
 
 def test_stages_leave_no_more_than_is_planned(linear_row) -> None:

@@ -20,8 +20,6 @@ from benchmark.verdicts.prediction import checked, padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
-# On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
-# times as many, while they are at most FULL operations and PIXELS numbers together.
 FULLER, FULL, PIXELS = 4, 2e8, 2**20
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
 
@@ -33,7 +31,7 @@ class Search:
     Attributes:
         images: (n, c, h, w) float32 in [0, 1]; labels: (n,) int64; indices: the images' numbers in the data set, which
             their random streams are drawn by.
-        slots: images in one call of the model, at most; more where the model is small (`FULLER`).
+        slots: images in one call of the model, at most.
         flops: of the model on one image; 0 where it is not known.
         adversarial: (n, c, h, w) adversarial images, and the clean ones where none was found.
         by: (n,) int64, the target or number of the run that found the adversarial image; `UNBROKEN` where none did.
@@ -57,9 +55,6 @@ class Search:
     def __post_init__(self) -> None:
         self.adversarial = self.images.clone()
         self.by = torch.full((len(self.images),), UNBROKEN, device=self.images.device)
-        if self.flops > 0 and self.images.device.type == "cpu" and len(self.images):
-            most = min(FULL // self.flops, PIXELS // self.images[0].numel())
-            self.slots = max(self.slots, min(FULLER * self.slots, int(most)))
 
     @property
     def broken(self) -> torch.Tensor:
@@ -147,6 +142,19 @@ class Search:
             ended = advance(state) | (self.by[state["image"]] < state["target"])
             if ended.any():
                 state = {k: v[~ended] for k, v in state.items()}
+
+
+def fuller(slots: int, images: torch.Tensor, flops: int) -> int:
+    """How many images (n, c, h, w) a call takes where `slots` are a batch and the model spends `flops` on each.
+
+    On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
+    times as many, while they are at most FULL operations and PIXELS numbers together. For models of the caller's own: a
+    stranger's could answer otherwise in calls of sizes that the judge never asks.
+    """
+    if flops <= 0 or images.device.type != "cpu" or not len(images):
+        return slots
+    most = min(FULL // flops, PIXELS // images[0].numel())
+    return max(slots, min(FULLER * slots, int(most)))
 
 
 def _take(waiting: Iterator[tuple[int, int]], room: int, broken: list[bool]) -> Iterator[tuple[int, int]]:

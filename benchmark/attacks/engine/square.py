@@ -23,9 +23,9 @@ from benchmark.runtime.errors import BenchmarkError
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
 LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
-# What a call costs, a proposal by pixel, and the model on an image where that is not known, in FLOPs: they decide how many
-# proposals are tried at once.
-CALL, PIXEL, UNKNOWN = 3e7, 1250, 1e6
+# What a call costs, and a proposal by pixel, in FLOPs, and a call in images where the model's are not known: they decide how
+# many proposals are tried at once.
+CALL, PIXEL, USUAL = 3e7, 1250, 32
 TOGETHER = 2  # calls of the model whose proposals are made at once, at most
 MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
 
@@ -37,7 +37,7 @@ def untargeted(search: Search) -> None:
 
 def overhead(flops: int, pixels: int) -> float:
     """What a call costs beside its images, in images of so many pixels on which the model spends `flops`, 0 for unknown."""
-    return CALL / ((flops or UNKNOWN) + PIXEL * pixels)
+    return CALL / (flops + PIXEL * pixels) if flops else USUAL
 
 
 class _Chains:

@@ -46,7 +46,6 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
 @pytest.mark.parametrize("component", autoattack.components)
 def test_an_image_fares_the_same_whatever_its_batch_order_shard_and_slots(norm, component, monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 300)
-    monkeypatch.setattr(slots, "FULLER", 1)  # else all six find room
     model = Linear().eval().requires_grad_(False)
     images = grey_images(6)
     labels = model(images).argmax(1)
@@ -85,8 +84,7 @@ def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
 ])  # fmt: skip
 def test_only_small_models_on_small_images_get_fuller_calls(flops, pixels, found) -> None:
     images = torch.zeros(3, 1, 8 * pixels, 8)
-    search = slots.Search(Linear(), images, torch.zeros(3).long(), [0, 1, 2], "Linf", 0.1, 0, 20, flops)
-    assert search.slots == found
+    assert slots.fuller(20, images, flops) == found
 
 
 def test_slots_are_refilled_and_broken_images_leave_the_queue() -> None:
