@@ -58,15 +58,16 @@ def measure(
     Args:
         images: (n, c, h, w) float32 in [0, 1].
         seed: of every random start and draw; torch's own generator is seeded with it before each batch.
-        done: probes measured before; they are not measured again.
+        done: probes measured before, in any order; they are not measured again.
         keep: is given each probe's name and all that is measured so far.
 
     Raises:
         BenchmarkError: a logit is not finite.
     """
-    results = dict(done or {})
+    done, results = done or {}, {}
     for name, probe in probes(model, threat, tuple(images.shape[1:]), seed).items():
-        if name in results:
+        if name in done:
+            results |= {key: done[key] for key in (name, name.replace("steps", "loss"))}
             continue
         parts = []
         for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
