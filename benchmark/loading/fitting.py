@@ -32,6 +32,7 @@ from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import Place
+from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import Score
 from benchmark.verdicts.gradients import attackable
 
@@ -46,6 +47,7 @@ def fit(
     on_epoch: Callable[[TrainingProgress], None],
     start: Start | None = None,
     say: Callable[[str], None] = lambda _: None,
+    ranks: Ranks = ALONE,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
     """Trains a network by the row's settings: its best weights, its history and what is said of it.
 
@@ -53,6 +55,7 @@ def fit(
         checkpoint: the file, and its folder the place, that a killed run goes on from.
         start: the network to start from, in place of the one that the recipe names.
         say: told of the progress of preparations.
+        ranks: the processes that share the training, one of which is this; the first alone prepares.
     """
     spec, rules = row.settings.training, row.track.data
     assert spec is not None  # both callers have looked
@@ -71,9 +74,10 @@ def fit(
     model = methods.build_model(row.submission, row.settings, row.track)
     if spec.attacks:
         _check_gradients(model, validation)
-    fabric = fabric_of(run)
+    fabric = fabric_of(run, ranks)
     place = Place(checkpoint.parent / "prepare", run.seed, fabric.device, say)
-    started, prepared = begin(model, start or starting_point(row), spec, train_split, place)
+    begins = start or starting_point(row)
+    started, prepared = (None, ()) if ranks.rank else begin(model, begins, spec, train_split, place)
     best, done = train(
         model,
         objective,
@@ -87,6 +91,7 @@ def fit(
         augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
         penalties=training_penalties(spec, row.submission.name, model),
         monitor=monitor,
+        ranks=ranks,
         on_epoch=on_epoch,
     )
     seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if monitor else None
@@ -98,7 +103,8 @@ def fit(
         init_sha256=started,
         prepared=prepared,
         overfitting=seen,
-        **run.model_dump(),
+        **run.model_dump(exclude={"processes"}),
+        processes=ranks.count,
     )
     return best, done, result
 
@@ -131,9 +137,12 @@ def certified(wanted: Selection) -> Score:
     return score
 
 
-def fabric_of(run: TrainRun) -> Fabric:
-    """A BenchmarkError for a device or precision that is not to be had."""
+def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
+    """A BenchmarkError for a device or precision that is not to be had; a GPU for each rank, in turn, where none is named."""
     accelerator, _, index = run.device.partition(":")
+    gpus = torch.cuda.device_count() if accelerator in ("cuda", "auto") else 0
+    if not index and gpus and not ranks.alone:
+        accelerator, index = "cuda", str(ranks.rank % gpus)
     devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
     try:
         return Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]

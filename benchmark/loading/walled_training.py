@@ -1,16 +1,19 @@
-"""Training in a process behind the wall: it has training and validation images, never the test's.
+"""Training behind the wall, by one process or by several that share every batch: they have training and validation images,
+never the test's.
 
-What comes back is plain tensors and what the process says of its training, which no verdict rests on.
+Behind the wall there is no network: what the processes exchange goes through this one. What comes back is plain tensors and
+what the first process says of its training, which no verdict rests on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,7 +24,9 @@ from benchmark.results.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
+from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
+from benchmark.training.ranks import Ranks
 from benchmark.wall.channel import Channel, Printed
 from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Walled, plain
@@ -46,38 +51,76 @@ def fit_walled(
     Raises:
         BenchmarkError: as `fit` does, or the process fails or says what makes no sense.
     """
-    if not wall.stands:
+    if not wall.stands and run.processes == 1:
         set_up(run.device)
         return _fit(row, run, folder, on_epoch, say)
-    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
-    read += [row.start.absolute()] if row.start else []
-    walled = Walled(
-        partial(_train, row, run, folder),
-        wall.confinement(read, [folder.absolute()], device=run.device),
-        wall.parts,
-        owner=f"submissions/{row.submission.name}",
-        seconds=EPOCH_SECONDS,
-    )
+    trained: list[Walled] = []
     try:
-        epoch, until = 0, time.monotonic() + EPOCH_SECONDS
-        for _ in range(MOST_SAID):
-            message, tensors = walled.receive(most=largest_weights(), seconds=left(until, walled.owner))
-            if "say" in message:
-                say(plain(message["say"]))
-            elif "epoch" in message:
-                epoch, until = _next_epoch(message["epoch"], epoch, row), time.monotonic() + EPOCH_SECONDS
-                on_epoch(epoch, float(message["score"]))
-            else:
-                done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
-                said = {**message["result"], **run.model_dump()}
-                return tensors, done, TrainingResult.model_validate(said)
-        raise too_much(walled.owner)
+        for rank in range(run.processes):
+            trained.append(_start(row, run, folder, rank, wall))
+        return _heard(row, run, trained, on_epoch, say)
     except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise BenchmarkError(
             f"submissions/{row.submission.name}: its training says what makes no sense ({type(error).__name__})"
         ) from None
     finally:
-        walled.close()
+        for one in trained:
+            one.close()
+
+
+def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall) -> Walled:
+    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
+    read += [row.start.absolute()] if row.start else []
+    return Walled(
+        partial(_train, row, run, folder, rank),
+        wall.confinement(read, [folder.absolute()], device=run.device),
+        wall.parts,
+        owner=f"submissions/{row.submission.name}",
+        seconds=EPOCH_SECONDS,
+    )
+
+
+def _heard(
+    row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say
+) -> tuple[Tensors, TrainingProgress, TrainingResult]:
+    """What the first process says until it is done."""
+    first, messages, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
+    while messages < MOST_SAID:
+        message, tensors = first.receive(most=largest_weights(), seconds=left(until, first.owner))
+        if "exchange" in message:
+            exchange(trained, message, tensors, left(until, first.owner))
+            continue
+        messages += 1
+        if "say" in message:
+            say(plain(message["say"]))
+        elif "epoch" in message:
+            epoch, until = _next_epoch(message["epoch"], epoch, row), time.monotonic() + EPOCH_SECONDS
+            on_epoch(epoch, float(message["score"]))
+        else:
+            done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
+            said = {**message["result"], **run.model_dump(), "processes": run.processes}
+            return tensors, done, TrainingResult.model_validate(said)
+    raise too_much(first.owner)
+
+
+def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, seconds: float) -> None:
+    """Gives every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
+
+    Raises:
+        BenchmarkError: a process ended or is silent.
+        ValueError: they do not ask for the same.
+    """
+    adds = asked["exchange"] == "sum"
+    most = sum(tensor.nbytes for tensor in sent.values()) if adds else 0
+    parts = [sent]
+    for one in trained[1:]:
+        message, tensors = one.receive(most=most, seconds=seconds)
+        if message != asked:
+            raise ValueError("they do not keep step")
+        parts.append(tensors)
+    answer = ranks.total(parts) if adds else sent
+    for one in trained:
+        one.send({}, answer, seconds)
 
 
 def _next_epoch(said: object, last: int, row: Row) -> int:
@@ -93,16 +136,27 @@ def _next_epoch(said: object, last: int, row: Row) -> int:
 
 
 def _fit(
-    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say
+    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, rank: Ranks = ranks.ALONE
 ) -> tuple[Tensors, TrainingProgress, TrainingResult]:
-    return fit(row, run, folder / "checkpoint.safetensors", lambda done: on_epoch(done.epoch, done.scores[-1]), say=say)
+    checkpoint = folder / "checkpoint.safetensors"
+    return fit(row, run, checkpoint, lambda done: on_epoch(done.epoch, done.scores[-1]), say=say, ranks=rank)
 
 
-def _train(row: Row, run: TrainRun, folder: Path, channel: Channel) -> None:
-    """In the process."""
+def _train(row: Row, run: TrainRun, folder: Path, rank: int, channel: Channel) -> None:
+    """In the process of one rank; the first alone has something to say."""
+
+    def ask(kind: str, tensors: Tensors) -> Tensors:
+        channel.send({"exchange": kind}, tensors)
+        return channel.receive(2**40)[1]
+
+    def on_epoch(epoch: int, score: float) -> None:
+        channel.send({"epoch": epoch, "score": score})
+
     set_up(run.device)
+    own = Ranks(rank, run.processes, ask) if run.processes > 1 else ranks.ALONE
+    if rank:
+        _fit(row, run, folder, on_epoch, print, own)
+        return
     with redirect_stdout(Printed(channel)):
-        best, done, result = _fit(
-            row, run, folder, lambda epoch, score: channel.send({"epoch": epoch, "score": score}), print
-        )
+        best, done, result = _fit(row, run, folder, on_epoch, print, own)
     channel.send({"done": asdict(done), "result": result.model_dump(mode="json")}, best)

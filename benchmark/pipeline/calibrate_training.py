@@ -84,7 +84,7 @@ def _pace(row: Row, run: TrainRun) -> TrainingPace:
         size = spec.batch_size * spec.accumulation
         images, labels = torch.rand(size, *shape).to(place), torch.randint(classes, (size,)).to(place)
         last = max(spec.epochs - 1, 0)  # at the full radius
-        step = clock.median(_waited(lambda: steps.epoch(images, labels, last), place))
+        step = clock.median(_waited(lambda: steps.epoch(images, labels, last, run.seed), place))
         seen = torch.rand(min(SCORED, row.track.data.validation), *shape).to(place)
         right = logits(model.eval(), seen, len(seen)).argmax(1)  # of wrong images a certificate asks nothing
         scored = clock.median(_waited(lambda: score(model, seen, right), place), least=1) / len(seen)

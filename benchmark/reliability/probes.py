@@ -64,7 +64,8 @@ def measure(
     Raises:
         BenchmarkError: a logit is not finite.
     """
-    done, results = done or {}, {}
+    done = done or {}
+    results: ProbeResults = {}
     for name, probe in probes(model, threat, tuple(images.shape[1:]), seed).items():
         if name in done:
             results |= {key: done[key] for key in (name, name.replace("steps", "loss"))}

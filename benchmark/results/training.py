@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import AttackSpec
@@ -52,3 +52,4 @@ class TrainingResult(Frozen):
     seed: int
     device: str
     precision: str
+    processes: int = Field(default=1, ge=1, exclude_if=lambda processes: processes == 1)  # that shared each batch

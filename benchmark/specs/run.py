@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from benchmark.runtime.arithmetic import Arithmetic
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import Engine
 
 
 class TrainRun(Frozen):
-    """`params.yaml`, train: Fabric's accelerator and precision, and the seed."""
+    """`params.yaml`, train: Fabric's accelerator and precision, and the seed.
+
+    `processes`: how many share each batch of a training, each on a core or a GPU of its own.
+    """
 
     seed: int = 0
     device: str = "cpu"  # cpu, cuda, cuda:1, auto: Lightning Fabric's accelerator
     precision: str = "32-true"
+    processes: int = Field(default=1, ge=1, exclude_if=lambda processes: processes == 1)
 
 
 class EvaluateRun(Frozen):

@@ -7,15 +7,11 @@ stopped. Mixed precision is for the steps alone: scores, and the weights that ar
 from __future__ import annotations
 
 import copy
-import hashlib
-import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.progress import Progress
@@ -23,11 +19,13 @@ from rich.progress import Progress
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
+from benchmark.training import draws
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
+from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import SelectionMetric, exhausted
 from benchmark.training.steps import Augmenting, NotFinite, Split, Steps, nonzero
 from benchmark.verdicts.prediction import checked
@@ -50,6 +48,7 @@ def train(
     augment: Augmenting | None = None,
     penalties: Mapping[str, Penalty] | None = None,
     monitor: OverfittingMonitor | None = None,
+    ranks: Ranks = ALONE,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
@@ -62,11 +61,15 @@ def train(
         augment: of each batch; `spec.augmentation`, ready to run.
         penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
         monitor: of catastrophic overfitting, called after each epoch.
+        ranks: the processes that share the batches. They begin with the weights of the first, which alone writes the
+            checkpoint and calls `on_epoch`.
         on_epoch: called after each epoch, before the checkpoint.
 
     Raises:
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
+    ranks.check(spec.batch_size, len(validation_split[1]))
+    ranks.take_first([model])
     state = objective.attach(model, train_split[0][:1])
     kept = nonzero(model) if spec.keep_zeros else {}
     wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
@@ -81,25 +84,26 @@ def train(
         fabric.strategy.precision.load_state_dict(scaler)
     images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
     kept = {name: mask.to(fabric.device) for name, mask in kept.items()}
-    steps = Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment, added, kept)
-    score = _Scoring(seed, metric.score if metric else objective.score, monitor, validation)
+    steps = Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment, added, kept, ranks)
+    score = _Scoring(seed, metric.score if metric else objective.score, monitor, validation, ranks)
     if spec.prepare and not best:
         best = score.start(_float32(model), done)
-    with Progress(disable=not fabric.is_global_zero, transient=True) as progress:
+    with Progress(disable=ranks.rank > 0, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
         while done.epoch < spec.epochs and not exhausted(
             spec.selection, done.epoch, done.best_epoch, spec.warmup_epochs
         ):
-            _seed(seed, done.epoch)
             try:
-                done.losses.append(steps.epoch(images, labels, done.epoch))
+                done.losses.append(steps.epoch(images, labels, done.epoch, seed))
             except NotFinite as error:
                 raise _stopped(error, done, checkpoint) from None
+            ranks.take_first(modules.values())
             best = score.epoch(_float32(ema.module if ema else model), done) or best
-            on_epoch(done)
-            checkpoints.write(
-                checkpoint, modules, optimizer.optimizer, best, done, fabric.strategy.precision.state_dict()
-            )
+            if ranks.rank == 0:
+                on_epoch(done)
+                checkpoints.write(
+                    checkpoint, modules, optimizer.optimizer, best, done, fabric.strategy.precision.state_dict()
+                )
             line = f"epoch {done.epoch} loss {done.losses[-1]:.3f} score {done.scores[-1]:.3f}"
             progress.update(task, advance=1, description=line)
     return best, done
@@ -113,25 +117,30 @@ class _Scoring:
     metric: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], float]
     monitor: OverfittingMonitor | None
     validation: Sequence[torch.Tensor]
+    ranks: Ranks
 
     def start(self, model: torch.nn.Module, done: TrainingProgress) -> checkpoints.Tensors:
         """Of the weights before the first epoch."""
-        _seed(self.seed, "start")
-        done.best_score = self.metric(model, *self.validation)
+        draws.seed(self.seed, "start")
+        done.best_score = self._score(model)
         return _copied(model)
 
     def epoch(self, model: torch.nn.Module, done: TrainingProgress) -> checkpoints.Tensors:
         """Adds the score of an epoch and what the monitor measures to `done`; its weights if it is the best so far."""
-        _seed(self.seed, done.epoch, "score")
-        done.scores.append(self.metric(model, *self.validation))
-        if self.monitor:
-            _seed(self.seed, done.epoch, "watch")
+        draws.seed(self.seed, done.epoch, "score")
+        done.scores.append(self._score(model))
+        if self.monitor:  # of few images: each rank sees all of them
+            draws.seed(self.seed, done.epoch, "watch")
             done.watched.append(self.monitor(model, *self.validation))
         done.epoch += 1
         if not done.scores[-1] > done.best_score:  # a NaN is no score
             return {}
         done.best_epoch, done.best_score = done.epoch, done.scores[-1]
         return _copied(model)
+
+    def _score(self, model: torch.nn.Module) -> float:
+        images, labels = (self.ranks.share(part) for part in self.validation)
+        return self.ranks.mean(self.metric(model, images, labels), len(labels))
 
 
 def _copied(model: torch.nn.Module) -> checkpoints.Tensors:
@@ -166,12 +175,3 @@ def _float32(model: torch.nn.Module) -> torch.nn.Module:
     if all(p.dtype == torch.float32 for p in model.parameters()):
         return model
     return copy.deepcopy(model).float()
-
-
-def _seed(*parts: int | str) -> None:
-    """Torch's, numpy's and Python's generators."""
-    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
-    value = int.from_bytes(digest[:8], "big") >> 1
-    torch.manual_seed(value)
-    np.random.seed(value % 2**32)
-    random.seed(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,9 +10,10 @@ import torch
 from lightning_fabric import Fabric
 
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import schedule
+from benchmark.training import draws, schedule
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import sam_perturbation
+from benchmark.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from timm.utils.model_ema import ModelEmaV3
@@ -33,7 +34,7 @@ class NotFinite(Exception):
 
 @dataclass
 class Steps:
-    """The steps of an epoch."""
+    """The steps of an epoch, of this rank's share of every batch."""
 
     wrapped: torch.nn.Module
     model: torch.nn.Module  # inside `wrapped`
@@ -45,39 +46,46 @@ class Steps:
     augment: Augmenting | None
     penalties: torch.nn.ModuleDict
     nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
+    ranks: Ranks = ALONE
 
-    def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int) -> float:
-        """All images once, in random order; the mean loss."""
+    def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
+        """All images once, in random order; the mean loss. Every draw follows from (seed, epoch)."""
+        draws.seed(seed, epoch)
         self.wrapped.train()
         order = torch.randperm(len(labels), device="cpu")
         batches = order.split(self.spec.batch_size * self.spec.accumulation)
+        self.ranks.seed(seed, epoch)
         eps_factor = schedule.eps_factor(self.spec, epoch)
         total = 0.0
         for step, batch in enumerate(batches):
             rate = self.spec.learning_rate * schedule.lr_factor(self.spec, epoch + step / len(batches))
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            batch = batch.to(images.device)
-            x, y = images[batch], labels[batch]
-            if self.augment:
+            shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
+            own = torch.cat(shares).to(images.device)
+            x, y = images[own], labels[own]
+            if self.augment and len(own):
                 x, y = (t.to(images.device) for t in self.augment(x, y))
-            total += self._step(x, y, eps_factor) * len(batch)
+            sizes = [len(share) for share in shares]
+            total += self._step([*zip(x.split(sizes), y.split(sizes), strict=True)], len(batch), eps_factor) * len(
+                batch
+            )
         if not all(torch.isfinite(p).all() for p in self.model.parameters()):
             raise NotFinite("weights are not finite")
         return total / len(labels)
 
-    def _step(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
+    def _step(self, batches: Sequence[Split], images: int, eps_factor: float) -> float:
         for penalty in self.penalties.values():
             penalty.advance()  # type: ignore[operator]
         self.objective.advance()
         if self.spec.sam:
             devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
             with torch.random.fork_rng(devices):  # both steps draw the same masks and starts
-                loss = self._gradient(images, labels, eps_factor)
+                loss = self._gradient(batches, images, eps_factor)
             with sam_perturbation(self.model, self.spec.sam):
-                self._gradient(images, labels, eps_factor)
+                self._gradient(batches, images, eps_factor)
         else:
-            loss = self._gradient(images, labels, eps_factor)
+            loss = self._gradient(batches, images, eps_factor)
         if self.spec.clip_norm:
             self.fabric.clip_gradients(
                 self.wrapped, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
@@ -88,20 +96,21 @@ class Steps:
             self.ema.update(self.model)
         return loss
 
-    def _gradient(self, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> float:
-        """Of the mean loss, gathered over batches of the recipe's size, and the penalties, once; their sum."""
+    def _gradient(self, batches: Sequence[Split], images: int, eps_factor: float) -> float:
+        """Of the mean loss of `images` over all ranks, gathered over `batches`, and the penalties, once; their sum."""
         self.optimizer.zero_grad()
         total = 0.0
-        batches = zip(images.split(self.spec.batch_size), labels.split(self.spec.batch_size), strict=True)
         for number, (x, y) in enumerate(batches):
-            loss = self.objective.loss(self.wrapped, x, y, eps_factor) * (len(x) / len(images))
-            if number == 0:
+            if not len(x):
+                continue
+            loss = self.objective.loss(self.wrapped, x, y, eps_factor) * (len(x) / images)
+            if number == 0 and self.ranks.rank == 0:
                 loss = loss + self._penalty() if self.penalties else loss
             if not torch.isfinite(loss):
                 raise NotFinite(f"the training loss is {loss.item()}")
             self.fabric.backward(loss)
             total += loss.item()
-        return total
+        return self.ranks.add_gradients(self.model.parameters(), total)
 
     @torch.no_grad()
     def _put_back(self) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny_linear_row
 import yaml
+from edited_file import edit
 from stages import run_stage, stage_code
 from tiny_linear_row import NAMES, ROW
 from tiny_project import ROOT
@@ -16,6 +19,7 @@ from benchmark.results.training import TrainingResult
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec, recipe_problem
+from benchmark.training import checkpoint, loop
 
 PLAIN = "{objective: standard, epochs: 2, batch_size: 64, learning_rate: 0.01}"
 RECIPE = """\
@@ -54,6 +58,28 @@ def test_a_recipe_with_everything_trains_to_the_same_bytes(recipe, capsys) -> No
     assert {name: len(values) for name, values in history.items()} == {"loss": 3, "score": 3, "trained": 3, "pgd": 3}
     assert history["score"][result.selected_epoch - 1] == result.validation_score == max(history["score"])
     run_stage("train", *NAMES)
+    assert {path.name: path.read_bytes() for path in (ROW / "train").iterdir()} == first
+
+
+@pytest.mark.slow
+def test_processes_that_share_batches_go_on_after_one_has_died(recipe, monkeypatch, capsys) -> None:
+    recipe(RECIPE)
+    edit(Path("params.yaml"), "  precision: 32-true", "  processes: 2\n  precision: 32-true")
+    run_stage("train", *NAMES)
+    first = {path.name: path.read_bytes() for path in (ROW / "train").iterdir()}
+    assert files.read_json(ROW / "train/fields.json")["training"]["processes"] == 2
+    with monkeypatch.context() as killed:
+
+        def write(path, *arguments) -> None:
+            checkpoint.write(path, *arguments)
+            os._exit(1)
+
+        killed.setattr(loop, "checkpoints", SimpleNamespace(write=write, resume=checkpoint.resume))
+        with pytest.raises(BenchmarkError, match=r"^submissions/Tiny2026Linear: .* failed: it ended$"):
+            run_stage("train", *NAMES)
+    capsys.readouterr()
+    run_stage("train", *NAMES)
+    assert "resuming after epoch 1" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in (ROW / "train").iterdir()} == first
 
 

@@ -1,0 +1,38 @@
+"""Several processes that train one network, without a wall and without a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from benchmark.loading.walled_training import exchange
+from benchmark.training.ranks import Ranks, Tensors
+from benchmark.wall.channel import Channel
+from benchmark.wall.confinement import Confinement
+from benchmark.wall.process import Walled
+
+Answer = tuple[dict[str, Any], Tensors]
+MOST = 2**26  # bytes
+
+
+def together(count: int, work: Callable[[Ranks], Answer]) -> list[Answer]:
+    """What `work` returns in each of `count` processes, by rank."""
+
+    def one(rank: int, channel: Channel) -> None:
+        def ask(kind: str, tensors: Tensors) -> Tensors:
+            channel.send({"exchange": kind}, tensors)
+            return channel.receive(MOST)[1]
+
+        said, tensors = work(Ranks(rank, count, ask))
+        channel.send({"said": said}, tensors)
+
+    nothing = Confinement((), (), network=False, gpu=False, memory=2**40)
+    ranks = [Walled(partial(one, rank), nothing, (), owner=f"rank {rank}", seconds=60) for rank in range(count)]
+    try:
+        while "exchange" in (first := ranks[0].receive())[0]:
+            exchange(ranks, *first, 60)
+        return [(message["said"], tensors) for message, tensors in [first, *(one.receive() for one in ranks[1:])]]
+    finally:
+        for rank in ranks:
+            rank.close()

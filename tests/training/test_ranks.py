@@ -1,0 +1,164 @@
+"""Several processes that train one network: the steps of one process, the same bits every time, also after a kill."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+from ranked import Answer, together
+from tiny_training import model, run, spec, stopping_after
+from torch import nn
+
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.training import standard
+from benchmark.training.penalty import Penalty
+from benchmark.training.ranks import ALONE, Ranks, total
+
+COUNTS = (2, 4)
+EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
+STANDARD = standard.objective(None)
+
+
+def plain() -> nn.Module:
+    """Draws nothing and keeps no statistics: shares of its batches add up."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def noisy() -> nn.Module:
+    """Each rank has its own masks and statistics."""
+    return nn.Sequential(model()[:-1], nn.BatchNorm1d(16), nn.Linear(16, 4))
+
+
+class Drift(Penalty):
+    """Its state moves by each step."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.weight = [next(network.parameters())]
+
+    def forward(self) -> torch.Tensor:
+        return 0.01 * (1 + 1 / (1 + self.steps)) * self.weight[0].square().sum()
+
+    def advance(self) -> None:
+        self.steps += 1
+
+
+def trained(make, rules, checkpoint, ranks: Ranks = ALONE, objective=STANDARD, **options) -> Answer:
+    network = make()
+    penalties = {"drift": Drift(network)}
+    best, done = run(network, objective, rules, checkpoint, ranks=ranks, penalties=penalties, **options)
+    return {"losses": done.losses, "scores": done.scores}, best
+
+
+def same(one: Answer, other: Answer) -> bool:
+    return one[0] == other[0] and all(torch.equal(one[1][name], other[1][name]) for name in one[1])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("rules", [spec(), spec(epochs=3, **EVERYTHING)], ids=["plain", "everything"])
+def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None:
+    """120 images in batches of 9 leave 3 for the last, so that one of four ranks has none."""
+    said, alone = trained(plain, rules, tmp_path / "alone")
+    found = together(count, lambda ranks: trained(plain, rules, tmp_path / "shared", ranks))
+    assert all(same(one, found[0]) for one in found)
+    assert found[0][0]["losses"] == pytest.approx(said["losses"], rel=1e-4)
+    assert found[0][0]["scores"] == pytest.approx(said["scores"], abs=1e-12)
+    assert max(float((found[0][1][name] - alone[name]).abs().max()) for name in alone) < 1e-4
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_so_many_processes_train_the_same_network_every_time_also_after_a_stop(tmp_path, count) -> None:
+    rules = spec(**EVERYTHING | {"batch_size": 10})
+    first = together(count, lambda ranks: trained(noisy, rules, tmp_path / "first", ranks))
+    again = together(count, lambda ranks: trained(noisy, rules, tmp_path / "again", ranks))
+    assert all(same(one, first[0]) for one in (*first, *again))
+    stopped = tmp_path / "stopped"
+    with pytest.raises(BenchmarkError, match=r"ended"):
+        together(count, lambda ranks: trained(noisy, rules, stopped, ranks, on_epoch=stopping_after(2)))
+    assert stopped.exists()
+    resumed = together(count, lambda ranks: trained(noisy, rules, stopped, ranks))
+    assert all(same(one, first[0]) for one in resumed)
+
+
+def test_a_rank_that_is_killed_ends_all_and_they_go_on_from_the_checkpoint(tmp_path) -> None:
+    class Killed(standard.Standard):
+        def loss(self, network, images, labels, eps_factor):
+            if (tmp_path / "checkpoint").exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().loss(network, images, labels, eps_factor)
+
+    def hit(ranks: Ranks) -> Answer:
+        return trained(noisy, spec(), tmp_path / "checkpoint", ranks, Killed() if ranks.rank else STANDARD)
+
+    with pytest.raises(
+        BenchmarkError, match=r"^rank 1: the process that runs its code failed: it was ended by SIGKILL"
+    ):
+        together(2, hit)
+    resumed = together(2, lambda ranks: trained(noisy, spec(), tmp_path / "checkpoint", ranks))
+    whole = together(2, lambda ranks: trained(noisy, spec(), tmp_path / "whole", ranks))
+    assert same(resumed[0], whole[0])
+
+
+def test_ranks_begin_with_the_first_ones_weights_and_draw_their_own_noise(tmp_path) -> None:
+    drawn: list[float] = []
+
+    class Drawing(standard.Standard):
+        def loss(self, network, images, labels, eps_factor):
+            drawn.append(float(torch.rand(())))
+            return super().loss(network, images, labels, eps_factor)
+
+    def other(ranks: Ranks) -> Answer:
+        def make() -> nn.Module:
+            network = plain()
+            if ranks.rank:
+                network[1].reset_parameters()
+            return network
+
+        said, best = trained(make, spec(epochs=1), tmp_path / "checkpoint", ranks, Drawing())
+        return said | {"drawn": drawn}, best
+
+    first, second = together(2, other)
+    assert same((first[0] | {"drawn": []}, first[1]), (second[0] | {"drawn": []}, second[1]))
+    assert not set(first[0]["drawn"]) & set(second[0]["drawn"])
+
+
+def test_a_loss_that_is_not_finite_in_one_rank_is_one_line_for_all(tmp_path) -> None:
+    class Breaking(standard.Standard):
+        def loss(self, network, images, labels, eps_factor):
+            return super().loss(network, images, labels, eps_factor) * math.nan
+
+    with pytest.raises(BenchmarkError, match=r"^the training loss is nan in epoch 1; lower the learning rate\. "):
+        together(2, lambda r: trained(plain, spec(), tmp_path / "checkpoint", r, Breaking() if r.rank else STANDARD))
+
+
+def test_more_processes_than_images_of_a_batch_are_refused(tmp_path) -> None:
+    with pytest.raises(BenchmarkError, match=r"^params\.yaml, train: 3 processes cannot share batches of 2 and 40 "):
+        together(3, lambda ranks: trained(plain, spec(batch_size=2), tmp_path / "checkpoint", ranks))
+
+
+def test_a_parameter_that_no_rank_has_a_gradient_of_is_left_without() -> None:
+    def work(ranks: Ranks) -> Answer:
+        both, one, none = (nn.Parameter(torch.zeros(2)) for _ in range(3))
+        both.grad = torch.full((2,), 1.0 + ranks.rank)
+        one.grad = torch.ones(2) if ranks.rank else None
+        loss = ranks.add_gradients([both, one, none, nn.Parameter(torch.zeros(1), requires_grad=False)], 0.5)
+        assert none.grad is None
+        return {"loss": loss}, {"both": both.grad, "one": one.grad}
+
+    for said, found in together(2, work):
+        assert said == {"loss": 1.0}
+        assert torch.equal(found["both"], torch.full((2,), 3.0))
+        assert torch.equal(found["one"], torch.ones(2))
+
+
+def test_what_ranks_send_is_added_in_their_order_and_must_be_alike() -> None:
+    parts = [{"a": torch.tensor([value])} for value in (1e8, 1.0, -1e8)]
+    assert total(parts)["a"] == (torch.tensor(1e8) + 1.0) - 1e8
+    for other in ({}, {"b": torch.zeros(1)}, {"a": torch.zeros(2)}, {"a": torch.zeros(1, dtype=torch.float64)}):
+        with pytest.raises(ValueError, match="keep step"):
+            total([parts[0], other])
