@@ -41,9 +41,10 @@ class TrainingPace:
     watch: float
     device_memory: int
 
-    def epoch(self, images: int, validation: int, spec: TrainingSpec) -> float:
-        """Seconds of an epoch over so many training images."""
-        return self.step * -(-images // (spec.batch_size * spec.accumulation)) + self.score * validation + self.watch
+    def epoch(self, images: int, validation: int, spec: TrainingSpec, processes: int) -> float:
+        """Seconds of an epoch over so many training images, but for what processes that share it exchange."""
+        steps = -(-images // (spec.batch_size * spec.accumulation))
+        return (self.step * steps + self.score * validation) / processes + self.watch
 
 
 def training_pace(row: Row, run: TrainRun) -> TrainingPace:

@@ -110,12 +110,17 @@ def calibrate(row: Row, planned: Sequence[Planned], counts: Mapping[str, int]) -
 def _training_seconds(row: Row, pace: TrainingPace, counts: Mapping[str, int]) -> Seconds:
     spec = row.settings.training
     assert spec is not None  # the stage applies
-    every = spec.epochs * pace.epoch(counts["train"], row.track.data.validation, spec)
+    processes = run_settings().train.processes
+    every = spec.epochs * pace.epoch(counts["train"], row.track.data.validation, spec, processes)
     steps = -(-counts["train"] // (spec.batch_size * spec.accumulation))
-    missing = ", ".join(f"the preparation {step.name}" for step in spec.prepare)
+    left_out = [f"the preparation {step.name}" for step in spec.prepare]
+    left_out += [f"what {processes} processes exchange"] if processes > 1 else []
+    missing = ", ".join(left_out)
     if not spec.epochs:
         return Seconds(0.0, 0.0, "no epoch", missing)
-    words = f"{spec.epochs} epochs of {steps} steps, {1000 * pace.step:.3g} ms each"
+    words = f"{spec.epochs} epochs of {steps} steps, {1000 * pace.step:.3g} ms each" + (
+        f", shared by {processes} processes" if processes > 1 else ""
+    )
     patience = (
         f"; at most, it may stop {spec.selection.patience} epochs after its best" if spec.selection.patience else ""
     )

@@ -27,24 +27,30 @@ def shared_gpus(settings: RunSettings) -> list[str]:
 
 
 def default_jobs(settings: RunSettings) -> int:
-    """How many stages run at a time unless `--jobs` says: one a GPU, one alone on a GPU that is named, else one a core."""
+    """How many stages run at a time unless `--jobs` says: one a GPU, one alone on a GPU that is named, else one a core.
+
+    Where processes share a training, one for so many GPUs or cores.
+    """
     if _names_one(settings):
         return 1
-    return len(shared_gpus(settings)) or os.cpu_count() or 1
+    places = len(shared_gpus(settings)) or os.cpu_count() or 1
+    return max(1, places // settings.train.processes)
 
 
 class Places:
-    """Places for `jobs` stages at a time, dealt out over the shared GPUs in turn."""
+    """Places for `jobs` stages at a time, dealt out over the shared GPUs in turn, as many each as share a training."""
 
     def __init__(self, settings: RunSettings, jobs: int) -> None:
-        gpus = shared_gpus(settings)
+        gpus, each = shared_gpus(settings), settings.train.processes
+        together = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - len(gpus) % each, each)]
+        together = together or ([",".join(gpus)] if gpus else [])
         self.free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for place in range(jobs):
-            self.free.put(gpus[place % len(gpus)] if gpus else None)
+            self.free.put(together[place % len(together)] if together else None)
 
     @contextmanager
     def one(self) -> Iterator[str | None]:
-        """Takes a place, waiting for a free one: its GPU, or None where stages are not spread over GPUs."""
+        """Takes a place, waiting for a free one: its GPUs, with commas between; None where stages are not spread over any."""
         gpu = self.free.get()
         try:
             yield gpu

@@ -47,6 +47,26 @@ def test_one_stage_a_gpu_and_each_on_its_own(train, evaluate, jobs, gpus) -> Non
     assert places.free.qsize() == 4
 
 
+@pytest.mark.parametrize(
+    ("there", "processes", "jobs", "gpus"),
+    [(4, 2, 2, ["0,1", "2,3", "0,1"]), (3, 2, 1, ["0,1"] * 3), (1, 2, 1, ["0"] * 3), (4, 4, 1, ["0,1,2,3"] * 3)],
+)
+def test_a_stage_has_a_gpu_for_each_process_that_shares_its_training(monkeypatch, there, processes, jobs, gpus) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    chosen = RunSettings(train=TrainRun(device="cuda", processes=processes))
+    assert default_jobs(chosen) == jobs
+    places = Places(chosen, 3)
+    with places.one() as first, places.one() as second, places.one() as third:
+        assert [first, second, third] == gpus
+
+
+def test_processes_that_share_a_training_take_a_core_each(monkeypatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert default_jobs(RunSettings(train=TrainRun(processes=3))) == 2
+    assert default_jobs(RunSettings(train=TrainRun(processes=16))) == 1
+
+
 @pytest.mark.usefixtures("three_gpus")
 def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-1a")

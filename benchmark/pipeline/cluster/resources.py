@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator
 
-from benchmark.loading.run_settings import device_of
+from benchmark.loading.run_settings import device_of, run_settings
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs.base import Frozen
@@ -70,17 +70,19 @@ def read() -> ResourcesFile:
 def resources_of(one: Planned, declared: ResourcesFile) -> Resources:
     """What a stage takes: the entry of its row before its submission's, that before its track's, that before the default.
 
-    Without an entry a stage takes a GPU where params.yaml has it compute on one.
+    Without an entry a stage takes a core, and a GPU where params.yaml has it compute on one; a training as many as processes
+    share it.
     """
     row, names = one.row, [one.name, one.stage.name]
-    found = Resources(gpus=float(device_of(one.stage.name) != "cpu"))
-    places = [
+    places = run_settings().train.processes if one.stage.name == "train" else 1
+    found = Resources(cores=places, gpus=float(places if device_of(one.stage.name) != "cpu" else 0))
+    sections = [
         (declared.tracks, row.track.name),
         (declared.submissions, row.submission.name),
         (declared.submissions, row.name),
     ]
     entries = [declared.default]
-    for section, name in places:
+    for section, name in sections:
         entries += [section[key] for key in (name, *(f"{name}/{stage}" for stage in reversed(names))) if key in section]
     for entry in entries:
         found = found.model_copy(update=entry.model_dump(exclude_none=True))

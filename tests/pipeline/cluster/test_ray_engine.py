@@ -105,6 +105,7 @@ def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(cluster, seri
     assert_row_as_serial(cluster, serial)
 
 
+@pytest.mark.long
 def test_a_killed_process_of_ray_takes_its_order_along(cluster, serial, counted, start) -> None:
     """What holds the stage's place; the stage goes on by itself, and is waited for by the next order."""
     counted.hold("attack-papers")
@@ -124,6 +125,7 @@ def test_a_killed_process_of_ray_takes_its_order_along(cluster, serial, counted,
     assert_row_as_serial(cluster, serial)
 
 
+@pytest.mark.long
 def test_a_killed_warm_process_is_replaced(cluster, serial, counted, start) -> None:
     """What ran on it as its fork goes on, and is waited for by the one that takes its place."""
     counted.hold("attack-papers")
@@ -171,6 +173,7 @@ def test_a_remote_out_of_reach_for_some_seconds_costs_nothing_but_those(cluster,
     assert_row_as_serial(cluster, serial)
 
 
+@pytest.mark.long
 def test_a_full_remote_is_one_line_and_after_there_is_room_nothing_is_computed_again(
     cluster, serial, counted, start, tmp_path
 ) -> None:

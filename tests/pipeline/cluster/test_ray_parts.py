@@ -46,6 +46,7 @@ def test_parts_of_a_stage_give_the_bytes_of_the_serial_run(cluster, serial, coun
     assert seconds["wall_seconds"] > 0
 
 
+@pytest.mark.long
 def test_parts_that_stand_in_the_remote_are_not_computed_again(cluster, serial, counted) -> None:
     """The stage that takes them up failed: the next run does that alone."""
     command = in_parts(cluster)

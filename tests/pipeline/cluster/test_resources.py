@@ -37,6 +37,14 @@ def test_without_a_file_a_stage_takes_a_core_and_where_params_say_so_a_gpu() -> 
     assert resources.resources_of(last, resources.read()).gpus == 0.0, "it computes nothing"
 
 
+def test_a_training_that_processes_share_takes_a_core_or_a_gpu_for_each() -> None:
+    edit("params.yaml", "device: cpu # cpu", "processes: 3\n  device: cpu # cpu")
+    assert takes("train", "{}") == Resources(cores=3)
+    assert takes("attack-papers", "{}") == Resources(cores=1)
+    edit("params.yaml", "device: cpu # cpu", "device: cuda # cpu")
+    assert takes("train", "{}") == Resources(cores=3, gpus=3.0)
+
+
 def test_the_particular_goes_before_the_general() -> None:
     text = f"""\
 default: {{cores: 2, memory: 3}}
