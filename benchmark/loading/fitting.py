@@ -20,6 +20,7 @@ from benchmark.loading.rows import Row
 from benchmark.loading.starting import Start, begin, module_of, starting_point
 from benchmark.loading.trained import Split, tensors
 from benchmark.results.training import TrainingResult
+from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
@@ -38,6 +39,8 @@ from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
     from benchmark.layers.attention_weights import AttentionWeights
+
+PORTABLE = ("32-true", "64-true")  # precisions that portable arithmetic has on the CPU
 
 
 def fit(
@@ -145,9 +148,14 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
         accelerator, index = "cuda", str(ranks.rank % gpus)
     devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
     try:
-        return Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]
+        fabric = Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]
     except (ValueError, RuntimeError) as error:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
+    if fabric.device.type == "cpu" and run.precision not in PORTABLE and arithmetic.in_force() == "portable":
+        raise BenchmarkError(
+            f"params.yaml: precision {run.precision} on the CPU differs by processor; set `arithmetic: native`, or 32-true"
+        )
+    return fabric
 
 
 def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
