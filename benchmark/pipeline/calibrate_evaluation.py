@@ -27,7 +27,7 @@ from benchmark.loading.rows import Row
 from benchmark.pipeline.attack_calls import calls
 from benchmark.pipeline.progress import duration
 from benchmark.pipeline.stopwatch import Clock, Enough, Timed
-from benchmark.reliability.asking import ALONE
+from benchmark.reliability.asking import ALONE, SIZES
 from benchmark.reliability.probes import DRAWS, RADII, RADIUS_STEPS, STEPS
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
@@ -147,8 +147,9 @@ def attack_seconds(pace: Pace, suite: str) -> Seconds:
 
 def reliability_seconds(pace: Pace, _: str) -> Seconds:
     alone = min(ALONE, pace.row.track.evaluation.attacked or pace.row.track.evaluation.images)
-    batch = PROBED * pace.gradient + ASKED * pace.forward
-    found = pace.begin() + pace.batches * batch + alone * pace.few
+    batch, most = PROBED * pace.gradient + ASKED * pace.forward, len(pace.images)
+    sizes = min(SIZES, max(0, most - MIN_ROWS - 1)) * (most + MIN_ROWS) / (2 * most)  # in full batches
+    found = pace.begin() + pace.batches * batch + sizes * (pace.forward + pace.gradient) + alone * pace.few
     return Seconds(found, found)
 
 

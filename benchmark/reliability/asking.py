@@ -22,9 +22,10 @@ from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import checked, logits, padded
+from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, padded
 
 ALONE = 200  # images, at most, that are asked one by one
+SIZES = 100  # of batches, at most, that are asked between the smallest and the usual one
 NOISE = 1 / 510  # half a step of 8-bit pixels
 CHANCE = 1e-3  # below which a difference between two sets of images is not laid to chance
 
@@ -53,18 +54,46 @@ def answers(model: nn.Module, images: torch.Tensor, batch_size: int, seed: int) 
         "in smaller batches": logits(model, images, max(1, batch_size // 3)),
         "alone": alone,
         "beside itself": logits(model, images.repeat_interleave(2, dim=0), batch_size)[1::2],
-        "with gradients": _with_gradients(model, usual, images, batch_size),
-    }
+        "with gradients": _with_gradients(model, usual, images, [*torch.arange(len(images)).split(batch_size)]),
+    } | _in_other_sizes(model, usual, images, batch_size, generator)
 
 
-def _with_gradients(model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """NaN where torch refuses to take any, which the division says."""
+def _in_other_sizes(
+    model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batch_size: int, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """Of each image the answer that is furthest from the usual one, over batches of the sizes that attacks ask in: as few
+    images as still stand.
+    """
+    between = torch.arange(MIN_ROWS + 1, max(MIN_ROWS + 1, batch_size))
+    chosen = between[torch.randperm(len(between), generator=generator)[:SIZES]].tolist()
+    starts = torch.randint(len(images), (2, len(chosen)), generator=generator).tolist()
+    bare, with_gradients = usual.clone(), usual.clone()
+    for size, *start in zip(chosen, *starts, strict=True):
+        one, other = ((torch.arange(size) + first) % len(images) for first in start)
+        _keep_furthest(bare, usual, logits(model, images[one.to(images.device)], size), one)
+        _keep_furthest(with_gradients, usual, _with_gradients(model, usual[other], images, [other]), other)
+    return {"in a batch of another size": bare, "in a batch of another size, with gradients": with_gradients}
+
+
+def _keep_furthest(kept: torch.Tensor, usual: torch.Tensor, found: torch.Tensor, rows: torch.Tensor) -> None:
+    """Puts answers to `rows` of the images into `kept` where they are further from the usual ones; NaN is no answer."""
+    for row, answer in zip(rows.tolist(), found, strict=True):
+        if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
+            kept[row] = answer
+
+
+def _with_gradients(
+    model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batches: list[torch.Tensor]
+) -> torch.Tensor:
+    """Of batches of rows of the images, one after another; NaN, like `usual`, where torch refuses to take any, which the
+    division says.
+    """
     parts = []
     try:
         with torch.enable_grad():
-            for batch in images.split(batch_size):
-                given = padded(batch).requires_grad_()
-                parts.append(checked(model(given.clone()), len(given))[: len(batch)].detach().float())
+            for rows in batches:
+                given = padded(images[rows.to(images.device)]).requires_grad_()
+                parts.append(checked(model(given.clone()), len(given))[: len(rows)].detach().float())
     except RuntimeError as error:
         if out_of_memory(error):
             raise
@@ -102,7 +131,7 @@ def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -
     return FailureIndicator(
         name="the same answer however asked",
         measured=f"{int(differing.sum())} of {len(usual)} images get logits that differ by more than rounding in another "
-        f"order, in smaller batches, alone, beside a copy or with gradients; by {largest:.3g} at most{where}",
+        f"order, in batches of other sizes, alone, beside a copy or with gradients; by {largest:.3g} at most{where}",
         sound=not differing.any(),
         explanation="The model's answer for an image depends on the other images, on the batch's size or on whether "
         "gradients are taken. What attacks see is then not what is judged.",
