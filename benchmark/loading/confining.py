@@ -22,7 +22,7 @@ MOST_SAID = 100_000  # messages and lines, of one process
 
 @dataclass(frozen=True)
 class Wall:
-    """The parts of the wall that are in force; none where code runs in the judge's own process."""
+    """The parts of the wall that are in force; none where code runs as the judge itself does."""
 
     parts: tuple[str, ...]
 
@@ -36,11 +36,19 @@ class Wall:
         return ", ".join(self.parts) or "none"
 
     def confinement(
-        self, read: Iterable[Path], write: Iterable[Path] = (), *, network: bool = False, device: str = "cpu"
+        self,
+        read: Iterable[Path],
+        write: Iterable[Path] = (),
+        *,
+        network: bool = False,
+        device: str = "cpu",
+        among: int = 1,
     ) -> Confinement:
-        """For a process that reads and writes these files and folders, and computes on this device."""
+        """For a process that reads and writes these files and folders and computes on this device, one `among` so many, which
+        share the memory.
+        """
         gpu = device.startswith(("cuda", "auto"))
-        return Confinement(tuple(read), tuple(write), network=network, gpu=gpu, memory=memory_limit())
+        return Confinement(tuple(read), tuple(write), network=network, gpu=gpu, memory=memory_limit() // among)
 
 
 def wall() -> Wall:

@@ -40,7 +40,7 @@ from benchmark.verdicts.gradients import attackable
 if TYPE_CHECKING:
     from benchmark.layers.attention_weights import AttentionWeights
 
-PORTABLE = ("32-true", "64-true")  # precisions that portable arithmetic has on the CPU
+PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
 
 
 def fit(
@@ -75,9 +75,12 @@ def fit(
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
     model = methods.build_model(row.submission, row.settings, row.track)
+    ranks.check(spec.batch_size, len(validation[1]))
     if spec.attacks:
         _check_gradients(model, validation)
     fabric = fabric_of(run, ranks)
+    if fabric.device.type == "cuda" and not ranks.alone:
+        torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
     place = Place(checkpoint.parent / "prepare", run.seed, fabric.device, say)
     begins = start or starting_point(row)
     started, prepared = (None, ()) if ranks.rank else begin(model, begins, spec, train_split, place)
@@ -141,7 +144,11 @@ def certified(wanted: Selection) -> Score:
 
 
 def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
-    """A BenchmarkError for a device or precision that is not to be had; a GPU for each rank, in turn, where none is named."""
+    """Fabric on the device asked for; for each rank a GPU of its own, in turn, where none is named.
+
+    Raises:
+        BenchmarkError: a device or precision that is not to be had, or, in portable arithmetic, is not portable.
+    """
     accelerator, _, index = run.device.partition(":")
     gpus = torch.cuda.device_count() if accelerator in ("cuda", "auto") else 0
     if not index and gpus and not ranks.alone:

@@ -51,7 +51,7 @@ def fit_walled(
     Raises:
         BenchmarkError: as `fit` does, or the process fails or says what makes no sense.
     """
-    if not wall.stands and run.processes == 1:
+    if not wall.stands and run.processes == 1:  # several are processes of their own, whatever holds them
         set_up(run.device)
         return _fit(row, run, folder, on_epoch, say)
     trained: list[Walled] = []
@@ -73,7 +73,7 @@ def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall) -> Wall
     read += [row.start.absolute()] if row.start else []
     return Walled(
         partial(_train, row, run, folder, rank),
-        wall.confinement(read, [folder.absolute()], device=run.device),
+        wall.confinement(read, [folder.absolute()], device=run.device, among=run.processes),
         wall.parts,
         owner=f"submissions/{row.submission.name}",
         seconds=EPOCH_SECONDS,
@@ -85,10 +85,11 @@ def _heard(
 ) -> tuple[Tensors, TrainingProgress, TrainingResult]:
     """What the first process says until it is done."""
     first, messages, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
+    most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
     while messages < MOST_SAID:
-        message, tensors = first.receive(most=largest_weights(), seconds=left(until, first.owner))
+        message, tensors = first.receive(most=most, seconds=left(until, first.owner))
         if "exchange" in message:
-            exchange(trained, message, tensors, left(until, first.owner))
+            exchange(trained, message, tensors, until)
             continue
         messages += 1
         if "say" in message:
@@ -103,24 +104,28 @@ def _heard(
     raise too_much(first.owner)
 
 
-def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, seconds: float) -> None:
+def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:
     """Gives every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
+
+    Args:
+        until: the moment of the monotonic clock at which it has to be over.
 
     Raises:
         BenchmarkError: a process ended or is silent.
-        ValueError: they do not ask for the same.
+        ValueError: they do not ask for the same, or there is nobody to exchange with.
     """
-    adds = asked["exchange"] == "sum"
+    if len(trained) == 1 or asked not in ({"exchange": "sum"}, {"exchange": "first"}):
+        raise ValueError("nothing to exchange")
+    owner, adds = trained[0].owner, asked["exchange"] == "sum"
     most = sum(tensor.nbytes for tensor in sent.values()) if adds else 0
-    parts = [sent]
     for one in trained[1:]:
-        message, tensors = one.receive(most=most, seconds=seconds)
+        message, tensors = one.receive(most=most, seconds=left(until, owner))
         if message != asked:
             raise ValueError("they do not keep step")
-        parts.append(tensors)
-    answer = ranks.total(parts) if adds else sent
+        if adds:
+            ranks.add(sent, tensors)
     for one in trained:
-        one.send({}, answer, seconds)
+        one.send({}, sent, left(until, owner))
 
 
 def _next_epoch(said: object, last: int, row: Row) -> int:

@@ -91,9 +91,9 @@ def calibrate(row: Row, planned: Sequence[Planned], counts: Mapping[str, int]) -
         paced = in_a_process(partial(training_pace, row, settings.train))
         split = counts["train"] * pixels
         found.seconds["train"] = _training_seconds(row, paced.value, counts)
-        on_gpu = paced.value.device_memory
-        found.gpu["train"] = on_gpu + FLOAT * split if on_gpu else 0
-        found.memory["train"] = max(paced.memory + (0 if on_gpu else FLOAT * split), base + READ * split)
+        on_gpu, processes = paced.value.device_memory, settings.train.processes
+        found.gpu["train"] = on_gpu + FLOAT * split if on_gpu else 0  # of each, where processes share it
+        found.memory["train"] = processes * max(paced.memory + (0 if on_gpu else FLOAT * split), base + READ * split)
     asked = [one for one in planned if one.stage.name in MEASURED]
     if asked:
         names = [one.name for one in asked]
@@ -114,7 +114,7 @@ def _training_seconds(row: Row, pace: TrainingPace, counts: Mapping[str, int]) -
     every = spec.epochs * pace.epoch(counts["train"], row.track.data.validation, spec, processes)
     steps = -(-counts["train"] // (spec.batch_size * spec.accumulation))
     left_out = [f"the preparation {step.name}" for step in spec.prepare]
-    left_out += [f"what {processes} processes exchange"] if processes > 1 else []
+    left_out += [f"what {processes} processes exchange, and do each"] if processes > 1 else []
     missing = ", ".join(left_out)
     if not spec.epochs:
         return Seconds(0.0, 0.0, "no epoch", missing)

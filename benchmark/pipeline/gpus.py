@@ -33,15 +33,15 @@ def default_jobs(settings: RunSettings) -> int:
     """
     if _names_one(settings):
         return 1
-    places = len(shared_gpus(settings)) or os.cpu_count() or 1
-    return max(1, places // settings.train.processes)
+    gpus = len(shared_gpus(settings))
+    return max(1, gpus // _each(settings) if gpus else (os.cpu_count() or 1) // settings.train.processes)
 
 
 class Places:
     """Places for `jobs` stages at a time, dealt out over the shared GPUs in turn, as many each as share a training."""
 
     def __init__(self, settings: RunSettings, jobs: int) -> None:
-        gpus, each = shared_gpus(settings), settings.train.processes
+        gpus, each = shared_gpus(settings), _each(settings)
         together = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - len(gpus) % each, each)]
         together = together or ([",".join(gpus)] if gpus else [])
         self.free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -56,6 +56,11 @@ class Places:
             yield gpu
         finally:
             self.free.put(gpu)
+
+
+def _each(settings: RunSettings) -> int:
+    """GPUs of a stage: one, or one for each process of a training where trainings are on GPUs."""
+    return settings.train.processes if settings.train.device in ("cuda", "auto") else 1
 
 
 def _names_one(settings: RunSettings) -> bool:

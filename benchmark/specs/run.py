@@ -34,7 +34,7 @@ class RunSettings(Frozen):
     """`params.yaml`: how this machine runs the pipeline.
 
     `wall`: how the code of submissions is held. `full`: refused where a part of the wall is missing; `weak`: with what this
-    machine has; `none`: in the judge's own process.
+    machine has; `none`: in the judge's own process, but for processes that share a training.
     """
 
     wall: Literal["full", "weak", "none"] = "full"

@@ -29,6 +29,9 @@ from benchmark.studies.cells import recipe as recipe
 STAGES = Path("benchmark/stages")
 
 
+WITHOUT: dict[str, Any] = {"wall": True, "train": {"processes"}}  # of params.yaml: no number of a study depends on them
+
+
 @dataclass(frozen=True)
 class Grid:
     """A study ready to run: `cells` are the full settings by name, in order."""
@@ -83,7 +86,7 @@ class Grid:
             "images": self.images,
             "seeds": list(self.study.seeds),
             "evaluation": self.track.evaluation.model_dump(mode="json"),
-            "run": run_settings().model_dump(mode="json", exclude={"wall"}),  # on which no number depends
+            "run": run_settings().model_dump(mode="json", exclude=WITHOUT),
         }
 
     @property
@@ -161,7 +164,8 @@ def seeds_grid(row: Row) -> Grid:
         raise BenchmarkError(
             f"{row.name} has weights that were trained elsewhere: there is no seed to vary, so it has no study over seeds"
         )
-    study = seeds.seeds_study(row.track, row.variant, row.settings, run_settings().train.seed)
+    run = run_settings().train
+    study = seeds.seeds_study(row.track, row.variant, row.settings, run.seed, run.processes > 1)
     (cell,) = study.grid()
     return Grid(seeds.study_name(row.variant), study, row.track, row.submission, {cell.name: row.settings})
 

@@ -68,7 +68,6 @@ def train(
     Raises:
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
-    ranks.check(spec.batch_size, len(validation_split[1]))
     ranks.take_first([model])
     state = objective.attach(model, train_split[0][:1])
     kept = nonzero(model) if spec.keep_zeros else {}
@@ -80,6 +79,7 @@ def train(
     modules |= {"objective": state.to(fabric.device)} if state is not None else {}
     _check_precision(spec, fabric)
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer.optimizer)
+    ranks.take_first(modules.values())
     if scaler:
         fabric.strategy.precision.load_state_dict(scaler)
     images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))

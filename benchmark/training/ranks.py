@@ -1,12 +1,12 @@
 """Data-parallel training: each process has a share of every batch, and all take the same step.
 
 The gradients of the shares are added in the order of the ranks, so a run of so many processes is the same every time. It is
-not the run of one process: sums round otherwise, BatchNorm sees its share alone, and each rank draws its own noise.
+not the run of one process: sums round otherwise, BatchNorm sees its share alone, and in the steps each rank draws for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +18,9 @@ from benchmark.training import draws
 
 Tensors = dict[str, torch.Tensor]
 Exchange = Callable[[Literal["sum", "first"], Tensors], Tensors]  # of all ranks': their sum, or the first one's
+
+
+LEAST = 2  # images of a share
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,12 @@ class Ranks:
         return self.exchange is None
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Every `count`th row from `rank` on: the ranks' shares differ by a row at most and may be empty."""
-        return rows if self.alone else rows[self.rank :: self.count]
+        """Every `count`th row from `rank` on; all of them to the first rank where another would have a single one, of which
+        BatchNorm makes nothing and mixup neither.
+        """
+        if self.alone or (self.rank == 0 and len(rows) < LEAST * self.count):
+            return rows
+        return rows[self.rank :: self.count] if len(rows) >= LEAST * self.count else rows[:0]
 
     def add_gradients(self, parameters: Iterable[nn.Parameter], loss: float) -> float:
         """Puts the sum of all ranks' gradients in place of this one's; the sum of their losses.
@@ -65,7 +72,7 @@ class Ranks:
         return total / count
 
     def take_first(self, modules: Iterable[nn.Module]) -> None:
-        """Parameters and buffers as the first rank has them: those that follow its own images alone differ."""
+        """Parameters and kept buffers as the first rank has them: statistics of its own images are each rank's."""
         if self.exchange is None:
             return
         every = [*modules]
@@ -83,25 +90,26 @@ class Ranks:
     def check(self, batch_size: int, validation: int) -> None:
         """
         Raises:
-            BenchmarkError: more processes than images of a batch, or of the validation split.
+            BenchmarkError: too few images of a batch, or of the validation split, for so many processes.
         """
-        if self.count > min(batch_size, validation):
+        if self.count > 1 and LEAST * self.count > min(batch_size, validation):
             raise BenchmarkError(
                 f"params.yaml, train: {self.count} processes cannot share batches of {batch_size} and {validation} "
-                "validation images; use fewer"
+                f"validation images, {LEAST} each at least; use fewer"
             )
 
 
 ALONE = Ranks()
 
 
-def total(parts: Sequence[Tensors]) -> Tensors:
-    """The sum of what the ranks sent, in their order.
+def add(total: Tensors, part: Tensors) -> None:
+    """Adds what one more rank sent, in place.
 
     Raises:
-        ValueError: they sent different things.
+        ValueError: it sent something else than those before.
     """
-    kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in part.items()} for part in parts]
-    if any(kind != kinds[0] for kind in kinds):
+    kinds = [{name: (tensor.shape, tensor.dtype) for name, tensor in sent.items()} for sent in (total, part)]
+    if kinds[0] != kinds[1]:
         raise ValueError("they do not keep step")
-    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+    for name, tensor in total.items():
+        tensor += part[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,7 +32,7 @@ def together(count: int, work: Callable[[Ranks], Answer]) -> list[Answer]:
     ranks = [Walled(partial(one, rank), nothing, (), owner=f"rank {rank}", seconds=60) for rank in range(count)]
     try:
         while "exchange" in (first := ranks[0].receive())[0]:
-            exchange(ranks, *first, 60)
+            exchange(ranks, *first, time.monotonic() + 60)
         return [(message["said"], tensors) for message, tensors in [first, *(one.receive() for one in ranks[1:])]]
     finally:
         for rank in ranks:

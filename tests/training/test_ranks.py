@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from ranked import Answer, together
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
+from benchmark.loading.walled_training import exchange
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import standard
 from benchmark.training.penalty import Penalty
-from benchmark.training.ranks import ALONE, Ranks, total
+from benchmark.training.ranks import ALONE, Ranks, add
 
 COUNTS = (2, 4)
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
@@ -62,7 +65,7 @@ def same(one: Answer, other: Answer) -> bool:
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("rules", [spec(), spec(epochs=3, **EVERYTHING)], ids=["plain", "everything"])
 def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None:
-    """120 images in batches of 9 leave 3 for the last, so that one of four ranks has none."""
+    """120 images in batches of 9 leave 3 for the last, which the first rank has alone."""
     said, alone = trained(plain, rules, tmp_path / "alone")
     found = together(count, lambda ranks: trained(plain, rules, tmp_path / "shared", ranks))
     assert all(same(one, found[0]) for one in found)
@@ -104,27 +107,32 @@ def test_a_rank_that_is_killed_ends_all_and_they_go_on_from_the_checkpoint(tmp_p
     assert same(resumed[0], whole[0])
 
 
-def test_ranks_begin_with_the_first_ones_weights_and_draw_their_own_noise(tmp_path) -> None:
+def test_ranks_have_the_same_weights_at_every_step_and_draw_their_own_noise(tmp_path) -> None:
     drawn: list[float] = []
+    stepped: list[str] = []
 
-    class Drawing(standard.Standard):
+    class Watched(standard.Standard):
         def loss(self, network, images, labels, eps_factor):
             drawn.append(float(torch.rand(())))
+            weights = b"".join(p.detach().numpy().tobytes() for p in network.parameters())
+            stepped.append(hashlib.sha256(weights).hexdigest())
             return super().loss(network, images, labels, eps_factor)
 
-    def other(ranks: Ranks) -> Answer:
+    def work(ranks: Ranks) -> Answer:
         def make() -> nn.Module:
-            network = plain()
+            network = noisy()
             if ranks.rank:
-                network[1].reset_parameters()
+                network[0][1].reset_parameters()  # the first rank's are what training begins with
             return network
 
-        said, best = trained(make, spec(epochs=1), tmp_path / "checkpoint", ranks, Drawing())
-        return said | {"drawn": drawn}, best
+        rules = spec(epochs=2, **EVERYTHING | {"batch_size": 10})
+        _, best = trained(make, rules, tmp_path / "checkpoint", ranks, Watched())
+        return {"drawn": drawn, "stepped": stepped}, best
 
-    first, second = together(2, other)
-    assert same((first[0] | {"drawn": []}, first[1]), (second[0] | {"drawn": []}, second[1]))
-    assert not set(first[0]["drawn"]) & set(second[0]["drawn"])
+    (first, _), (second, _) = together(2, work)
+    assert first["stepped"] == second["stepped"]
+    assert len(set(first["stepped"])) > 20
+    assert not set(first["drawn"]) & set(second["drawn"])
 
 
 def test_a_loss_that_is_not_finite_in_one_rank_is_one_line_for_all(tmp_path) -> None:
@@ -136,9 +144,32 @@ def test_a_loss_that_is_not_finite_in_one_rank_is_one_line_for_all(tmp_path) -> 
         together(2, lambda r: trained(plain, spec(), tmp_path / "checkpoint", r, Breaking() if r.rank else STANDARD))
 
 
-def test_more_processes_than_images_of_a_batch_are_refused(tmp_path) -> None:
-    with pytest.raises(BenchmarkError, match=r"^params\.yaml, train: 3 processes cannot share batches of 2 and 40 "):
-        together(3, lambda ranks: trained(plain, spec(batch_size=2), tmp_path / "checkpoint", ranks))
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_last_batch_that_gives_a_rank_one_image_is_the_first_ranks_alone(tmp_path, count) -> None:
+    """120 images in batches of 9 and 13 leave 3; BatchNorm of vectors refuses a share of one."""
+    for size in (9, 13):
+        found = together(count, lambda ranks: trained(noisy, spec(batch_size=size), tmp_path / str(size), ranks))  # noqa: B023
+        assert all(same(one, found[0]) for one in found)
+
+
+def test_shares_are_whole_and_have_no_single_image() -> None:
+    for count in (2, 3, 4):
+        for rows in range(20):
+            shares = [Ranks(rank, count, lambda _, sent: sent).share(torch.arange(rows)) for rank in range(count)]
+            assert sorted(torch.cat(shares).tolist()) == [*range(rows)]
+            assert not any(len(share) == 1 for share in shares[1:])
+    assert torch.equal(ALONE.share(torch.arange(3)), torch.arange(3))
+
+
+def test_too_few_images_for_so_many_processes_are_refused() -> None:
+    ranks = Ranks(0, 3, lambda _, sent: sent)
+    ranks.check(6, 6)
+    ALONE.check(1, 1)
+    for batch, validation in ((5, 40), (16, 5)):
+        with pytest.raises(
+            BenchmarkError, match=rf"^params\.yaml, train: 3 processes cannot share batches of {batch} and"
+        ):
+            ranks.check(batch, validation)
 
 
 def test_a_parameter_that_no_rank_has_a_gradient_of_is_left_without() -> None:
@@ -157,8 +188,18 @@ def test_a_parameter_that_no_rank_has_a_gradient_of_is_left_without() -> None:
 
 
 def test_what_ranks_send_is_added_in_their_order_and_must_be_alike() -> None:
-    parts = [{"a": torch.tensor([value])} for value in (1e8, 1.0, -1e8)]
-    assert total(parts)["a"] == (torch.tensor(1e8) + 1.0) - 1e8
+    sent = {"a": torch.tensor([1e8])}
+    for value in (-1e8, 1.0):
+        add(sent, {"a": torch.tensor([value])})
+    assert sent["a"] == 1, "in another order 1 is lost in rounding"
     for other in ({}, {"b": torch.zeros(1)}, {"a": torch.zeros(2)}, {"a": torch.zeros(1, dtype=torch.float64)}):
         with pytest.raises(ValueError, match="keep step"):
-            total([parts[0], other])
+            add(sent, other)
+
+
+@pytest.mark.parametrize("asked", [{"exchange": "sum"}, {"exchange": "other"}, {"exchange": "sum", "more": 1}])
+def test_what_is_no_exchange_is_refused(asked) -> None:
+    alone = SimpleNamespace(owner="submissions/X")
+    count = 1 if asked == {"exchange": "sum"} else 2
+    with pytest.raises(ValueError, match="nothing to exchange"):
+        exchange([alone] * count, asked, {}, 0.0)

@@ -70,12 +70,13 @@ def read() -> ResourcesFile:
 def resources_of(one: Planned, declared: ResourcesFile) -> Resources:
     """What a stage takes: the entry of its row before its submission's, that before its track's, that before the default.
 
-    Without an entry a stage takes a core, and a GPU where params.yaml has it compute on one; a training as many as processes
-    share it.
+    Without an entry a stage takes a core and 2 GiB, and a GPU where params.yaml has it compute on one; a training so much for
+    each of the processes that share it.
     """
     row, names = one.row, [one.name, one.stage.name]
-    places = run_settings().train.processes if one.stage.name == "train" else 1
-    found = Resources(cores=places, gpus=float(places if device_of(one.stage.name) != "cpu" else 0))
+    processes, device = run_settings().train.processes if one.stage.name == "train" else 1, device_of(one.stage.name)
+    gpus = 0 if device == "cpu" else 1 if device.startswith("cuda:") else processes
+    found = Resources(cores=processes, memory=processes * Resources().memory, gpus=float(gpus))
     sections = [
         (declared.tracks, row.track.name),
         (declared.submissions, row.submission.name),

@@ -39,10 +39,12 @@ def test_without_a_file_a_stage_takes_a_core_and_where_params_say_so_a_gpu() -> 
 
 def test_a_training_that_processes_share_takes_a_core_or_a_gpu_for_each() -> None:
     edit("params.yaml", "device: cpu # cpu", "processes: 3\n  device: cpu # cpu")
-    assert takes("train", "{}") == Resources(cores=3)
+    assert takes("train", "{}") == Resources(cores=3, memory=6)
     assert takes("attack-papers", "{}") == Resources(cores=1)
     edit("params.yaml", "device: cpu # cpu", "device: cuda # cpu")
-    assert takes("train", "{}") == Resources(cores=3, gpus=3.0)
+    assert takes("train", "{}") == Resources(cores=3, memory=6, gpus=3.0)
+    edit("params.yaml", "device: cuda # cpu", "device: cuda:1 # cpu")
+    assert takes("train", "{}").gpus == 1, "all on the one that is named"
 
 
 def test_the_particular_goes_before_the_general() -> None:
