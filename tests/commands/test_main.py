@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from importlib.metadata import version
@@ -59,6 +60,11 @@ def test_a_shell_completes_rows_and_tracks_anywhere_in_a_checkout(tmp_path) -> N
 
 
 def test_completion_can_be_shown_for_a_shell(tmp_path) -> None:
-    result = rvb("--show-completion", cwd=tmp_path, SHELL="/bin/bash")
+    """Which shell it is, it sees by the process that started it."""
+    command = shlex.join([sys.executable, "-c", START, "--show-completion"])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        ["bash", "-c", f"{command}; exit $?"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stderr
     assert "_RVB_COMPLETE=complete_bash" in result.stdout
