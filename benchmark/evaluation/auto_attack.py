@@ -104,9 +104,7 @@ def auto_attack(
         else:
             model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            with torch.random.fork_rng([]):  # a random model's next draws are for the attack
-                work = flops(model, inputs) if place.type == "cpu" else 0
-            search = {"slots": fuller(batch_size, inputs, work), "flops": work}
+            search = _calls(model, inputs, batch_size)
             with _reporting(progress) as report:
                 state, again = run_attack(
                     model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search
@@ -117,6 +115,13 @@ def auto_attack(
             if other:
                 flags.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
     return Attacked(adversarial.to(images.device), correct.to(images.device), remaining, engine, tuple(flags))
+
+
+def _calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> dict[str, int]:
+    """How the search asks the model: images in a call, and operations on one where they are known."""
+    with torch.random.fork_rng([]):  # a random model's next draws are for the attack
+        work = flops(model, inputs) if inputs.device.type == "cpu" else 0
+    return {"slots": fuller(batch_size, inputs, work), "flops": work}
 
 
 def _specification(norm: str, eps: SupportsFloat, engine: str, seed: SupportsIndex) -> AttackSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from benchmark.loading.trained import Split, tensors
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import PenaltySpec, Selection, TrainingSpec
@@ -34,13 +36,36 @@ from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import Place
 from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import Score
+from benchmark.training.selection import Score, SelectionMetric
 from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
     from benchmark.layers.attention_weights import AttentionWeights
 
 PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a recipe names, ready to run, but for penalties, which need the model."""
+
+    objective: Objective
+    metric: SelectionMetric
+    monitor: OverfittingMonitor | None
+    augment: Augment | None
+
+    @classmethod
+    def of(cls, spec: TrainingSpec, data: DataSpec) -> Recipe:
+        attack = training_attack(spec.attack) if spec.attack else None
+        objective, wanted = training_objective(spec, attack), spec.selection
+        chosen = training_attack(wanted.attack) if wanted.attack else None
+        proven = certified(wanted) if wanted.certificate else None
+        return cls(
+            objective,
+            selection.selection_metric(wanted, objective, chosen, proven),
+            overfitting_monitor(spec.attack, attack) if spec.attack and attack else None,
+            Augment(spec.augmentation, data.shape, data.classes) if spec.augmentation.any else None,
+        )
 
 
 def fit(
@@ -60,17 +85,9 @@ def fit(
         say: told of the progress of preparations.
         ranks: the processes that share the training, one of which is this; the first alone prepares.
     """
-    spec, rules = row.settings.training, row.track.data
+    spec = row.settings.training
     assert spec is not None  # both callers have looked
-    attack = training_attack(spec.attack) if spec.attack else None
-    objective = training_objective(spec, attack)
-    metric = selection.selection_metric(
-        spec.selection,
-        objective,
-        training_attack(spec.selection.attack) if spec.selection.attack else None,
-        certified(spec.selection) if spec.selection.certificate else None,
-    )
-    monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
+    recipe = Recipe.of(spec, row.track.data)
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
@@ -86,25 +103,26 @@ def fit(
     started, prepared = (None, ()) if ranks.rank else begin(model, begins, spec, train_split, place)
     best, done = train(
         model,
-        objective,
+        recipe.objective,
         spec,
         train_split,
         validation,
         fabric=fabric,
         seed=run.seed,
         checkpoint=checkpoint,
-        metric=metric,
-        augment=Augment(spec.augmentation, rules.shape, rules.classes) if spec.augmentation.any else None,
+        metric=recipe.metric,
+        augment=recipe.augment,
         penalties=training_penalties(spec, row.submission.name, model),
-        monitor=monitor,
+        monitor=recipe.monitor,
         ranks=ranks,
         on_epoch=on_epoch,
     )
-    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1])) if monitor else None
+    monitor, images = recipe.monitor, len(validation[1])
+    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=metric.selected_by,
+        selected_by=recipe.metric.selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,

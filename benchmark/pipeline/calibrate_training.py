@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from benchmark.loading import fitting, methods
+from benchmark.loading import methods
 from benchmark.loading.confining import messages, submission_files, wall
+from benchmark.loading.fitting import Recipe, fabric_of, training_penalties
 from benchmark.loading.rows import Row
 from benchmark.pipeline.stopwatch import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import overfitting, selection
-from benchmark.training.augment import Augment
-from benchmark.training.optimisers import optimizer as optimizer_of
-from benchmark.training.steps import NotFinite, Steps, nonzero
+from benchmark.training import overfitting
+from benchmark.training.steps import NotFinite, Steps
 from benchmark.verdicts.prediction import logits
 from benchmark.wall.channel import Channel
 
@@ -80,7 +78,8 @@ def _pace(row: Row, run: TrainRun) -> TrainingPace:
     if not spec.epochs:  # preparations alone
         return TrainingPace(0.0, 0.0, 0.0, 0)
     try:
-        steps, score, watch = _prepared(row, spec, run, model)
+        steps, recipe = _prepared(row, spec, run, model)
+        score, watch = recipe.metric.score, recipe.monitor
         place = steps.fabric.device
         size = spec.batch_size * spec.accumulation
         images, labels = torch.rand(size, *shape).to(place), torch.randint(classes, (size,)).to(place)
@@ -98,36 +97,12 @@ def _pace(row: Row, run: TrainRun) -> TrainingPace:
     return TrainingPace(step, scored, watched, memory)
 
 
-def _prepared(
-    row: Row, spec: TrainingSpec, run: TrainRun, model: nn.Module
-) -> tuple[Steps, selection.Score, Callable[..., Any] | None]:
-    """What `benchmark.training.loop.train` makes of a recipe before its first epoch: the steps, the score, the monitor."""
-    attack = fitting.training_attack(spec.attack) if spec.attack else None
-    objective = fitting.training_objective(spec, attack)
-    chosen = fitting.training_attack(spec.selection.attack) if spec.selection.attack else None
-    certified = fitting.certified(spec.selection) if spec.selection.certificate else None
-    metric = selection.selection_metric(spec.selection, objective, chosen, certified)
-    watch = fitting.overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
-    penalties = torch.nn.ModuleDict(fitting.training_penalties(spec, row.submission.name, model))
-    augment = (
-        Augment(spec.augmentation, row.track.data.shape, row.track.data.classes) if spec.augmentation.any else None
-    )
-    fabric = fitting.fabric_of(run)
-    state = objective.attach(model, torch.rand(1, *row.track.data.shape))
-    if state is not None:
-        state.to(fabric.device)
-    masks = nonzero(model) if spec.keep_zeros else {}
-    wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))
-    ema = None
-    if spec.ema:
-        from timm.utils.model_ema import ModelEmaV3  # a slow import, for those who ask for it
-
-        ema = ModelEmaV3(model, spec.ema)
-    masks = {name: mask.to(fabric.device) for name, mask in masks.items()}
-    steps = Steps(
-        wrapped, model, objective, optimizer, spec, fabric, ema, augment, penalties.to(fabric.device), masks
-    )  # fmt: skip
-    return steps, metric.score, watch
+def _prepared(row: Row, spec: TrainingSpec, run: TrainRun, model: nn.Module) -> tuple[Steps, Recipe]:
+    """What `benchmark.training.loop.train` makes of a recipe before its first epoch, and the recipe."""
+    recipe, fabric = Recipe.of(spec, row.track.data), fabric_of(run)
+    penalties = training_penalties(spec, row.submission.name, model)
+    image = torch.rand(1, *row.track.data.shape)
+    return Steps.of(model, recipe.objective, spec, fabric, image, recipe.augment, penalties), recipe
 
 
 def _waited(run: Callable[[], object], place: torch.device) -> Callable[[], object]:

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
@@ -22,16 +21,11 @@ from benchmark.training import checkpoint as checkpoints
 from benchmark.training import draws
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.objective import Objective
-from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import SelectionMetric, exhausted
-from benchmark.training.steps import Augmenting, NotFinite, Split, Steps, nonzero
-from benchmark.verdicts.prediction import checked
-
-if TYPE_CHECKING:
-    from timm.utils.model_ema import ModelEmaV3
+from benchmark.training.steps import Augmenting, NotFinite, Split, Steps
 
 
 def train(
@@ -69,22 +63,13 @@ def train(
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
     ranks.take_first([model])
-    state = objective.attach(model, train_split[0][:1])
-    kept = nonzero(model) if spec.keep_zeros else {}
-    wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
-    wrapped.register_forward_hook(_held_to_shape)
-    ema = _averaged(model, spec.ema) if spec.ema else None
-    added = torch.nn.ModuleDict(penalties or {}).to(fabric.device)
-    modules = {"model": model, "penalties": added} | ({"ema": ema.module} if ema else {})
-    modules |= {"objective": state.to(fabric.device)} if state is not None else {}
-    _check_precision(spec, fabric)
-    best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer.optimizer)
+    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, penalties, ranks)
+    modules, optimizer, precision = steps.modules, steps.optimizer.optimizer, fabric.strategy.precision
+    best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer)
     ranks.take_first(modules.values())
     if scaler:
-        fabric.strategy.precision.load_state_dict(scaler)
+        precision.load_state_dict(scaler)
     images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
-    kept = {name: mask.to(fabric.device) for name, mask in kept.items()}
-    steps = Steps(wrapped, model, objective, optimizer, spec, fabric, ema, augment, added, kept, ranks)
     score = _Scoring(seed, metric.score if metric else objective.score, monitor, validation, ranks)
     if spec.prepare and not best:
         best = score.start(_float32(model), done)
@@ -98,12 +83,10 @@ def train(
             except NotFinite as error:
                 raise _stopped(error, done, checkpoint) from None
             ranks.take_first(modules.values())
-            best = score.epoch(_float32(ema.module if ema else model), done) or best
+            best = score.epoch(_float32(steps.judged), done) or best
             if ranks.rank == 0:
                 on_epoch(done)
-                checkpoints.write(
-                    checkpoint, modules, optimizer.optimizer, best, done, fabric.strategy.precision.state_dict()
-                )
+                checkpoints.write(checkpoint, modules, optimizer, best, done, precision.state_dict())
             line = f"epoch {done.epoch} loss {done.losses[-1]:.3f} score {done.scores[-1]:.3f}"
             progress.update(task, advance=1, description=line)
     return best, done
@@ -147,27 +130,10 @@ def _copied(model: torch.nn.Module) -> checkpoints.Tensors:
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
-def _check_precision(spec: TrainingSpec, fabric: Fabric) -> None:
-    if spec.sam and fabric.strategy.precision.state_dict():
-        raise BenchmarkError(
-            "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
-        )
-
-
 def _stopped(error: NotFinite, done: TrainingProgress, checkpoint: Path) -> BenchmarkError:
     kept = f"The last good checkpoint, after epoch {done.epoch}, is kept in {checkpoint}"
     kept = kept if done.epoch else "No epoch was finished, so there is no checkpoint"
     return BenchmarkError(f"{error} in epoch {done.epoch + 1}; lower the learning rate. {kept}")
-
-
-def _held_to_shape(_: torch.nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:
-    checked(output, len(given[0]))
-
-
-def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
-    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
-
-    return ModelEmaV3(model, decay)
 
 
 def _float32(model: torch.nn.Module) -> torch.nn.Module:

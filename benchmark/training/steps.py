@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 import torch
 from lightning_fabric import Fabric
 
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import draws, schedule
 from benchmark.training.objective import Objective
+from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation
+from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks
+from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
+    from lightning_fabric.wrappers import _FabricOptimizer
     from timm.utils.model_ema import ModelEmaV3
 
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
@@ -39,14 +44,63 @@ class Steps:
     wrapped: torch.nn.Module
     model: torch.nn.Module  # inside `wrapped`
     objective: Objective
-    optimizer: torch.optim.Optimizer
+    optimizer: _FabricOptimizer
     spec: TrainingSpec
     fabric: Fabric
     ema: ModelEmaV3 | None
     augment: Augmenting | None
     penalties: torch.nn.ModuleDict
     nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
+    state: torch.nn.Module | None  # the objective's
     ranks: Ranks = ALONE
+
+    @classmethod
+    def of(
+        cls,
+        model: torch.nn.Module,
+        objective: Objective,
+        spec: TrainingSpec,
+        fabric: Fabric,
+        images: torch.Tensor,
+        augment: Augmenting | None = None,
+        penalties: Mapping[str, Penalty] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> Steps:
+        """Those of a recipe before its first epoch; `images` are one or more, for the objective to look at.
+
+        Raises:
+            BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
+        """
+        state = objective.attach(model, images)
+        kept = nonzero(model) if spec.keep_zeros else {}
+        wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
+        wrapped.register_forward_hook(_held_to_shape)
+        if spec.sam and fabric.strategy.precision.state_dict():
+            raise BenchmarkError(
+                "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
+            )
+        device = fabric.device
+        return cls(
+            wrapped, model, objective, optimizer, spec, fabric,
+            ema=_averaged(model, spec.ema) if spec.ema else None,
+            augment=augment,
+            penalties=torch.nn.ModuleDict(penalties or {}).to(device),
+            nonzero={name: mask.to(device) for name, mask in kept.items()},
+            state=state.to(device) if state is not None else None,
+            ranks=ranks,
+        )  # fmt: skip
+
+    @property
+    def modules(self) -> dict[str, torch.nn.Module]:
+        """Those whose parameters and buffers a run resumes from, by kind."""
+        found: dict[str, torch.nn.Module] = {"model": self.model, "penalties": self.penalties}
+        found |= {"ema": self.ema.module} if self.ema else {}
+        return found | ({"objective": self.state} if self.state is not None else {})
+
+    @property
+    def judged(self) -> torch.nn.Module:
+        """The model whose weights are scored and kept."""
+        return self.ema.module if self.ema else self.model
 
     def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
         """All images once, in random order; the mean loss. Every draw follows from (seed, epoch)."""
@@ -67,9 +121,8 @@ class Steps:
             if self.augment and len(own):
                 x, y = (t.to(images.device) for t in self.augment(x, y))
             sizes = [len(share) for share in shares]
-            total += self._step([*zip(x.split(sizes), y.split(sizes), strict=True)], len(batch), eps_factor) * len(
-                batch
-            )
+            parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
+            total += self._step(parts, len(batch), eps_factor) * len(batch)
         if not all(torch.isfinite(p).all() for p in self.model.parameters()):
             raise NotFinite("weights are not finite")
         return total / len(labels)
@@ -126,3 +179,13 @@ class Steps:
             if not torch.isfinite(term):
                 raise NotFinite(f"the penalty {name} is {term.item()}")
         return torch.stack([term.to(self.fabric.device) for term in terms.values()]).sum()
+
+
+def _held_to_shape(_: torch.nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:
+    checked(output, len(given[0]))
+
+
+def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
+    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+
+    return ModelEmaV3(model, decay)

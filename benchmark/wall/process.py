@@ -76,15 +76,10 @@ class Walled:
         self.send(message, tensors, limit)
         return self.receive(most=most, seconds=limit)
 
-    def send(
-        self,
-        message: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor] | None = None,
-        seconds: float | None = None,
-    ) -> None:
+    def send(self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seconds: float) -> None:
         """Sends a message; where the process has ended, the next `receive` says so."""
         with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
-            self.channel.send(message, tensors, seconds or self.seconds)
+            self.channel.send(message, tensors, seconds)
 
     def receive(self, *, most: int = 2**26, seconds: float | None = None) -> tuple[dict[str, Any], Tensors]:
         """The next message that it sends; raises as `ask` does."""
