@@ -42,9 +42,9 @@ OVERFITTED = {
 }  # fmt: skip
 
 
-def judged(name: str, found: dict | None, overfitting: dict | None = None) -> Record:
+def judged(name: str, found: dict | None, overfitting: dict | None = None, processes: int = 1) -> Record:
     made = record(name, 40, 30).model_dump() | {"reliability": found}
-    made["training"] |= {"overfitting": overfitting}
+    made["training"] |= {"overfitting": overfitting, "processes": processes}
     return Record.model_validate(made)
 
 
@@ -53,7 +53,7 @@ def rendered(tmp_path) -> Path:
     """A site of three rows: one in doubt, one without, one whose attacks were not judged."""
     records = [
         judged("Doubtful", reliability(2), OVERFITTED),
-        judged("Sound", reliability(), OVERFITTED | {"found": False, "epochs": []}),
+        judged("Sound", reliability(), OVERFITTED | {"found": False, "epochs": []}, processes=4),
         judged("Unjudged", None),
     ]
     for made in records:
@@ -116,13 +116,14 @@ def test_the_models_page_says_whether_training_overfitted(rendered) -> None:
     ]
     assert "<strong>Catastrophic overfitting</strong> in epochs 7, 8: PGD broke more than 30% of" in pages[0]
     assert "No catastrophic overfitting seen." in pages[1]
+    assert "(cpu, 32-true, 4 processes that share each batch);" in pages[1]
     for page in pages[:2]:
         assert (
             "90.0% of 100 validation images withstood the attack trained on, 10.0% also PGD (10 steps, Linf 0.15)"
             in page
         )
     made = pages[2].partition('<h2 id="made">')[2].partition("</section>")[0]
-    assert "Trained for 1 epochs" in made
+    assert "Trained for 1 epochs with seed 0 (cpu, 32-true);" in made
     assert "overfitting seen" not in made
     assert "<strong>Catastrophic" not in made
 
