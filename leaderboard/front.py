@@ -136,8 +136,9 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     papers = work / "inputs/papers.json"
     declared = read_papers(papers) if papers.exists() else {}
     board = Board(
-        track, built[0], work, studies, claimed, ages, front="../index.html", images=built[1], papers=declared
-    )
+        track, built[0], work, studies, claimed, ages, elsewhere=len(every) - len(places), front="../index.html",
+        images=built[1], papers=declared,
+    )  # fmt: skip
     return board, Card(track, known[0], frozenset(places), len(studies), changed)
 
 

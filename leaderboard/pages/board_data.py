@@ -31,6 +31,7 @@ class Board:
         claimed: what other boards say of the same data.
         ages: by study's id why it is not today's.
         missing: by row why the board lacks it.
+        elsewhere: how many rows are published and not built here.
         front: the address of the front page of all tracks from the board's; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
         papers: by submission what it declares on the track, run or not.
@@ -43,6 +44,7 @@ class Board:
     claimed: Sequence[ClaimedBoard] = ()
     ages: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: int = 0
     front: str = ""
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     papers: Mapping[str, DeclaredPaper] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -87,6 +88,22 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
     assert not Path("site/sitemap.xml").exists()
     assert front.render(Path("site"), "") == 0
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [("A", "The one published model is not built here"), ("AB", "None of the 2 published models is built")],
+)
+def test_the_board_of_models_that_are_published_alone_says_so(project, names, words) -> None:
+    for name in names:
+        made = record(name, 40, 30, certified=20)
+        (project / f"results/digits/{name}-v.json").write_text(made.model_dump_json())
+    shutil.rmtree(project / "work/digits/A-v")
+    front.render(project / "site", "")
+    page = (project / "site/digits/index.html").read_text()
+    assert words in page
+    assert '<a href="../index.html">front page</a>' in page
+    assert "No model has been evaluated" not in page
 
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:
