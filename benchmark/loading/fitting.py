@@ -26,7 +26,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import PenaltySpec, Selection, TrainingSpec
+from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.checkpoint import TrainingProgress
@@ -53,6 +53,7 @@ class Recipe:
     metric: SelectionMetric
     monitor: OverfittingMonitor | None
     augment: Augment | None
+    closing: Augment | None
 
     @classmethod
     def of(cls, spec: TrainingSpec, data: DataSpec) -> Recipe:
@@ -64,7 +65,8 @@ class Recipe:
             objective,
             selection.selection_metric(wanted, objective, chosen, proven),
             overfitting_monitor(spec.attack, attack) if spec.attack and attack else None,
-            Augment(spec.augmentation, data.shape, data.classes) if spec.augmentation.any else None,
+            _augment(spec.augmentation, data),
+            _augment(spec.closing.augmentation, data) if spec.closing else None,
         )
 
 
@@ -112,6 +114,7 @@ def fit(
         checkpoint=checkpoint,
         metric=recipe.metric,
         augment=recipe.augment,
+        closing=recipe.closing,
         penalties=training_penalties(spec, row.submission.name, model),
         monitor=recipe.monitor,
         ranks=ranks,
@@ -131,6 +134,10 @@ def fit(
         processes=ranks.count,
     )
     return best, done, result
+
+
+def _augment(spec: Augmentation, data: DataSpec) -> Augment | None:
+    return Augment(spec, data.shape, data.classes) if spec.any else None
 
 
 def _check_gradients(model: nn.Module, validation: Split) -> None:

@@ -83,8 +83,8 @@ def _pace(row: Row, run: TrainRun) -> TrainingPace:
         place = steps.fabric.device
         size = spec.batch_size * spec.accumulation
         images, labels = torch.rand(size, *shape).to(place), torch.randint(classes, (size,)).to(place)
-        last = max(spec.epochs - 1, 0)  # at the full radius
-        step = clock.median(_waited(lambda: steps.epoch(images, labels, last, run.seed), place))
+        full = spec.warmup_epochs  # the first at the full radius
+        step = clock.median(_waited(lambda: steps.epoch(images, labels, full, run.seed), place))
         seen = torch.rand(min(SCORED, row.track.data.validation), *shape).to(place)
         right = logits(model.eval(), seen, len(seen)).argmax(1)  # of wrong images a certificate asks nothing
         scored = clock.median(_waited(lambda: score(model, seen, right), place), least=1) / len(seen)
@@ -102,7 +102,7 @@ def _prepared(row: Row, spec: TrainingSpec, run: TrainRun, model: nn.Module) -> 
     recipe, fabric = Recipe.of(spec, row.track.data), fabric_of(run)
     penalties = training_penalties(spec, row.submission.name, model)
     image = torch.rand(1, *row.track.data.shape)
-    return Steps.of(model, recipe.objective, spec, fabric, image, recipe.augment, penalties), recipe
+    return Steps.of(model, recipe.objective, spec, fabric, image, recipe.augment, recipe.closing, penalties), recipe
 
 
 def _waited(run: Callable[[], object], place: torch.device) -> Callable[[], object]:

@@ -35,6 +35,13 @@ class Augmentation(Frozen):
         return any((self.crop, self.flip, self.jitter, self.randaugment, self.erasing, self.mixup, self.cutmix))
 
 
+class Closing(Frozen):
+    """The last of the epochs, whose images are augmented like this alone; the rest of the recipe goes on."""
+
+    epochs: int = Field(gt=0)
+    augmentation: Augmentation = Augmentation()
+
+
 class Selection(Frozen):
     """Which epoch's weights are kept: the first with the best score on the validation images, never the test images.
 
@@ -130,6 +137,7 @@ class TrainingSpec(Frozen):
     clip_norm: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # l2 norm of the whole gradient; 0 is without
     ema: float = Field(default=0.0, ge=0, lt=1)  # decay a step of the averaged weights that are kept; 0 is without
     augmentation: Augmentation = Augmentation()
+    closing: Closing | None = Field(default=None, exclude_if=lambda closing: closing is None)
     selection: Selection = Selection()
 
     @model_validator(mode="after")
@@ -146,6 +154,8 @@ class TrainingSpec(Frozen):
             raise ValueError("final_rate is where a cosine ends; the schedule is constant")
         if self.rate_warmup_epochs >= max(self.epochs, 1):
             raise ValueError(f"rate_warmup_epochs {self.rate_warmup_epochs} should be below epochs {self.epochs}")
+        if self.closing and self.closing.epochs >= self.epochs:
+            raise ValueError(f"closing.epochs {self.closing.epochs} should be below epochs {self.epochs}")
         return self
 
     @model_validator(mode="after")
@@ -164,11 +174,16 @@ class TrainingSpec(Frozen):
 
 def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | None:
     """What is wrong with a recipe for images of this shape (c, h, w), in words; None where nothing is."""
+    problems = [radius_problem(attack, shape) for attack in spec.attacks]
+    problems += [_augmentation_problem(spec.augmentation, shape)]
+    if spec.closing and (wrong := _augmentation_problem(spec.closing.augmentation, shape)):
+        problems.append(f"closing.{wrong}")
+    return next((wrong for wrong in problems if wrong), None)
+
+
+def _augmentation_problem(augmentation: Augmentation, shape: tuple[int, int, int]) -> str | None:
     channels, *sides = shape
-    for attack in spec.attacks:
-        if wrong := radius_problem(attack, shape):
-            return wrong
-    size, augmentation = "x".join(map(str, shape)), spec.augmentation
+    size = "x".join(map(str, shape))
     if augmentation.jitter and channels != 3:
         return f"augmentation.jitter is for colour images, these are {size}; leave it out"
     if augmentation.randaugment and channels not in (1, 3):

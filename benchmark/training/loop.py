@@ -40,6 +40,7 @@ def train(
     checkpoint: Path,
     metric: SelectionMetric | None = None,
     augment: Augmenting | None = None,
+    closing: Augmenting | None = None,
     penalties: Mapping[str, Penalty] | None = None,
     monitor: OverfittingMonitor | None = None,
     ranks: Ranks = ALONE,
@@ -53,6 +54,7 @@ def train(
         checkpoint: the file to resume from when it exists, rewritten after each epoch.
         metric: what epochs are selected by; the objective's own score if None.
         augment: of each batch; `spec.augmentation`, ready to run.
+        closing: the same of the last epochs; `spec.closing`.
         penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
         monitor: of catastrophic overfitting, called after each epoch.
         ranks: the processes that share the batches. They begin with the weights of the first, which alone writes the
@@ -63,7 +65,7 @@ def train(
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
     ranks.take_first([model])
-    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, penalties, ranks)
+    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, closing, penalties, ranks)
     modules, optimizer, precision = steps.modules, steps.optimizer.optimizer, fabric.strategy.precision
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer)
     ranks.take_first(modules.values())

@@ -1,4 +1,4 @@
-"""Factors of the learning rate and of the radius trained for: closed forms of the epoch, so resuming needs no state."""
+"""What changes with the epoch, in closed forms of it, so that resuming needs no state."""
 
 from __future__ import annotations
 
@@ -32,3 +32,8 @@ def _one_cycle(done: float) -> float:
 def eps_factor(spec: TrainingSpec, epoch: int) -> float:
     """The factor of the radius trained for in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
     return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
+
+
+def closes(spec: TrainingSpec, epoch: int) -> bool:
+    """Whether this is one of the last epochs, which are augmented as `closing` says."""
+    return spec.closing is not None and epoch >= spec.epochs - spec.closing.epochs

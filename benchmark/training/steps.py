@@ -49,6 +49,7 @@ class Steps:
     fabric: Fabric
     ema: ModelEmaV3 | None
     augment: Augmenting | None
+    closing: Augmenting | None  # in place of `augment`, in the last epochs
     penalties: torch.nn.ModuleDict
     nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
     state: torch.nn.Module | None  # the objective's
@@ -63,6 +64,7 @@ class Steps:
         fabric: Fabric,
         images: torch.Tensor,
         augment: Augmenting | None = None,
+        closing: Augmenting | None = None,
         penalties: Mapping[str, Penalty] | None = None,
         ranks: Ranks = ALONE,
     ) -> Steps:
@@ -84,6 +86,7 @@ class Steps:
             wrapped, model, objective, optimizer, spec, fabric,
             ema=_averaged(model, spec.ema) if spec.ema else None,
             augment=augment,
+            closing=closing,
             penalties=torch.nn.ModuleDict(penalties or {}).to(device),
             nonzero={name: mask.to(device) for name, mask in kept.items()},
             state=state.to(device) if state is not None else None,
@@ -110,6 +113,7 @@ class Steps:
         batches = order.split(self.spec.batch_size * self.spec.accumulation)
         self.ranks.seed(seed, epoch)
         eps_factor = schedule.eps_factor(self.spec, epoch)
+        augment = self.closing if schedule.closes(self.spec, epoch) else self.augment
         total = 0.0
         for step, batch in enumerate(batches):
             rate = self.spec.learning_rate * schedule.lr_factor(self.spec, epoch + step / len(batches))
@@ -118,8 +122,8 @@ class Steps:
             shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
             own = torch.cat(shares).to(images.device)
             x, y = images[own], labels[own]
-            if self.augment and len(own):
-                x, y = (t.to(images.device) for t in self.augment(x, y))
+            if augment and len(own):
+                x, y = (t.to(images.device) for t in augment(x, y))
             sizes = [len(share) for share in shares]
             parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
             total += self._step(parts, len(batch), eps_factor) * len(batch)
