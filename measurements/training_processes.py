@@ -40,7 +40,8 @@ def seconds(row: Row, ranks: Ranks) -> float:
     model, recipe = methods.build_model(row.submission, row.settings, row.track), Recipe.of(spec, data)
     penalties = training_penalties(spec, row.submission.name, model)
     one = torch.rand(1, *data.shape)
-    steps = Steps.of(model, recipe.objective, spec, fabric_of(TrainRun()), one, recipe.augment, recipe.closing, penalties, ranks)
+    ready = recipe.augment, recipe.closing, penalties, ranks
+    steps = Steps.of(model, recipe.objective, spec, fabric_of(TrainRun()), one, *ready)
     images, labels = (
         torch.rand(STEPS * spec.batch_size, *data.shape),
         torch.randint(data.classes, (STEPS * spec.batch_size,)),

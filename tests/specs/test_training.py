@@ -25,6 +25,7 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
         ({"rate_warmup_epochs": 2}, "one_cycle has its own rise"),
         ({"schedule": "constant", "final_rate": 0.1}, "final_rate is where a cosine ends"),
         ({"schedule": "cosine", "rate_warmup_epochs": 6}, "should be below epochs 6"),
+        ({"closing": {"epochs": 6}}, "closing.epochs 6 should be below epochs 6"),
         ({"learning_rate": float("inf")}, "finite"),
         ({"ema": 1.0}, "less than 1"),
         (
@@ -58,6 +59,7 @@ def test_bad_recipes_are_refused_in_one_line(changes, message) -> None:
         ({"augmentation": {"jitter": 0.1}}, (1, 8, 8), "colour images, these are 1x8x8"),
         ({"augmentation": {"randaugment": 2}}, (4, 8, 8), "1 or 3 channels"),
         ({"augmentation": {"crop": 8}}, (1, 8, 8), "out of sight"),
+        ({"closing": {"epochs": 1, "augmentation": {"crop": 8}}}, (1, 8, 8), "closing.augmentation.crop 8 could push"),
         ({"attack": {"attack": "pgd", "norm": "L2", "eps": 8}}, (1, 8, 8), None),
     ],
 )
@@ -78,6 +80,7 @@ def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
 def test_defaults_are_what_they_were() -> None:
     given = TrainingSpec(objective="standard", epochs=2, batch_size=2, learning_rate=0.1)
     assert not given.augmentation.any
+    assert "closing" not in given.model_dump(), "recipes without it keep their digests"
     assert (given.sam, given.ema, given.clip_norm, given.schedule, given.weight_decay_on) == (
         0,
         0,

@@ -161,6 +161,7 @@ EVERYTHING = {
     "objective": "trades", "epochs": 4, "warmup_epochs": 2, "sam": 0.05, "schedule": "cosine", "rate_warmup_epochs": 1,
     "weight_decay": 0.05, "weight_decay_on": "weights", "clip_norm": 1.0, "ema": 0.9, "batch_size": 33,
     "augmentation": {"crop": 1, "flip": True, "jitter": 0.2, "randaugment": 2, "erasing": 0.5, "mixup": 0.8, "cutmix": 1.0},
+    "closing": {"epochs": 2, "augmentation": {"crop": 2}},
     "selection": {"by": "robust", "attack": PGD, "patience": 3}, "attack": FGSM,
 }  # fmt: skip
 
@@ -169,7 +170,8 @@ def everything(checkpoint: Path, **options):
     rules = spec(**EVERYTHING)
     objective = trades.objective(training_attack(FGSM), beta=2, label_smoothing=0.1)
     return run(
-        model(3), objective, rules, checkpoint, channels=3, augment=Augment(rules.augmentation, (3, 6, 6), 4),
+        model(3), objective, rules, checkpoint, channels=3,
+        augment=Augment(rules.augmentation, (3, 6, 6), 4), closing=Augment(rules.closing.augmentation, (3, 6, 6), 4),
         metric=selection_metric(rules.selection, objective, training_attack(PGD)), monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
     )  # fmt: skip
 
@@ -193,6 +195,28 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     assert all(torch.equal(whole[name], again[name]) and torch.equal(whole[name], resumed[name]) for name in whole)
     files = [(tmp_path / name).read_bytes() for name in ("whole", "again", "stopped")]
     assert files[0] == files[1] == files[2]
+
+
+def test_the_last_epochs_have_an_augmentation_of_their_own(tmp_path) -> None:
+    calls: list[str] = []
+
+    def named(name: str):
+        def augment(images, labels):
+            calls.append(name)
+            return images, labels
+
+        return augment
+
+    both = {"augment": named("usual"), "closing": named("closing")}
+    rules = spec(closing={"epochs": 2}, batch_size=120)
+    run(model(), standard.objective(None), rules, tmp_path / "c", **both)
+    assert calls == ["usual"] * 4 + ["closing"] * 2
+    calls.clear()
+    run(model(), standard.objective(None), rules, tmp_path / "d", augment=both["augment"])
+    assert calls == ["usual"] * 4, "the last may have none"
+    calls.clear()
+    run(model(), standard.objective(None), spec(batch_size=120), tmp_path / "e", **both)
+    assert calls == ["usual"] * 6
 
 
 def test_averaged_weights_resume_too(tmp_path) -> None:
