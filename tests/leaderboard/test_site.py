@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -91,16 +90,13 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
-    [("A", "The one published model is not built here"), ("AB", "None of the 2 published models is built")],
+    ("published", "words"),
+    [(1, "The one published model is not built here"), (2, "None of the 2 published models is built")],
 )
-def test_the_board_of_models_that_are_published_alone_says_so(project, names, words) -> None:
-    for name in names:
-        made = record(name, 40, 30, certified=20)
-        (project / f"results/digits/{name}-v.json").write_text(made.model_dump_json())
-    shutil.rmtree(project / "work/digits/A-v")
-    front.render(project / "site", "")
-    page = (project / "site/digits/index.html").read_text()
+def test_the_board_of_models_that_are_published_alone_says_so(project, published, words) -> None:
+    board = Board(DIGITS, [], Path("work/digits"), elsewhere=published, front="../index.html")
+    build.render(Path("site/digits"), board)
+    page = Path("site/digits/index.html").read_text()
     assert words in page
     assert '<a href="../index.html">front page</a>' in page
     assert "No model has been evaluated" not in page
