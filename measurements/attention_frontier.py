@@ -36,6 +36,7 @@ from benchmark.data.images import load_split
 from benchmark.loading import methods
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.trained import tensors
+from benchmark.specs.training import Augmentation
 from benchmark.training import local_margin, margin
 from benchmark.training.augment import Augment
 from benchmark.training.loop import train
@@ -140,7 +141,8 @@ def trained(network: Network, epochs: int, index: int) -> tuple[nn.Sequential, f
 
 def _best_weights(model: nn.Sequential, row: Row, objective: str, epochs: int, path: Path) -> dict[str, torch.Tensor]:
     assert row.settings.training is not None
-    spec, rules = row.settings.training.model_copy(update={"epochs": epochs}), row.track.data
+    changes = {"epochs": epochs, "augmentation": Augmentation(flip=True), "closing": None}  # all are trained alike
+    spec, rules = row.settings.training.model_copy(update=changes), row.track.data
     wanted = {name: spec.parameters[name] for name in ("margin", "temperature")}
     loss = (
         local_margin.objective(None, radius=RADIUS, **wanted)

@@ -68,8 +68,8 @@ def training_pace(row: Row, run: TrainRun) -> TrainingPace:
 
 
 def _pace(row: Row, run: TrainRun) -> TrainingPace:
-    spec = row.settings.training
-    assert spec is not None  # the stage applies
+    assert row.settings.training is not None  # the stage applies
+    spec = row.settings.training.model_copy(update={"closing": None})  # of which most epochs are not
     device = set_up(run.device)
     clock = Clock.of(device, alone=True)
     torch.manual_seed(run.seed)

@@ -114,6 +114,7 @@ def _training_seconds(row: Row, pace: TrainingPace, counts: Mapping[str, int]) -
     every = spec.epochs * pace.epoch(counts["train"], row.track.data.validation, spec, processes)
     steps = -(-counts["train"] // (spec.batch_size * spec.accumulation))
     left_out = [f"the preparation {step.name}" for step in spec.prepare]
+    left_out += ["the augmentation of the last epochs"] if spec.closing else []
     left_out += [f"what {processes} processes exchange, and do each"] if processes > 1 else []
     missing = ", ".join(left_out)
     if not spec.epochs:

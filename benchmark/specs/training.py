@@ -32,14 +32,21 @@ class Augmentation(Frozen):
 
     @property
     def any(self) -> bool:
-        return any((self.crop, self.flip, self.jitter, self.randaugment, self.erasing, self.mixup, self.cutmix))
+        return any((self.crop, self.flip, self.jitter, self.randaugment, self.erasing, self.mixes))
+
+    @property
+    def mixes(self) -> bool:
+        return any((self.mixup, self.cutmix))
 
 
 class Closing(Frozen):
-    """The last of the epochs, whose images are augmented like this alone; the rest of the recipe goes on."""
+    """The last epochs have this augmentation in place of the recipe's, whose rest goes on as it was.
 
-    epochs: int = Field(gt=0)
-    augmentation: Augmentation = Augmentation()
+    They are counted from `epochs`: a run that `patience` ends before them has none.
+    """
+
+    epochs: int = Field(ge=0)  # how many; 0 is without
+    augmentation: Augmentation = Augmentation()  # none unless given
 
 
 class Selection(Frozen):
@@ -154,8 +161,12 @@ class TrainingSpec(Frozen):
             raise ValueError("final_rate is where a cosine ends; the schedule is constant")
         if self.rate_warmup_epochs >= max(self.epochs, 1):
             raise ValueError(f"rate_warmup_epochs {self.rate_warmup_epochs} should be below epochs {self.epochs}")
-        if self.closing and self.closing.epochs >= self.epochs:
+        if self.closing and self.closing.epochs >= max(self.epochs, 1):
             raise ValueError(f"closing.epochs {self.closing.epochs} should be below epochs {self.epochs}")
+        if self.closing and self.closing.augmentation.mixes and not self.augmentation.mixes:
+            raise ValueError(
+                "mixup and cutmix may end before the last epochs, not begin there; leave them out of closing"
+            )
         return self
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
         ({"schedule": "constant", "final_rate": 0.1}, "final_rate is where a cosine ends"),
         ({"schedule": "cosine", "rate_warmup_epochs": 6}, "should be below epochs 6"),
         ({"closing": {"epochs": 6}}, "closing.epochs 6 should be below epochs 6"),
+        ({"closing": {"epochs": 1, "augmentation": {"mixup": 0.2}}}, "may end before the last epochs, not begin there"),
         ({"learning_rate": float("inf")}, "finite"),
         ({"ema": 1.0}, "less than 1"),
         (

@@ -130,6 +130,16 @@ def test_bad_recipes_are_refused(recipe, old, new, message) -> None:
     assert not (ROW / "train").exists()
 
 
+def test_the_last_epochs_of_a_row_are_augmented_as_its_recipe_says(recipe) -> None:
+    found = []
+    for words in ("{}", "{erasing: 1.0}"):
+        recipe(PLAIN.replace("0.01}", f"0.01, closing: {{epochs: 1, augmentation: {words}}}}}"))
+        run_stage("train", *NAMES)
+        found.append(files.read_json(ROW / "train/history.json")["loss"])
+    assert found[0][0] == found[1][0]
+    assert found[0][1] < found[1][1]
+
+
 def test_the_recipe_in_the_docs_is_one() -> None:
     text = (ROOT / "docs/training.md").read_text()
     given = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])["training"]

@@ -215,8 +215,9 @@ def test_the_last_epochs_have_an_augmentation_of_their_own(tmp_path) -> None:
     run(model(), standard.objective(None), rules, tmp_path / "d", augment=both["augment"])
     assert calls == ["usual"] * 4, "the last may have none"
     calls.clear()
-    run(model(), standard.objective(None), spec(batch_size=120), tmp_path / "e", **both)
-    assert calls == ["usual"] * 6
+    for number, closing in enumerate((None, {"epochs": 0})):
+        run(model(), standard.objective(None), spec(closing=closing, batch_size=120), tmp_path / f"e{number}", **both)
+    assert calls == ["usual"] * 12
 
 
 def test_averaged_weights_resume_too(tmp_path) -> None:
