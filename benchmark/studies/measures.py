@@ -22,6 +22,7 @@ from benchmark.studies.points import read_points
 from benchmark.verdicts.prediction import predict
 
 PARTS = ("blocks", "attention")  # of a model, each found by the file of its name in benchmark/loading
+TRAINING = "training"  # the track's training images (n, c, h, w) float32 and labels (n,) int64, on the CPU
 Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
 Radii = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -95,7 +96,7 @@ def own(
     `measure.images`.
 
     Args:
-        parts: the model's blocks or attention weights, for a function that takes them (`parts_taken`).
+        parts: the model's blocks or attention weights, or training images, for a function that takes them (`takes`).
 
     Raises:
         BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
@@ -157,15 +158,20 @@ def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str,
 
 
 def parts_taken(function: Measure) -> list[str]:
-    """Of PARTS, those that a measure's function has as keyword-only parameters, which the harness fills."""
+    """Of PARTS, those that a measure's function takes."""
+    return [part for part in PARTS if takes(function, part)]
+
+
+def takes(function: Measure, name: str) -> bool:
+    """Whether a measure's function has this keyword-only parameter, which the harness then fills."""
     known = inspect.signature(function).parameters
-    return [part for part in PARTS if part in known and known[part].kind is inspect.Parameter.KEYWORD_ONLY]
+    return name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def check_parameters(function: Measure, given: dict[str, Any], place: str) -> None:
     """A BenchmarkError for a parameter that a measure's function does not know or that is missing."""
     parameters = inspect.signature(function).parameters
-    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in ("seed", *PARTS)}
+    known = {n: p for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and n not in ("seed", TRAINING, *PARTS)}
     for name in given:
         if name not in known:
             raise BenchmarkError(f"{place}: unknown parameter {name!r}{near_miss(name, known)}")

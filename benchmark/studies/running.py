@@ -23,13 +23,14 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
+from benchmark.data.images import load_split
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.loading import methods
 from benchmark.loading.fitting import check_recipe, fit
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.loading.starting import Start
-from benchmark.loading.trained import evaluation_images
+from benchmark.loading.trained import evaluation_images, tensors
 from benchmark.results.study import CellResult, Run, StudyResult
 from benchmark.runtime import arithmetic, files, scratch
 from benchmark.runtime.environment import environment
@@ -226,6 +227,8 @@ class _Measuring:
         function = self.functions[measure.measure]
         name = self.grid.submission.name
         parts = {part: getattr(_finding(part), part)(name, model) for part in measures.parts_taken(function)}
+        if measures.takes(function, measures.TRAINING):
+            parts[measures.TRAINING] = tensors(load_split(self.grid.data, "train"))
         return measures.own(function, model, images, labels, measure, seed, parts)
 
 

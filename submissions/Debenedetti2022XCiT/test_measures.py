@@ -34,14 +34,15 @@ def test_semantic_content_of_a_digits_model(measures) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            train = split(spec, read(spec))["train"]
             pixels = torch.from_numpy(train.floats()).flatten(1)
             self.means = torch.stack([pixels[train.labels == k].mean(0) for k in range(10)])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return -((x.flatten(1)[:, None] - self.means) ** 2).sum(2)
 
-    given = {"eps": 0.15, "steps": 10, "top": 1, "track": "digits"}
+    train = split(spec, read(spec))["train"]
+    training = torch.from_numpy(train.floats()), torch.from_numpy(train.labels)
+    given = {"eps": 0.15, "steps": 10, "top": 1, "training": training}
     found = measures.semantic_content(Templates().eval(), images, labels, seed=0, **given)
     names = {"SVM", "random forest", "perceptron"}
     assert found.keys() == names | {f"{name}, clean images" for name in names}

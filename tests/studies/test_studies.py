@@ -13,6 +13,7 @@ import tiny_linear_row
 import tiny_study
 from stages import run_stage
 
+from benchmark.data.images import load_split
 from benchmark.pipeline import generate
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
@@ -259,6 +260,21 @@ def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(project) -> No
     assert ["certified" in run.values for run in published.result.runs] == [False, True]
     (index,) = [i for i, column in enumerate(table(published).columns) if column.label == "certified"]
     assert [len(line.entries[index].values) for line in table(published).lines] == [0, 1]
+
+
+def test_a_measure_that_takes_training_images_is_given_the_tracks(project) -> None:
+    tiny_study.add(project, ("{shrink: 2}", "{}"))
+    Path("submissions/Tiny2026Linear/measures.py").write_text("""\
+def confidence(model, images, labels, *, seed, training):
+    return {"images": len(training[0]), "label 3": int((training[1] == 3).sum()), "mean": float(training[0].mean())}
+""")
+    run_stage("data", "tiny")
+    run_stage("study", *tiny_study.NAMES)
+    train = load_split(Path("work/tiny/data"), "train")
+    values = collect_study(grids.load("Tiny2026Linear", "grid")).result.runs[0].values
+    assert values["confidence: images"] == len(train)
+    assert values["confidence: label 3"] == (train.labels == 3).sum()
+    assert values["confidence: mean"] == pytest.approx(train.floats().mean(), rel=1e-5)
 
 
 def test_a_removed_study_leaves_the_pipeline(project) -> None:
