@@ -1,0 +1,59 @@
+"""Augmentations, each held to what its name says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_training import blobs
+from torch import nn
+
+from benchmark.specs.training import Augmentation
+from benchmark.training.augment import Augment
+
+
+def test_augmentations_do_what_they_are_called() -> None:
+    images, labels = blobs(0, 64, 3)
+
+    def augmented(**changes) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        found = Augment(Augmentation(**changes), (3, 6, 6), 4)(images, labels)
+        assert found[0].shape == images.shape
+        assert found[0].dtype == torch.float32
+        assert 0 <= found[0].min() <= found[0].max() <= 1
+        return found
+
+    before = images.clone()
+    flipped, same = augmented(flip=True)
+    as_is = (flipped == images).all(-1).all(-1).all(-1)
+    assert (as_is | (flipped == images.flip(-1)).all(-1).all(-1).all(-1)).all()
+    assert 16 < as_is.sum() < 48
+    assert torch.equal(same, labels)
+    padded = nn.functional.pad(images, (1, 1, 1, 1))
+    shifts = [padded[..., i : i + 6, j : j + 6] for i in range(3) for j in range(3)]
+    cropped, _ = augmented(crop=1)
+    assert torch.stack([(cropped == s).flatten(1).all(1) for s in shifts]).any(0).all()
+    assert not torch.equal(augmented(jitter=0.4)[0], images)
+    assert not torch.equal(augmented(randaugment=2)[0], images)
+    erased, _ = augmented(erasing=1.0)
+    changed = erased != images
+    assert changed.any()
+    assert (erased[changed] == 0).all()
+    mixed, shares = augmented(mixup=1.0)
+    assert torch.allclose(shares.sum(1), torch.ones(64))
+    weight = shares.gather(1, labels[:, None]).view(-1, 1, 1, 1)  # in blobs no image is mixed with one of its class
+    assert torch.allclose(mixed, weight * images + (1 - weight) * images.flip(0), atol=1e-5)
+    cut, shares = augmented(cutmix=1.0)
+    own = (cut == images).flatten(1).float().mean(1)
+    assert torch.allclose(own, shares.gather(1, labels[:, None])[:, 0], atol=1e-5)
+    odd = Augment(Augmentation(mixup=1.0), (3, 6, 6), 4)(images[:5], labels[:5])
+    assert torch.equal(odd[0][4], images[4])
+    assert torch.equal(images, before), "the data itself may not change"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_strongest_augmentations_run_on_grey_and_colour(channels) -> None:
+    strong = Augmentation(randaugment=8, magnitude=10, crop=5, erasing=1.0, mixup=0.01, cutmix=100)
+    images, labels = blobs(0, 120, channels)
+    found, _ = Augment(strong, (channels, 6, 6), 4)(images, labels)
+    assert found.shape == images.shape
+    assert 0 <= found.min() <= found.max() <= 1
