@@ -59,6 +59,7 @@ def summary(dispatch: Dispatch, now: float) -> str:
     work = sum(tasks[key].seconds - elapsed.get(key, 0.0) for key in left)
     line = f"{len(done)} of {len(tasks)} stages done, {len(began)} run, {len(sent) - len(began)} wait for a place"
     if began:
-        line += f", {left_words(max(longest, work / len(began)))}"
+        known = all(tasks[key].known for key in left)
+        line += f", {left_words(max(longest, work / len(began)), known)}"
     spent = [f"{duration(seconds)} of {device}" for device, seconds in sorted(dispatch.seconds.items())]
     return line + (f"; spent: {', '.join(spent)}" if spent else "")

@@ -39,10 +39,12 @@ def dry_run(track: str, jobs: int, report: Report, names: Sequence[str] = (), ev
     if not tasks and not shared and not rendered:
         report("everything is up to date; nothing would run")
         return
-    left = duration(Progress(tasks, jobs).seconds_left())
+    progress = Progress(tasks, jobs)
+    about = f"about {duration(progress.seconds_left())}"
+    left = about if progress.known() else "for how long is unknown (rvb plan estimates it)"
     rows = len({task.what.row.name for task in tasks.values()})
     stages = f"{len(tasks)} stage{'s' if len(tasks) != 1 else ''} of {rows} row{'s' if rows != 1 else ''}"
-    report(f"{stages} would run, about {left} with {jobs} at a time; nothing was run")
+    report(f"{stages} would run with {jobs} at a time, {left}; nothing was run")
 
 
 def _report_rows(tasks: Mapping[str, Task[Planned]], state: State, report: Report) -> None:

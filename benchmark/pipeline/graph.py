@@ -22,7 +22,7 @@ def tasks_of(track: str, rows: Sequence[Row], changed: set[str]) -> dict[str, sc
     for key in planned:  # what a stage waits for stands before it
         if data in changed or key in changed or after[key] & stale:
             stale.add(key)
-    return {key: schedule.Task(planned[key], after[key], _seconds(planned[key])) for key in planned if key in stale}
+    return {key: _task(planned[key], after[key]) for key in planned if key in stale}
 
 
 def reads(track: str, rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -74,10 +74,12 @@ def key_of(one: Planned) -> str:
     return f"{generate.row_file(one.row.track.name, one.row.name)}:{one.name}"
 
 
-def _seconds(one: Planned) -> float:
-    """How long it took last time, or what its kind tends to take."""
+def _task(one: Planned, after: frozenset[str]) -> schedule.Task[Planned]:
+    """With how long it took last time, or what its kind tends to take on digits: elsewhere that tells nothing of hours."""
     path = times_file(one)
-    return json.loads(path.read_text())["wall_seconds"] if path.exists() else one.stage.typical_seconds
+    if path.exists():
+        return schedule.Task(one, after, json.loads(path.read_text())["wall_seconds"])
+    return schedule.Task(one, after, one.stage.typical_seconds, known=one.row.track.name == generate.DEFAULT_TRACK)
 
 
 def times_file(one: Planned) -> Path:

@@ -60,7 +60,15 @@ class Progress:
     def _line(self, key: str) -> str:
         planned = self._tasks[key].what
         place = f"Stage {planned.name} of {planned.row.name}, {self._count[key]} of {self._total}"
-        return f"{place}, {left_words(self._seconds_left())}"
+        return f"{place}, {left_words(self._seconds_left(), self._known())}"
+
+    def known(self) -> bool:
+        """Whether what is left has run here before, or is of digits: else `seconds_left` is a guess that may be far off."""
+        with self._lock:
+            return self._known()
+
+    def _known(self) -> bool:
+        return all(self._tasks[key].known for key in self._left)
 
     def _seconds_left(self) -> float:
         now = self._clock()
@@ -70,7 +78,9 @@ class Progress:
         return max(longest, work / self._jobs)
 
 
-def left_words(seconds: float) -> str:
+def left_words(seconds: float, known: bool = True) -> str:
+    if not known:
+        return "time left unknown (rvb plan estimates it)"
     if seconds <= 0:
         return "longer than expected"
     return "a few seconds left" if seconds < 10 else f"about {duration(seconds)} left"

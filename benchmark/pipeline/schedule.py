@@ -15,11 +15,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Task(Generic[T]):
-    """`after` are the keys of the tasks that it waits for; `seconds` how long it may take."""
+    """`after` are the keys of the tasks that it waits for; `seconds` how long it may take, a mere guess unless `known`."""
 
     what: T
     after: frozenset[str]
     seconds: float
+    known: bool = True
 
 
 def urgency(tasks: Mapping[str, Task[T]]) -> dict[str, float]:

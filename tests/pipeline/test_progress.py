@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,18 @@ def test_after_a_failure_what_waited_for_it_counts_no_more() -> None:
     assert run.lines[-1] == "Stage train of A-x, 2 of 3, about 3 min left"
     run.progress.end("a/train", failed=True)
     assert run.progress.seconds_left() == 0
+
+
+def test_of_stages_that_never_ran_here_no_time_is_said() -> None:
+    """What a training takes on digits says nothing of one that takes hours."""
+    lines: list[str] = []
+    tasks = TASKS | {"a/train": replace(TASKS["a/train"], known=False)}
+    run = Progress(tasks, 1, lines.append, lambda: 0.0)
+    run.start("a/train")
+    assert lines == ["Stage train of A-x, 1 of 5, time left unknown (rvb plan estimates it)"]
+    run.end("a/train")
+    run.start("a/attack")
+    assert lines[-1] == "Stage attack-papers of A-x, 2 of 5, about 2 min left"
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,15 @@ def test_a_dry_run_says_stages_times_and_what_they_add_up_to_and_writes_nothing(
     assert re.fullmatch(r"  attack-papers +2 min last time  code: benchmark/attacks/pgd\.py", lines[1])
     assert re.fullmatch(r"  reliability +8 s typical    code: .*", lines[2])
     assert lines[-2] == "pipelines/tiny/dvc.yaml:leaderboard: after collect"
-    assert lines[-1] == "3 stages of 1 row would run, about 2 min with 2 at a time; nothing was run"
+    unknown = (
+        "3 stages of 1 row would run with 2 at a time, for how long is unknown (rvb plan estimates it); nothing was run"
+    )
+    assert lines[-1] == unknown, "reliability and collect never ran here"
+    for stage in ("reliability", "collect"):
+        (times / f"{stage}.json").write_text('{"wall_seconds": 3.0}')
+    assert told()[-1] == "3 stages of 1 row would run with 2 at a time, about 2 min; nothing was run"
+    for stage in ("reliability", "collect"):
+        (times / f"{stage}.json").unlink()
     assert not any("leaderboard" in line for line in told(names=[ROW])), "a row by its name renders no board"
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
