@@ -55,8 +55,8 @@ def cut(
         images = sum(map(len, ranges))
         for name, part in parts.items():
             seconds = task.seconds * len(part) / images
-            found[name] = Task(Piece(one, name.rpartition("@")[2]), task.after, seconds)
+            found[name] = Task(Piece(one, name.rpartition("@")[2]), task.after, seconds, task.known)
         whole = Piece(one, parts=tuple(name.rpartition("@")[2] for name in parts))
-        found[key] = Task(whole, task.after | parts.keys(), task.seconds * REST if parts else task.seconds)
+        found[key] = Task(whole, task.after | parts.keys(), task.seconds * REST if parts else task.seconds, task.known)
         takes |= dict.fromkeys([*parts, key], needs[key])
     return found, takes

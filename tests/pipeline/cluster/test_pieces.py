@@ -36,6 +36,7 @@ def test_parts_wait_for_what_their_stage_waits_for_and_it_for_them() -> None:
     assert [found[key].what.name for key in parts] == ["certify@0-400", "certify@400-800", "certify@800-1000"]
     assert sum(found[key].seconds for key in parts) == tasks[f"{HERE}:certify"].seconds
     assert found[parts[2]].seconds == tasks[f"{HERE}:certify"].seconds / 5
+    assert not any(found[key].known for key in parts), "their stage never ran here"
     assert all(takes[key].images == 400 for key in parts)
 
 
