@@ -1,8 +1,9 @@
-"""README.md's table of the digits track, from the published Records. `python -m leaderboard.readme [--check]`"""
+"""Tables in README.md and the documentation, from the published Records. `python -m leaderboard.readme [--check]`"""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -18,41 +19,57 @@ from benchmark.specs.track import Track
 from leaderboard.rank import TITLES, Row, columns, rank
 from leaderboard.reading import read_images
 
-README = Path("README.md")
+
+@dataclass(frozen=True)
+class Place:
+    """A Markdown file that has a track's table between its markers: each submission's first row, or all rows."""
+
+    file: Path
+    track: str
+    all_rows: bool = False
+
+
+PLACES = (Place(Path("README.md"), "digits"), Place(Path("docs/real-images.md"), "cifar10_jpeg", all_rows=True))
 PUBLISHED = Path("leaderboard/results")
-TRACK = "digits"
 BEGIN = "<!-- board: written by `python -m leaderboard.readme` -->"
 END = "<!-- end of board -->"
+UNIFORM = "clean, attention uniform"
 LEFT_OUT = ("smoothed", "corrupted")  # numbers that do not rank; the board itself shows them
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the table, or, with --check, only looks.
+    """Writes the tables, or, with --check, only looks.
 
     Raises:
-        BenchmarkError: no published Record, one that does not load, a README without the markers, or a stale table.
+        BenchmarkError: no published Record, one that does not load, a file without the markers, or a stale table.
     """
     if arguments not in ([], ["--check"]):
         raise BenchmarkError("usage: python -m leaderboard.readme [--check]")
-    folder = PUBLISHED / TRACK
-    before = README.read_text()
+    for place in PLACES:
+        before = place.file.read_text()
+        after = put(before, table(ranked(place.track), read_track(place.track), place.all_rows), place.file)
+        if before == after:
+            print(f"{place.file} fits the published Records")
+        elif arguments:
+            folder = PUBLISHED / place.track
+            raise BenchmarkError(
+                f"the table in {place.file} is not that of the Records in {folder}; run `python -m leaderboard.readme`"
+            )
+        else:
+            files.write(place.file, after)
+            print(f"updated the table in {place.file}")
+
+
+def ranked(name: str) -> list[Row]:
+    """The published rows of a track, ranked, with what others brought counted in."""
+    folder = PUBLISHED / name
     records = read_published(folder)
     kept = {record.row: folder / "images" / f"{record.row}.json" for record in records}
     again = "bring it back with git, or publish it again"
     images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
     studies = study_table.read(folder / "studies", "*-seeds.json")
-    track = read_track(TRACK)
     records, images, brought = lowered_all(folder / FOLDER, records, images)
-    after = put(before, table(rank(records, track, images, studies, brought), track))
-    if before == after:
-        print(f"{README} fits the published Records")
-    elif arguments:
-        raise BenchmarkError(
-            f"the table in {README} is not that of the Records in {folder}; run `python -m leaderboard.readme`"
-        )
-    else:
-        files.write(README, after)
-        print(f"updated the table in {README}")
+    return rank(records, read_track(name), images, studies, brought)
 
 
 def read_track(name: str) -> Track:
@@ -72,22 +89,26 @@ def read_published(folder: Path) -> list[Record]:
     return found
 
 
-def table(rows: list[Row], track: Track) -> str:
-    """Each submission's first row as a Markdown table: accuracies in percent, ranks among all rows; and a line on how far the
-    intervals reach.
+def table(rows: list[Row], track: Track, all_rows: bool) -> str:
+    """Each submission's first row as a Markdown table, with a link, or all rows, with what their attention does: accuracies
+    in percent, ranks among all rows; and a line on how far the intervals reach.
     """
     every = len(rows)
-    rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]
+    if not all_rows:
+        rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]
     names = [name for name in columns(track) if not name.startswith(LEFT_OUT)]
-    lines = ["| # | model | " + " | ".join(_title(name) for name in names) + " |", "|--:|---|" + "--:|" * len(names)]
+    titles = [_title(name) for name in names] + [UNIFORM] * all_rows
+    lines = ["| # | model | " + " | ".join(titles) + " |", "|--:|---|" + "--:|" * len(titles)]
     for row in rows:
-        numbers = headline(row.record)
-        cells = [f"{100 * numbers[name].value:.3g}" if name in numbers else "–" for name in names]
-        model = f"[{_escaped(row.record.title)}](submissions/{row.record.submission})"
+        numbers, attention = headline(row.record), row.record.attention
+        found = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
+        cells = [f"{100 * one.value:.3g}" if one else "–" for one in found]
+        title = _escaped(row.record.title)
+        model = f"{title}, `{row.record.row}`" if all_rows else f"[{title}](submissions/{row.record.submission})"
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
-    found = [p for row in rows for name, p in headline(row.record).items() if name in names]
-    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in found)
-    counted = " or ".join(str(n) for n in sorted({p.n for p in found}))
+    shown = [p for row in rows for name, p in headline(row.record).items() if name in names]
+    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
+    counted = " or ".join(str(n) for n in sorted({p.n for p in shown}))
     left = f" of {every}; each submission's first row is shown" if every > len(rows) else ""
     said = f"95% intervals up to ±{reach:.1f} points. #: ranks not ruled out{left}."
     lines += ["", f"Percent of {counted} test images, {said}"]
@@ -112,12 +133,12 @@ def _title(name: str) -> str:
     return f"{TITLES.get(word, word)} {rest}".strip()
 
 
-def put(text: str, board: str) -> str:
-    """`text` with `board` between its markers; a BenchmarkError when it does not have both, in order, once."""
+def put(text: str, board: str, file: Path) -> str:
+    """`text`, of `file`, with `board` between its markers; a BenchmarkError when it does not have both, in order, once."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in head + tail:
-        raise BenchmarkError(f"{README} needs the lines {BEGIN!r} and {END!r} once, in this order, around its table")
+        raise BenchmarkError(f"{file} needs the lines {BEGIN!r} and {END!r} once, in this order, around its table")
     return f"{head}{BEGIN}\n\n{board}\n\n{END}{tail}"
 
 

@@ -11,6 +11,7 @@ import yaml
 from seeds_study import verdicts
 
 from benchmark.evaluation.auto_attack import Attacked
+from benchmark.results.attention import AttentionResult
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.study import PublishedStudy
@@ -69,14 +70,14 @@ def published(tmp_path, monkeypatch) -> Path:
         images = PerImage(row=made.row, scores={"robust Linf 0.15": verdicts(right)})
         (folder / "images" / f"{made.row}.json").write_text(to_json(images))
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
-    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    monkeypatch.setattr(readme, "PLACES", (readme.Place(tmp_path / "README.md", "digits"),))
     (tmp_path / "README.md").write_text(HEAD + TAIL)
     return folder
 
 
 def test_the_table_ranks_the_published_records(published) -> None:
     readme.main([])
-    text = readme.README.read_text()
+    text = readme.PLACES[0].file.read_text()
     assert text.startswith(HEAD)
     assert text.endswith(TAIL)
     lines = text.splitlines()
@@ -95,10 +96,31 @@ def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(publi
     images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
     (published / "images/Strong-w.json").write_text(to_json(images))
     readme.main([])
-    text = readme.README.read_text()
+    text = readme.PLACES[0].file.read_text()
     assert "another of it" not in text
     assert r"| 3 | [Weak \| a model]" in text
     assert "#: ranks not ruled out of 3; each submission's first row is shown." in text
+
+
+def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_path, monkeypatch) -> None:
+    uniform = {"clean": proportion(31), "changed": 60}
+    attention = AttentionResult.model_validate({"uniform": uniform, "none": uniform})
+    other = record("Strong", 20).model_copy(
+        update={"row": "Strong-w", "variant": "w", "title": "another of it", "attention": attention}
+    )
+    (published / "Strong-w.json").write_text(to_json(other))
+    images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
+    (published / "images/Strong-w.json").write_text(to_json(images))
+    page = tmp_path / "page.md"
+    page.write_text(HEAD + TAIL)
+    monkeypatch.setattr(readme, "PLACES", (readme.Place(page, "digits", all_rows=True),))
+    readme.main([])
+    lines = page.read_text().splitlines()
+    assert "| 2 | another of it, `Strong-w` | 90 | 20 | 30 | 0 | – | – | – | 31 |" in lines
+    assert r"| 1 | Strong \| a model, `Strong-v` | 90 | 76 | 30 | 0 | – | – | – | – |" in lines
+    (head,) = [line for line in lines if line.startswith("| #")]
+    assert head.endswith("| clean, attention uniform |")
+    assert "#: ranks not ruled out." in page.read_text()
 
 
 def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
@@ -110,7 +132,7 @@ def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
         text = to_json(PublishedStudy.model_validate(study))
         (published / f"studies/{name}-v-seeds.json").write_text(text)
     readme.main([])
-    assert [line[:8] for line in readme.README.read_text().splitlines() if "a model" in line] == [
+    assert [line[:8] for line in readme.PLACES[0].file.read_text().splitlines() if "a model" in line] == [
         "| 1–2 | ",
         "| 1–2 | ",
     ]
@@ -119,7 +141,7 @@ def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
 def test_rows_published_without_their_images_are_not_ordered(published) -> None:
     (published / "images/Weak-v.json").unlink()
     readme.main([])
-    assert readme.README.read_text().count("| 1–2 | ") == 2
+    assert readme.PLACES[0].file.read_text().count("| 1–2 | ") == 2
 
 
 def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> None:
@@ -128,7 +150,7 @@ def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> Non
     ) as raised:
         readme.main(["--check"])
     assert "\n" not in str(raised.value)
-    assert readme.README.read_text() == HEAD + TAIL, "a check changes nothing"
+    assert readme.PLACES[0].file.read_text() == HEAD + TAIL, "a check changes nothing"
     readme.main([])
     readme.main(["--check"])
     (published / "Strong-v.json").write_text(to_json(record("Strong", 75)))
@@ -148,10 +170,10 @@ def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> Non
     ],
 )
 def test_a_readme_without_its_markers_is_left_alone(published, text, message) -> None:
-    readme.README.write_text(text)
+    readme.PLACES[0].file.write_text(text)
     with pytest.raises(BenchmarkError, match=message):
         readme.main([])
-    assert readme.README.read_text() == text
+    assert readme.PLACES[0].file.read_text() == text
 
 
 def test_no_record_or_a_broken_one_is_said_in_a_line(published) -> None:
