@@ -9,7 +9,7 @@ import shutil
 import pytest
 import tiny_linear_row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 TUNED = """\
   tuned:
     title: Fine-tuned

@@ -110,6 +110,7 @@ def holds_lock(project, stage: str, pid: int) -> bool:
     )
 
 
+@pytest.mark.long
 def test_an_orphan_is_waited_for(fresh, finished) -> None:
     """dvc is killed, its stage lives on: the next run says that it waits, and takes over what the orphan left."""
     dvc = start(fresh)

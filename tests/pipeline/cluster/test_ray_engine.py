@@ -142,6 +142,7 @@ def test_a_killed_warm_process_is_replaced(cluster, serial, counted, start) -> N
     assert_row_as_serial(cluster, serial)
 
 
+@pytest.mark.long
 def test_a_coordinator_that_was_killed_goes_on_where_it_was(cluster, serial, counted, start) -> None:
     counted.hold("reliability")
     rvb = start()
@@ -158,6 +159,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(cluster, serial, cou
     assert_row_as_serial(cluster, serial)
 
 
+@pytest.mark.long
 def test_a_remote_out_of_reach_for_some_seconds_costs_nothing_but_those(cluster, serial, counted, start) -> None:
     counted.hold("attack-papers")
     rvb = start()
