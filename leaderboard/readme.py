@@ -89,7 +89,7 @@ def read_published(folder: Path) -> list[Record]:
     return found
 
 
-def table(rows: list[Row], track: Track, all_rows: bool) -> str:
+def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
     """Each submission's first row as a Markdown table, with a link, or all rows, with what their attention does: accuracies
     in percent, ranks among all rows; and a line on how far the intervals reach.
     """
