@@ -45,10 +45,13 @@ def main(arguments: list[str]) -> None:
     """
     if arguments not in ([], ["--check"]):
         raise BenchmarkError("usage: python -m leaderboard.readme [--check]")
+    before = {place: place.file.read_text() for place in PLACES}
+    after = {
+        place: put(text, table(ranked(place.track), read_track(place.track), place.all_rows), place.file)
+        for place, text in before.items()
+    }
     for place in PLACES:
-        before = place.file.read_text()
-        after = put(before, table(ranked(place.track), read_track(place.track), place.all_rows), place.file)
-        if before == after:
+        if before[place] == after[place]:
             print(f"{place.file} fits the published Records")
         elif arguments:
             folder = PUBLISHED / place.track
@@ -56,7 +59,7 @@ def main(arguments: list[str]) -> None:
                 f"the table in {place.file} is not that of the Records in {folder}; run `python -m leaderboard.readme`"
             )
         else:
-            files.write(place.file, after)
+            files.write(place.file, after[place])
             print(f"updated the table in {place.file}")
 
 

@@ -166,24 +166,24 @@ def measured(
     def lost(predicted: torch.Tensor | None) -> float | None:
         return None if (now := right(predicted)) is None else clean - now
 
-    clean = 100 * float((_predicted(model, images) == labels).double().mean())
+    clean = 100 * float((predicted(model, images) == labels).double().mean())
     certified = 100 * float(certified_at(model, images, labels, RADIUS).double().mean())
     replaced = [lost(predictions_with(weights, model, images, BATCH)) for weights in ("uniform", "none")]
     with patterns() as mode:
-        _predicted(model, seen)
+        predicted(model, seen)
         means = mode.means(len(seen) // BATCH)
     if not means:
         return Measured(name, clean, certified, None, None, None, None, seconds)
     with patterns() as mode:
-        _predicted(model, images)
+        predicted(model, images)
         entropy = mode.entropy()
     with patterns(means):
-        pattern = lost(_predicted(model, images))
+        pattern = lost(predicted(model, images))
     return Measured(name, clean, certified, *replaced, pattern, entropy, seconds)
 
 
 @torch.no_grad()
-def _predicted(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def predicted(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return torch.cat([model(x).argmax(1) for x in images.split(BATCH)])
 
 

@@ -123,6 +123,22 @@ def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_
     assert "#: ranks not ruled out." in page.read_text()
 
 
+def test_no_file_is_written_where_one_cannot_be_and_each_is_checked(published, tmp_path, monkeypatch) -> None:
+    first, second = (readme.Place(tmp_path / f"{name}.md", "digits") for name in ("first", "second"))
+    monkeypatch.setattr(readme, "PLACES", (first, second))
+    first.file.write_text(HEAD + TAIL)
+    second.file.write_text("no markers")
+    with pytest.raises(BenchmarkError, match=r"second\.md needs the lines"):
+        readme.main([])
+    assert first.file.read_text() == HEAD + TAIL
+    second.file.write_text(HEAD + TAIL)
+    readme.main([])
+    readme.main(["--check"])
+    second.file.write_text(HEAD + TAIL)
+    with pytest.raises(BenchmarkError, match=r"the table in .*second\.md is not"):
+        readme.main(["--check"])
+
+
 def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
     for name, robust in (("Weak", [4, 90, 60, 95, 70]), ("Strong", [76, 75, 77, 74, 78])):
         study = seeds_study.published(name, robust).model_dump()
