@@ -106,8 +106,8 @@ def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
         numbers, attention = headline(row.record), row.record.attention
         found = [numbers.get(name) for name in names] + [attention and attention.uniform.clean] * all_rows
         cells = [f"{100 * one.value:.3g}" if one else "–" for one in found]
-        title = _escaped(row.record.title)
-        model = f"{title}, `{row.record.row}`" if all_rows else f"[{title}](submissions/{row.record.submission})"
+        linked = f"[{_escaped(row.record.title)}](submissions/{row.record.submission})"
+        model = row.record.row if all_rows else linked
         lines.append(f"| {row.rank} | {model} | {' | '.join(cells)} |")
     shown = [p for row in rows for name, p in headline(row.record).items() if name in names]
     reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
