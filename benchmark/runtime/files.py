@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 from benchmark.runtime.errors import BenchmarkError
+
+_ASIDE = re.compile(r"\..+\.\d+")  # what `write` calls a file until it is whole
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -68,7 +71,11 @@ def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
 
 
 def put_folder(built: Path, target: Path) -> None:
-    """Moves a finished folder to its place; whatever stood there goes first."""
+    """Moves a finished folder to its place; whatever stood there goes first. What a killed `write` left aside is no part of
+    it: resumed work would have other bytes than work that was never killed.
+    """
+    for left in [path for path in built.rglob(".*") if _ASIDE.fullmatch(path.name) and path.is_file()]:
+        left.unlink()
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():
         shutil.rmtree(target)

@@ -30,7 +30,8 @@ def test_no_mutant_has_a_false_certificate(which, mutations) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examples", draws([150], [1000]))
+@pytest.mark.long
+@pytest.mark.parametrize("examples", [150, 1000])
 def test_no_one_of_many_mutants_has_a_false_certificate(examples) -> None:
     seen: Counter[str] = Counter()
 

@@ -68,7 +68,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("victims", ["stage", *(pytest.param(one, marks=pytest.mark.long) for one in ("dvc", "both"))])
-@pytest.mark.parametrize("moment", ["train", "attack"])
+@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.long), "attack"])
 def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished, moment, victims, tmp_path) -> None:
     """dvc resumes the killed stage; `rvb repro` makes the rest, to the Record, of bytes that DVC knows already."""
     stage, checkpoint = MOMENTS[moment]
@@ -137,6 +137,7 @@ def test_an_orphan_is_waited_for(fresh, finished) -> None:
     assert fresh.results(ROW) == finished.results(ROW)
 
 
+@pytest.mark.long
 def test_rendering_killed_at_any_moment_is_done_again(built) -> None:
     """Every page is there again, whether rendered anew or brought back by DVC (times.js alone is not kept by DVC)."""
     site = built.root / "work/tiny/site"

@@ -194,6 +194,7 @@ def test_an_unknown_row_is_refused_with_the_near_miss(locked) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_dry_run_says_what_dvc_then_runs(built) -> None:
     """Real locks: nothing where all is done, and after edits the very stages that `rvb repro` runs."""
     assert "nothing would run" in built.rvb("repro", "--track", "tiny", "--dry-run").stdout

@@ -100,7 +100,9 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
     assert "Made with today's code, settings and data." in page
 
 
-@pytest.mark.parametrize("study", ["Tiny2026Linear-grid", "Tiny2026Linear-small-seeds"])
+@pytest.mark.parametrize(
+    "study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)]
+)
 def test_its_inputs_are_what_it_really_imports(project, study) -> None:
     file = generate.study_file("tiny", study)
     stage = yaml.safe_load((project.root / file).read_text())["stages"]["study"]

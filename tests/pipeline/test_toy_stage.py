@@ -53,6 +53,7 @@ stage = Brightness()
 '''
 
 
+@pytest.mark.long
 def test_one_file_runs_survives_a_kill_and_reaches_the_record(built) -> None:
     (built.root / "benchmark/stages/brightness.py").write_text(BRIGHTNESS)
     built.rvb("pipeline")

@@ -58,6 +58,7 @@ def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) 
     assert (project.root / "work/tiny" / ROW / "train/model.safetensors").read_bytes() == here
 
 
+@pytest.mark.long
 def test_another_folder_and_an_ended_process_are_not_served(project, monkeypatch, tmp_path) -> None:
     project.run("benchmark.pipeline.inputs", "tiny")
     other = Project.new(tmp_path / "other")

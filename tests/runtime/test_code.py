@@ -80,6 +80,7 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_deps_are_what_the_stages_really_import(project) -> None:
     """Runs every stage of a tiny row and compares sys.modules with the deps in its dvc.yaml, both ways."""
     project.add("Tiny2026Net", epochs=1)

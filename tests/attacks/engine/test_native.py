@@ -15,6 +15,7 @@ FILES = ("test_class_token.py", "test_quicker.py", "test_search.py")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_image_is_treated_alike_wherever_it_stands_to_the_bit_in_native_arithmetic() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
     command = [

@@ -41,6 +41,7 @@ def one_core():
     ray.shutdown()
 
 
+@pytest.mark.long
 def test_no_more_stages_run_than_there_are_cores_while_they_ask_where_their_site_is(one_core, monkeypatch) -> None:
     """Ray gives a task's cores to another one while it waits in ray.get."""
     monkeypatch.setattr(site, "ask", carry_out)

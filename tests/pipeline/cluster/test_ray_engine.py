@@ -92,6 +92,7 @@ def test_two_workers_give_the_bytes_of_the_serial_run_and_nothing_runs_twice(clu
     assert "nothing would run" in cluster.rvb("repro", "--track", "tiny", "--dry-run").stdout
 
 
+@pytest.mark.long
 def test_a_killed_stage_is_tried_again_and_no_other_computes_twice(cluster, serial, counted, start) -> None:
     counted.hold("attack-papers")
     rvb = start()

@@ -30,6 +30,7 @@ def left(project: Project) -> list[Path]:
     return [path for path in (project.root.parent / "remote" / "rvb-parts").rglob("*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_parts_of_a_stage_give_the_bytes_of_the_serial_run(cluster, serial, counted) -> None:
     done = cluster.rvb(*in_parts(cluster))
     for part in ("0-6", "6-12", "12-18", "18-20"):

@@ -189,6 +189,7 @@ def test_what_sbatch_refuses_is_one_line(project, standing) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_row_by_job_arrays_has_the_bytes_of_a_serial_run(cluster, serial, counted, standing) -> None:
     """A dry run writes, the next command sends, the one after closes and computes nothing."""
 
