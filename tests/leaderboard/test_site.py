@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import site_rows
+from published_study import published as published_study
 from tiny_record import record
 
 from benchmark.loading import tracks
@@ -87,6 +88,20 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
     assert not Path("site/sitemap.xml").exists()
     assert front.render(Path("site"), "") == 0
+
+
+def test_machines_are_sent_to_no_board_that_is_empty_here(project) -> None:
+    """The published row's evidence is not here, so its track has pages of studies and no numbers."""
+    front.render(Path("site"), "")
+    assert 'href="digits/leaderboard.json"' in Path("site/index.html").read_text()
+    (project / "results/digits/studies").mkdir()
+    (project / "results/digits/studies/Sub-grid.json").write_text(published_study({"base": [0.5]}).model_dump_json())
+    (project / "work/digits/A-v/record/record.json").unlink()
+    front.render(Path("site"), "")
+    page = Path("site/index.html").read_text()
+    assert "none built here" in page
+    assert '<a href="digits/index.html">' in page
+    assert "leaderboard.json" not in page
 
 
 @pytest.mark.parametrize(
