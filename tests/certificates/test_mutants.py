@@ -31,8 +31,8 @@ def test_no_mutant_has_a_false_certificate(which, mutations) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize("examples", [150, 1000])
-def test_no_one_of_many_mutants_has_a_false_certificate(examples) -> None:
+def test_no_one_of_many_mutants_has_a_false_certificate() -> None:
+    examples = 1000
     seen: Counter[str] = Counter()
 
     @settings(max_examples=examples, phases=PHASES, **SHARED)

@@ -34,7 +34,8 @@ def test_a_folder_is_put_without_what_a_killed_write_left_aside(tmp_path) -> Non
 
     writer = get_context("fork").Process(target=killed)
     writer.start()
-    writer.join()
+    writer.join(60)
+    assert writer.exitcode == 1
     assert len(list(built.rglob(".0-1.safetensors.*"))) == 1
     files.write(built / "weights" / "0-1.safetensors", "whole")
     files.write(built / ".kept", "a file that starts with a dot")
