@@ -262,9 +262,10 @@ def looking_hook(model: nn.Sequential, place: int, how: int) -> None:
 
 
 def hook_in_place(model: nn.Sequential, place: int, how: int) -> None:
-    any_module(model, place).register_forward_hook(
-        lambda _module, _given, output: output.mul_(pick(SCALES, how)) and None
-    )
+    def scale(_module: nn.Module, _given: object, output: torch.Tensor) -> None:
+        output.mul_(pick(SCALES, how))
+
+    any_module(model, place).register_forward_hook(scale)
 
 
 def pre_hook(model: nn.Sequential, place: int, how: int) -> None:
