@@ -186,6 +186,16 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_a_chart_not_yet_fitted_to_its_place_widens_no_page(page, site: Path) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    page.get(f"file://{site}/compare/index.html#A-v,B-v")
+    WebDriverWait(page, 10).until(lambda _: page.find_elements("css selector", ".overlay svg"))
+    page.execute_script("document.querySelector('.overlay svg').style.width = '3000px'")
+    assert page.execute_script("return document.querySelector('.overlay svg').getBoundingClientRect().width") == 3000
+    assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+
+
 def test_rows_without_verdicts_by_image_still_have_their_numbers(page, tmp_path) -> None:
     made = board(tmp_path / "work", VERDICTS)
     build.render(tmp_path / "site", replace(made, images={}))
