@@ -11,6 +11,9 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.loading import methods, submissions, tracks
 from benchmark.specs.threat import AttackSpec
+from benchmark.specs.training import Augmentation
+from benchmark.training import draws
+from benchmark.training.augment import Augment
 from benchmark.verdicts.prediction import predict
 
 pytestmark = [
@@ -35,6 +38,25 @@ def test_certified_radii_agree_with_the_cpu(images) -> None:
     here = certify(model("cpu"), images, labels)
     there = certify(model("cuda"), images.cuda(), labels.cuda())
     assert torch.allclose(here, there.cpu(), rtol=1e-6, atol=1e-9)
+
+
+def test_augmented_images_stay_on_the_device_and_are_those_of_the_cpu() -> None:
+    images, labels = torch.rand(30, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 4
+    for changes in (
+        {"crop": 2, "flip": True},
+        {"crop": 1, "erasing": 1.0},
+        {"jitter": 0.4},
+        {"mixup": 1.0},
+        {"randaugment": 2},
+    ):
+        found = []
+        for device in ("cpu", "cuda"):
+            draws.seed(0, 0)
+            found.append(Augment(Augmentation(**changes), (3, 8, 8), 4)(images.to(device), labels.to(device)))
+        (here, own), (there, theirs) = found
+        assert (there.device.type, theirs.device.type) == ("cuda", "cuda"), changes
+        assert torch.allclose(here, there.cpu(), atol=1e-6), changes
+        assert torch.allclose(own.double(), theirs.cpu().double()), changes
 
 
 def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> None:

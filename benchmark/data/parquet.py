@@ -56,7 +56,9 @@ def _table(path: Path) -> pa.Table:
         return pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         digest = files.sha256_file(path)
-        raise BenchmarkError(f"{path} is no readable parquet file (sha256 {digest}): {error}") from None
+        raise BenchmarkError(
+            f"{path} is no readable parquet file (sha256 {digest}): {error}; put the data set's own file there again"
+        ) from None
 
 
 def _column(table: pa.Table, names: tuple[str, ...], path: Path) -> pa.ChunkedArray:
@@ -72,4 +74,6 @@ def _decode(cell: dict[str, Any], row: int, path: Path, shape: tuple[int, int, i
             return to_pixels(image, shape)
     except (UnidentifiedImageError, OSError, TypeError, KeyError) as error:
         digest = files.sha256_file(path)
-        raise BenchmarkError(f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}") from None
+        raise BenchmarkError(
+            f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}; put the data set's own file there again"
+        ) from None

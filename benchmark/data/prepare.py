@@ -31,9 +31,10 @@ def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:
     digests = {name: images.digest() for name, images in splits.items()}
     for pinned_name, pinned in spec.sha256.items():
         if digests[pinned_name] != pinned:
+            where = f"the files in {spec.path}" if spec.path else "the source files"
             raise BenchmarkError(
                 f"{spec.source} data: the {pinned_name} split has sha256 {digests[pinned_name]}, the track pins {pinned}; "
-                "the source files differ from the track's, restore them or make a new track version"
+                f"{where} differ from the track's: put the right ones there, or make a new track version"
             )
     for name, images in splits.items():
         save_split(folder, name, images)

@@ -1,6 +1,7 @@
 """Augmentation of training images: torchvision's crop, flip and jitter, timm's RandAugment, erasing, mixup and CutMix.
 
-Draws from the generators of torch, numpy and Python, which the loop seeds every epoch.
+Draws from the processor's generators of torch, numpy and Python, which the loop seeds every epoch. The images stay on their
+device, but for RandAugment, which is Pillow's.
 """
 
 from __future__ import annotations
@@ -26,11 +27,9 @@ class Augment:
     """
 
     def __init__(self, spec: Augmentation, shape: tuple[int, int, int], classes: int) -> None:
-        channels, *side = shape
-        steps: list[nn.Module] = [v2.RandomCrop(side, padding=spec.crop)] if spec.crop else []
-        steps += [v2.RandomHorizontalFlip()] if spec.flip else []
-        steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)] if spec.jitter else []
-        self.single = v2.Compose(steps) if steps else None
+        channels = shape[0]
+        self.crop, self.flip = spec.crop, spec.flip
+        self.jitter = v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter) if spec.jitter else None
         grey = 128 if channels == 1 else (128, 128, 128)  # what rotations and shifts uncover
         most = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
         config = f"rand-n{spec.randaugment}-m{spec.magnitude}-mstd0.5-inc1"
@@ -40,17 +39,36 @@ class Augment:
         self.mixup = Mixup(spec.mixup, spec.cutmix, label_smoothing=0.0, num_classes=classes) if mixed else None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
-        images, labels = images.cpu(), labels.cpu()
-        if self.single:
-            images = torch.stack([self.single(image) for image in images])
+        if self.crop or self.flip:
+            images = self._moved(images)
+        if self.jitter:
+            images = torch.stack([self.jitter(image) for image in images])
         if self.randaugment:
-            images = torch.stack([self._randaugmented(image) for image in images])
+            images = torch.stack([self._randaugmented(image) for image in images.cpu()]).to(labels.device)
         images = images.clone()  # what follows works in place
         if self.erasing:
             images = self.erasing(images)
         if self.mixup:
             images, labels = self._mixed(images, labels)
         return images.clamp(0, 1), labels
+
+    def _moved(self, images: torch.Tensor) -> torch.Tensor:
+        """All images cropped and flipped at once: the draws and the pixels of torchvision's RandomCrop, black around, and
+        RandomHorizontalFlip, image by image.
+        """
+        n, channels, height, width = images.shape
+        drawn = torch.tensor([self._draw() for _ in images], dtype=torch.long, device=images.device).reshape(n, 3, 1)
+        rows = drawn[:, 0] + torch.arange(height, device=images.device)
+        columns = torch.arange(width, device=images.device).expand(n, -1)
+        columns = drawn[:, 1] + torch.where(drawn[:, 2] > 0, columns.flip(1), columns)
+        padded = nn.functional.pad(images, [self.crop] * 4)
+        padded = padded.gather(2, rows[:, None, :, None].expand(-1, channels, -1, padded.shape[3]))
+        return padded.gather(3, columns[:, None, None].expand(-1, channels, height, -1))
+
+    def _draw(self) -> tuple[int, int, bool]:
+        """Row and column of the padded image where one image begins, and whether it is flipped."""
+        top, left = (int(torch.randint(2 * self.crop + 1, ())) if self.crop else 0 for _ in range(2))
+        return top, left, bool(self.flip and torch.rand(1) < 0.5)
 
     def _randaugmented(self, image: torch.Tensor) -> torch.Tensor:
         assert self.randaugment is not None

@@ -19,7 +19,8 @@ async function copy(text, button) {
     done = document.execCommand("copy");
   }
   button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  clearTimeout(button.back); // of an earlier click
+  button.back = setTimeout(() => { button.textContent = "Copy"; }, 2000);
 }
 
 for (const place of document.querySelectorAll(".copied")) {

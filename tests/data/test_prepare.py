@@ -157,6 +157,27 @@ def test_the_repository_holds_no_image_of_the_jpeg_track() -> None:
     assert not listed.stdout
 
 
+def test_missing_truncated_and_other_files_are_named_with_where_they_belong(tmp_path) -> None:
+    given = spec(source="parquet", path=str(tmp_path / "there"))
+    with pytest.raises(
+        BenchmarkError, match=rf"no train\*\.parquet in {tmp_path}/there; put the data set's parquet files there"
+    ):
+        read(given)
+    (tmp_path / "there").mkdir()
+    train = tmp_path / "there/train.parquet"
+    write_parquet(train, slice(0, 14))
+    with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}/there"):
+        read(given)
+    write_parquet(tmp_path / "there/test.parquet", slice(14, 20))
+    whole = train.read_bytes()
+    train.write_bytes(whole[:-100])
+    with pytest.raises(
+        BenchmarkError, match=rf"{train} is no readable parquet file \(sha256 .*put the data set's own file there"
+    ) as error:
+        read(given)
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.slow
 def test_the_jpeg_track_where_its_images_are_at_hand(tmp_path) -> None:
     track = tracks.load("cifar10_jpeg")
@@ -170,6 +191,10 @@ def test_a_wrong_pin_shows_both_hashes(tmp_path) -> None:
     wrong = track.data.model_copy(update={"sha256": {"test": "0" * 64}})
     with pytest.raises(BenchmarkError, match=f"{track.data.sha256['test']}, the track pins {'0' * 64}"):
         prepare(wrong, tmp_path)
+    with pytest.raises(
+        BenchmarkError, match=r"; the files in data/there differ from the track's: put the right ones there"
+    ):
+        prepare(wrong.model_copy(update={"path": "data/there"}), tmp_path)
 
 
 def test_damaged_prepared_data(tmp_path) -> None:

@@ -45,7 +45,7 @@ def test_training_that_does_not_end_fails_with_one_line(linear_row, monkeypatch,
     if "more than" in words:
         for module in (confining, walled_training):
             monkeypatch.setattr(module, "MOST_SAID", 50)
-    else:
+    elif "time" in words:  # the others are found out by what they say, on a slow machine too
         monkeypatch.setattr(walled_training, "EPOCH_SECONDS", 2.0)
     text = METHOD.replace("def build(data):\n", BUILD.replace("{body}", body).lstrip())
     Path("submissions/Tiny2026Linear/method.py").write_text(text)

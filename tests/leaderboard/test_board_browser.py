@@ -256,14 +256,22 @@ def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_
     assert len(board.execute_script(points.format("cost"))) == 4
     words = board.find_element("css selector", "#accuracies .drawn").get_attribute("aria-label")
     assert "Pareto front for AutoAttack Linf 0.15: A strong model (70.0, clean 91.0)" in words
-    point = board.find_elements("css selector", "#accuracies .mark-symbol.role-mark path")[0]
-    row = board.execute_script("return arguments[0].__data__.datum.row", point)
+    from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
     from selenium.webdriver import ActionChains
 
-    ActionChains(board).move_to_element(point).perform()
-    WebDriverWait(board, 5).until(lambda b: row in b.find_element("css selector", "#vg-tooltip-element").text)
-    ActionChains(board).click(point).perform()
-    WebDriverWait(board, 5).until(lambda b: b.title == row)
+    def point() -> Any:
+        return board.find_elements("css selector", "#accuracies .mark-symbol.role-mark path")[0]
+
+    def names_its_row(row: str) -> bool:
+        ActionChains(board).move_to_element(point()).perform()
+        return row in board.find_element("css selector", "#vg-tooltip-element").text
+
+    # a chart may be drawn anew meanwhile, to fit its place
+    waits = WebDriverWait(board, 30, ignored_exceptions=[StaleElementReferenceException, NoSuchElementException])
+    row = board.execute_script("return arguments[0].__data__.datum.row", point())
+    waits.until(lambda _: names_its_row(row))
+    ActionChains(board).click(point()).perform()
+    waits.until(lambda b: b.title == row)
 
 
 def test_hostile_names_are_words_and_break_nothing(browser, tmp_path) -> None:

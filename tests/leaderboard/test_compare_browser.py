@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not all(TOOLS), reason="needs chromium and chromedriver (Debian packages)"),
 ]
 
+SECONDS = 30  # to wait for what a page does by itself; a machine may be slow
 N = 101  # no multiple of eight
 HOSTILE = '</script><img src=x onerror="document.title=1">\u202e' + "x" * 10_000
 
@@ -70,15 +71,31 @@ def page(browser, site: Path) -> Iterator:
 
 
 def wait(page, words: str) -> None:
-    from selenium.webdriver.support.wait import WebDriverWait
-
-    WebDriverWait(page, 10).until(lambda _: words in page.find_element("id", "said").text)
+    until(page, lambda: words in page.find_element("id", "said").text)
 
 
 def choose(page, place: int, row: str) -> None:
     from selenium.webdriver.support.select import Select
 
     Select(page.find_element("id", f"row-{place}")).select_by_value(row)
+    refilled(page, row)
+
+
+def refilled(page, row: str) -> None:
+    """Waits until no other list offers a row that is chosen: the lists are filled anew by an event of their own."""
+    until(
+        page,
+        lambda: (
+            page.execute_script("return document.querySelectorAll(`option[value='${arguments[0]}']`).length", row) == 1
+        ),
+    )
+
+
+def until(page, holds: Callable[[], bool]) -> None:
+    from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(page, SECONDS, ignored_exceptions=[StaleElementReferenceException]).until(lambda _: holds())
 
 
 def cells(page, label: str) -> list[list[str]]:
@@ -115,9 +132,7 @@ def test_two_chosen_rows_agree_and_differ_on_the_right_images(page) -> None:
 
 
 def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:
-    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.select import Select
-    from selenium.webdriver.support.wait import WebDriverWait
 
     page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v&number=clean")
     wait(page, "3 models compared")
@@ -126,10 +141,9 @@ def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:
     Select(page.find_element("id", "number")).select_by_visible_text(ROBUST)  # typed letters need a quick machine
     assert page.execute_script("return location.hash") == "#A-v,B-v,C-v"
     counts = [expected(*pair) for pair in ("AB", "AC", "BC")]
-    wait_for = WebDriverWait(page, 10, ignored_exceptions=[StaleElementReferenceException])
-    wait_for.until(lambda _: [line[1:] for line in cells(page, "agreement of each pair")] == counts)
+    until(page, lambda: [line[1:] for line in cells(page, "agreement of each pair")] == counts)
     page.back()
-    assert page.execute_script("return location.hash") == "#A-v,B-v,C-v&number=clean"
+    until(page, lambda: page.execute_script("return location.hash") == "#A-v,B-v,C-v&number=clean")
     page.get(f"file://{site}/compare/index.html#A-v,nobody,%")
     wait(page, "Not on this board: nobody, %. Choose two to five models.")
 
@@ -137,18 +151,21 @@ def test_the_fragment_holds_rows_and_number(page, site: Path) -> None:
 def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
     page.get(f"file://{site}/compare/index.html#A-v,B-v")
     wait(page, "2 models compared")
-    from selenium.webdriver.support.wait import WebDriverWait
-
     lines = ".overlay svg .mark-line path"
-    WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", lines)) == 4)
+    until(page, lambda: len(page.find_elements("css selector", lines)) == 4)
     areas = ".overlay svg .mark-area path"
     assert len(page.find_elements("css selector", areas)) == 2
-    assert page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label").startswith("Accuracy over")
+    until(
+        page,
+        lambda: (page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label") or "").startswith(
+            "Accuracy over"
+        ),
+    )
     for row in ("A-v", "B-v"):
         curves = page.execute_script("return RVB.rows.get(arguments[0]).curves", row)
         assert curves["attacked"][-1] == pytest.approx(VERDICTS[row[0]].count("1") / N, abs=1e-6)
     page.get(f"file://{site}/compare/index.html#A-v,B-v,C-v")
-    WebDriverWait(page, 10).until(lambda _: len(page.find_elements("css selector", areas)) == 3)
+    until(page, lambda: len(page.find_elements("css selector", areas)) == 3)
 
 
 def test_the_keyboard_alone_will_do(page) -> None:
@@ -161,6 +178,7 @@ def test_the_keyboard_alone_will_do(page) -> None:
         if page.switch_to.active_element.get_attribute("id") == "row-1":
             break
     page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    refilled(page, "A-v")
     ActionChains(page).send_keys(Keys.TAB).perform()
     assert page.switch_to.active_element.get_attribute("id") == "row-2"
     page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
@@ -187,10 +205,8 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
 
 
 def test_a_chart_not_yet_fitted_to_its_place_widens_no_page(page, site: Path) -> None:
-    from selenium.webdriver.support.wait import WebDriverWait
-
     page.get(f"file://{site}/compare/index.html#A-v,B-v")
-    WebDriverWait(page, 10).until(lambda _: page.find_elements("css selector", ".overlay svg"))
+    until(page, lambda: page.find_elements("css selector", ".overlay svg"))
     page.execute_script("document.querySelector('.overlay svg').style.width = '3000px'")
     assert page.execute_script("return document.querySelector('.overlay svg').getBoundingClientRect().width") == 3000
     assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0

@@ -134,7 +134,7 @@ def test_which_image_separates_two_rows(board) -> None:
 
     click(board, 'header nav a[href$="compare/index.html"]')
     click(board, f'.pairs a[href*="{LOFAST}"][href*="{FAST}"]')
-    found = WebDriverWait(board, 10).until(lambda page: page.find_elements("css selector", ".apart"))
+    found = WebDriverWait(board, 30).until(lambda page: page.find_elements("css selector", ".apart"))
     one, other = (right(published(row)[1], "robust Linf 0.15") for row in (LOFAST, FAST))
     listed = {int(a.text) for part in found for a in part.find_elements("css selector", "a")}
     assert listed == set(np.flatnonzero(one != other).tolist())

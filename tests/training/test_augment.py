@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_training import blobs
 from torch import nn
+from torchvision.transforms import v2
 
 from benchmark.specs.training import Augmentation
 from benchmark.training.augment import Augment
@@ -48,6 +49,25 @@ def test_augmentations_do_what_they_are_called() -> None:
     odd = Augment(Augmentation(mixup=1.0), (3, 6, 6), 4)(images[:5], labels[:5])
     assert torch.equal(odd[0][4], images[4])
     assert torch.equal(images, before), "the data itself may not change"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"crop": 2}, {"flip": True}, {"crop": 1, "flip": True}, {"crop": 9, "flip": True}], ids=str
+)
+@pytest.mark.parametrize("shape", [(3, 6, 6), (1, 5, 8)], ids=str)
+def test_crop_and_flip_are_torchvisions_to_the_last_bit_and_draw(changes, shape) -> None:
+    images, labels = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)), torch.zeros(40).long()
+    steps = [v2.RandomCrop(shape[1:], padding=changes["crop"])] if "crop" in changes else []
+    steps += [v2.RandomHorizontalFlip()] if "flip" in changes else []
+    torch.manual_seed(3)
+    expected = torch.stack([v2.Compose(steps)(image) for image in images])
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    found, _ = Augment(Augmentation(**changes), shape, 4)(images, labels)
+    assert torch.equal(found, expected)
+    assert found.is_contiguous()
+    assert torch.equal(torch.rand(1), after), "the next draw is the same too"
+    assert len(Augment(Augmentation(**changes), shape, 4)(images[:0], labels[:0])[0]) == 0
 
 
 @pytest.mark.parametrize("channels", [1, 3])
