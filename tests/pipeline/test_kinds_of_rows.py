@@ -28,6 +28,7 @@ VARIANTS = """\
 """
 
 
+@pytest.mark.long
 def test_each_kind_is_built_in_order_and_says_what_it_is(tmp_path) -> None:
     project: Project = tiny_linear_row.new(tmp_path / "project")
     folder = project.root / "submissions/Tiny2026Linear"

@@ -41,6 +41,7 @@ def test_serial_and_side_by_side_give_the_same_bytes(project, finished, names) -
     assert len(names) == 1 or made == wanted
 
 
+@pytest.mark.long
 def test_a_new_submission_runs_its_own_stages_and_the_board_alone(built) -> None:
     before = locks(built)
     assert "up to date" in built.rvb("repro", "--track", "tiny").stdout

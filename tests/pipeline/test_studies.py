@@ -40,6 +40,7 @@ def studied(tmp_path_factory):
     return made
 
 
+@pytest.mark.long
 def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project, studied) -> None:
     dvc = subprocess.Popen(
         [sys.executable, "-m", "dvc", "repro", DVC_FILE], cwd=project.root, env=project.environment(),
@@ -59,6 +60,7 @@ def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project
     assert "didn't change, skipping" in project.run("dvc", "repro", DVC_FILE).stdout
 
 
+@pytest.mark.long
 def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(studied, tmp_path) -> None:
     project = studied.copy(tmp_path / "copy")
     before = tiny_study.results(project)

@@ -29,6 +29,7 @@ def ask(project, extra: dict[str, str], *arguments: str) -> subprocess.Completed
     return subprocess.run(command, cwd=project.root, env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.long
 def test_a_fork_prints_and_ends_as_the_stage_itself_would(project, monkeypatch) -> None:
     project.add("Tiny2026Net", epochs=1)
     monkeypatch.chdir(project.root)
@@ -97,7 +98,8 @@ def test_a_board_alone_starts_no_warm_process(built, monkeypatch) -> None:
     assert said[-1].startswith("done: open ")
 
 
-@pytest.mark.parametrize("victim", ["fork", pytest.param("rvb", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["fork", "rvb"])
 def test_killed_in_rvb_repro_it_resumes_to_the_same_bytes(project, finished, victim) -> None:
     project.add("Tiny2026Net")
     command = [sys.executable, "-m", "benchmark.commands.main", "repro", "--track", "tiny"]

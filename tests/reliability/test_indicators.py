@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
 from pydantic import ValidationError
 from safetensors.torch import load, save
+from searched import draws
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
 from torch import nn
@@ -64,7 +65,7 @@ def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Tanh])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", draws([0], range(1, 4)))
 def test_trained_networks_without_a_mask_raise_no_doubt(activation, seed) -> None:
     """Other activations, starts, radii, and few images: no false alarm."""
     torch.manual_seed(seed)

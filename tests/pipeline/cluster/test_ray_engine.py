@@ -74,6 +74,7 @@ def assert_row_as_serial(project: Project, serial: Project) -> None:
     assert locks(project)[lock] == locks(serial)[lock]
 
 
+@pytest.mark.long
 def test_two_workers_give_the_bytes_of_the_serial_run_and_nothing_runs_twice(cluster, serial, counted) -> None:
     done = repro(cluster)
     assert done.returncode == 0, done.stderr
