@@ -75,5 +75,6 @@ def _decode(cell: dict[str, Any], row: int, path: Path, shape: tuple[int, int, i
     except (UnidentifiedImageError, OSError, TypeError, KeyError) as error:
         digest = files.sha256_file(path)
         raise BenchmarkError(
-            f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}; put the data set's own file there again"
+            f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}; put the data set's own file there "
+            "again"
         ) from None
