@@ -75,6 +75,17 @@ MEASUREMENTS = (
         "0.077 for 4, 27.6 / 8.3 / 0.0% at 0.094 for 5; alpha,beta-CROWN for 3 layers 41.2 / 14.1 / fails at 6.7 s and more.",
     ),
     Measurement(
+        "margin_gradient",
+        "What the margin gradient leaves undecided",
+        "python measurements/margin_gradient.py 1000 60",
+        "Validation images that are right, not certified and not disproved, of rows with SLL blocks around dot-product attention or "
+        "convolutions; the digits rows' validation split has 200. How many of them each improvement would certify: the first-order "
+        "term over ball and box by its dual, SLL's t for each neuron and rival by gradient steps, a remainder of attention rival "
+        "by rival (left out, which no bound can beat), the ten costliest kinks split (taken to cost nothing). These rows were trained for "
+        "composing, whose bound stays the smaller one, by medians, with each of them alone; so none was built. "
+        "Nor were Jacobians of attention beyond 8,192 numbers, which only the margin gradient would use.",
+    ),
+    Measurement(
         "frontier",
         "What attention may do against what is certified",
         "python measurements/attention_frontier.py",
