@@ -4,14 +4,16 @@
 
 Validation images of rows that are built (`rvb repro` builds those of digits), at radii of their tracks. An image is undecided
 where it is right, not certified, and not disproved by descent of the margin. The bound that network_bound.py has of its
-nearest rival is taken apart, in shares of the margin; below 1 the image is certified. Each improvement is tried alone:
+nearest rival is taken apart, in shares of the margin; below 1 that rival is decided. Each improvement is tried alone:
 
   box        the first-order term over ball and box, by its dual (`box.largest_product`): still a bound
-  slopes     SLL's t for each neuron and rival, by so many steps of Adam on the whole bound: still a bound
-  attention  attention's remainder left out: no bound, but the most that one rival by rival could give
-  10 kinks   the ten SLL neurons that cost most cost nothing: no bound, but about the most that splitting them could give
+  slopes     SLL's t for each rival and each neuron that may move by 2 |z|, by so many steps of Adam on the bound at the
+             image: still a bound
+  attention  attention's own term left out: no bound, but the most that bounding it rival by rival could give at the nominal
+             Jacobian; what it adds to the other terms' perturbations stays
+  10 kinks   the ten SLL neurons that cost most cost nothing: no bound; what splitting them could give of their own cost
 
-`all` is the four together.
+`all` is the four together, slopes chosen for that.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def main() -> None:
     os.chdir(ROOT)
     count, steps = [int(word) for word in sys.argv[1:]] + [200, 60][len(sys.argv) - 1 :]
     print(f"{platform.machine()}, torch {torch.__version__}; the first {count} validation images, {steps} steps\n")
-    print("Undecided images that each would certify, alone:\n")
+    print("Undecided images whose nearest rival each would decide, alone:\n")
     print("| row | radius | right | certified | undecided | " + " | ".join(IMPROVEMENTS[1:]) + " |")
     print("|" + "---|" * (5 + len(IMPROVEMENTS[1:])))
     shares = []
@@ -121,7 +123,12 @@ def taken_apart(network: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor, 
         "slopes": {"chosen": best},
         "attention": {"attention": False},
         f"{KINKS} kinks": {"free": kinks},
-        "all": {"box": True, "chosen": best, "attention": False, "free": kinks},
+        "all": {
+            "box": True,
+            "chosen": bound.optimise(steps, attention=False, free=kinks),
+            "attention": False,
+            "free": kinks,
+        },
     }
     parts = Parts({name: value / bound.margin for name, value in bound.shares().items()})
     for name, way in ways.items():
@@ -270,14 +277,16 @@ class OneRival:
         least = torch.cat([cost.flatten() for cost in costs.values()]).topk(count).values[-1]
         return {index: cost >= least for index, cost in costs.items()}
 
-    def optimise(self, steps: int) -> dict[int, torch.Tensor]:
+    def optimise(
+        self, steps: int, *, attention: bool = True, free: dict[int, torch.Tensor] | None = None
+    ) -> dict[int, torch.Tensor]:
         """The t of the least bound at the image that was met, by Adam."""
         with torch.enable_grad():
             chosen = {index: value.clone().requires_grad_() for index, value in self.chosen().items()}
             adam = torch.optim.Adam(chosen.values(), lr=RATE)
             best, least = {k: v.detach().clone() for k, v in chosen.items()}, float("inf")
             for _ in range(steps):
-                total = self.bounds(chosen, exact=False)[0][-1].squeeze()
+                total = self.bounds(chosen, attention=attention, free=free, exact=False)[0][-1].squeeze()
                 if float(total.detach()) < least:
                     best, least = {k: v.detach().clone() for k, v in chosen.items()}, float(total.detach())
                 adam.zero_grad()

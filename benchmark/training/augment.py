@@ -27,9 +27,12 @@ class Augment:
     """
 
     def __init__(self, spec: Augmentation, shape: tuple[int, int, int], classes: int) -> None:
-        channels = shape[0]
+        channels, *side = shape
         self.crop, self.flip = spec.crop, spec.flip
-        self.jitter = v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter) if spec.jitter else None
+        steps: list[nn.Module] = [v2.RandomCrop(side, padding=spec.crop)] if spec.crop else []
+        steps += [v2.RandomHorizontalFlip()] if spec.flip else []
+        steps += [v2.ColorJitter(spec.jitter, spec.jitter, spec.jitter)]
+        self.single = v2.Compose(steps) if spec.jitter else None  # each image's draws follow those of the one before
         grey = 128 if channels == 1 else (128, 128, 128)  # what rotations and shifts uncover
         most = {"img_mean": grey, "magnitude_max": 9.9}  # at 10 timm posterizes to 0 bits, which Pillow refuses
         config = f"rand-n{spec.randaugment}-m{spec.magnitude}-mstd0.5-inc1"
@@ -39,12 +42,13 @@ class Augment:
         self.mixup = Mixup(spec.mixup, spec.cutmix, label_smoothing=0.0, num_classes=classes) if mixed else None
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
-        if self.crop or self.flip:
+        device = images.device
+        if self.single and len(images):
+            images = torch.stack([self.single(image) for image in images])
+        elif self.crop or self.flip:
             images = self._moved(images)
-        if self.jitter:
-            images = torch.stack([self.jitter(image) for image in images])
         if self.randaugment:
-            images = torch.stack([self._randaugmented(image) for image in images.cpu()]).to(labels.device)
+            images = torch.stack([self._randaugmented(image) for image in images.cpu()]).to(device)
         images = images.clone()  # what follows works in place
         if self.erasing:
             images = self.erasing(images)
@@ -54,7 +58,7 @@ class Augment:
 
     def _moved(self, images: torch.Tensor) -> torch.Tensor:
         """All images cropped and flipped at once: the draws and the pixels of torchvision's RandomCrop, black around, and
-        RandomHorizontalFlip, image by image.
+        RandomHorizontalFlip, one image after the other.
         """
         n, channels, height, width = images.shape
         drawn = torch.tensor([self._draw() for _ in images], dtype=torch.long, device=images.device).reshape(n, 3, 1)

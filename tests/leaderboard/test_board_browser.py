@@ -268,9 +268,9 @@ def test_charts_have_a_point_a_number_at_its_place_that_names_its_row_and_leads_
 
     # a chart may be drawn anew meanwhile, to fit its place
     waits = WebDriverWait(board, 30, ignored_exceptions=[StaleElementReferenceException, NoSuchElementException])
-    row = board.execute_script("return arguments[0].__data__.datum.row", point())
+    row = waits.until(lambda b: b.execute_script("return arguments[0].__data__.datum.row", point()))
     waits.until(lambda _: names_its_row(row))
-    ActionChains(board).click(point()).perform()
+    waits.until(lambda b: ActionChains(b).click(point()).perform() is None)
     waits.until(lambda b: b.title == row)
 
 

@@ -154,7 +154,7 @@ def test_the_sandwich_draws_every_chosen_row(page, site: Path) -> None:
     lines = ".overlay svg .mark-line path"
     until(page, lambda: len(page.find_elements("css selector", lines)) == 4)
     areas = ".overlay svg .mark-area path"
-    assert len(page.find_elements("css selector", areas)) == 2
+    until(page, lambda: len(page.find_elements("css selector", areas)) == 2)
     until(
         page,
         lambda: (page.find_element("css selector", ".overlay .drawn").get_attribute("aria-label") or "").startswith(

@@ -52,15 +52,25 @@ def test_augmentations_do_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"crop": 2}, {"flip": True}, {"crop": 1, "flip": True}, {"crop": 9, "flip": True}], ids=str
+    "changes",
+    [
+        {"crop": 2},
+        {"flip": True},
+        {"crop": 1, "flip": True},
+        {"crop": 9, "flip": True},
+        {"jitter": 0.3},
+        {"crop": 2, "flip": True, "jitter": 0.2},
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("shape", [(3, 6, 6), (1, 5, 8)], ids=str)
-def test_crop_and_flip_are_torchvisions_to_the_last_bit_and_draw(changes, shape) -> None:
+def test_crop_flip_and_jitter_are_torchvisions_to_the_last_bit_and_draw(changes, shape) -> None:
     images, labels = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)), torch.zeros(40).long()
     steps = [v2.RandomCrop(shape[1:], padding=changes["crop"])] if "crop" in changes else []
     steps += [v2.RandomHorizontalFlip()] if "flip" in changes else []
+    steps += [v2.ColorJitter(*[changes["jitter"]] * 3)] if "jitter" in changes else []
     torch.manual_seed(3)
-    expected = torch.stack([v2.Compose(steps)(image) for image in images])
+    expected = torch.stack([v2.Compose(steps)(image) for image in images]).clamp(0, 1)
     after = torch.rand(1)
     torch.manual_seed(3)
     found, _ = Augment(Augmentation(**changes), shape, 4)(images, labels)
