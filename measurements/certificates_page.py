@@ -79,12 +79,12 @@ MEASUREMENTS = (
         "What the margin gradient leaves undecided",
         "python measurements/margin_gradient.py 1000 60",
         "Validation images that are right, not certified and not disproved, of rows with SLL blocks around dot-product attention or "
-        "convolutions (digits have 200 validation images), and of how many each improvement would decide the nearest rival: the first-order "
-        "term over ball and box by its dual, SLL's t for each neuron and rival by gradient steps, a remainder of attention rival "
-        "by rival (left out, which no bound can beat), the ten costliest kinks split (taken to cost nothing). None decides an image "
-        "by itself, all four together 5 of 118: these rows were trained for composing, which is the smaller bound here. So none was "
-        "built, nor Jacobians of attention beyond 8,192 numbers, which no certified row has. AMD EPYC (family 25, "
-        "model 17); the rows' weights are the published ones.",
+        "convolutions (digits have 200 validation images), and of how many each improvement would decide the nearest rival, so at "
+        "most certify: the first-order term over ball and box by its dual, SLL's t for each neuron and rival by gradient steps, "
+        "attention's own term rival by rival (left out, which no bound of it can beat), the ten costliest kinks split (taken to cost "
+        "nothing themselves). None decides one of the 118 by itself, all four together 5: these rows were trained for composing, which is "
+        "the smaller bound here. So none was built, nor Jacobians of attention beyond 8,192 numbers, which no certified row has. "
+        "AMD EPYC (family 25, model 17); the rows' weights are the published ones.",
     ),
     Measurement(
         "frontier",
