@@ -146,7 +146,7 @@ class OneRival:
         with torch.no_grad():
             self.perturbations, self.roundings, last = bounded._perturbations(self.radius)
             composed = bounded.composed(self.radius)
-            rival = (bounded.rival_margins - composed).argmin(1, keepdim=True)
+            self.rival = rival = (bounded.rival_margins - composed).argmin(1, keepdim=True)
             self.margin = float(bounded.rival_margins.gather(1, rival))
             self.composed = float(composed.gather(1, rival))
             self.start = bounded.difference[:, rival[0]], bounded.head_rounding(last)[:, rival[0]]

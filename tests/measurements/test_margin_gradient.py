@@ -1,0 +1,47 @@
+"""The margin gradient taken apart is network_bound.py's, and what stays a bound in it is above what ascent finds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_certified import network
+
+from benchmark.audit.ascent import lower_margins
+from benchmark.certificates.bounds.checked_copy import checked_copy
+from benchmark.certificates.bounds.network_bound import bound_network
+from measurements.margin_gradient import OneRival
+
+# at the box's corners, where each pixel moves one way alone: a wrong sign of the first-order term falls below what is found
+IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)).round()
+
+
+def one_rival(seed: int, image: int, radius: float) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor, OneRival]:
+    model = checked_copy(network(seed))
+    x = IMAGES[image : image + 1]
+    y = model(x.double()).argmax(1)
+    return model, x, y, OneRival(bound_network(model, x, y), radius)
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("seed", range(2))
+def test_its_parts_are_the_certificates_bound(seed, radius) -> None:
+    for image in range(len(IMAGES)):
+        *_, taken = one_rival(seed, image, radius)
+        drop = float(taken.bounded.margin_drop(taken.radius, taken.rival))
+        assert min(taken.composed, *taken.drops()) == pytest.approx(drop, rel=1e-9)
+
+
+@pytest.mark.parametrize("radius", [0.003, 0.05, 0.3])  # at the first little but the first-order term is left
+@pytest.mark.parametrize("seed", range(2))
+def test_box_and_slopes_stay_bounds_and_the_box_gains(seed, radius) -> None:
+    gained = []
+    for image in range(len(IMAGES)):
+        model, x, y, taken = one_rival(seed, image, radius)
+        found, _ = lower_margins(model, x.double(), y, taken.rival[0], taken.radius, steps=40, seed=seed)
+        slopes = {"chosen": taken.optimise(15)}
+        for way in ({"box": True}, slopes, slopes | {"box": True}):
+            assert float(found) <= min(taken.drops(**way))
+        assert taken.drops(box=True)[-1] <= taken.drops()[-1]
+        assert taken.drops(attention=False)[-1] < taken.drops()[-1]
+        gained.append(taken.drops(box=True)[-1] < taken.drops()[-1] * (1 - 1e-6))
+    assert any(gained)
