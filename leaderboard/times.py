@@ -1,4 +1,4 @@
-"""How long stages took and on what: `times.js` beside the pages, which no hash covers."""
+"""What stages cost and on what: `times.js` beside the pages, which no hash covers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmark.results.cost import device_cost
 from benchmark.runtime import files
 from leaderboard.rank import Row
 
@@ -15,9 +16,10 @@ def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
 
 
 def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
-    """Wall seconds of training and of everything after it, by row, where they were measured, and both by device.
+    """Seconds of training and of everything after it, by row, where they were measured, and both by device.
 
-    A stage computes on one device, and so does each of its parts that ran apart: their seconds are device-seconds.
+    A GPU's seconds are those for which a stage held it; a processor's are those of all cores that the stage's processes kept
+    busy. Stages measured before that was counted give seconds of wall.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -29,7 +31,7 @@ def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
         parts = {"evaluation": [one for stage, one in measured.items() if stage != "train"]}
         if row.record.training:  # where weights were only taken over, nothing was trained
             parts["training"] = [measured["train"]]
-        found[row.record.row] = {part: round(sum(one["wall_seconds"] for one in of), 1) for part, of in parts.items()}
+        found[row.record.row] = {part: round(sum(map(device_cost, of)), 1) for part, of in parts.items()}
         found[row.record.row]["devices"] = {part: _by_device(of) for part, of in parts.items()}
     return found
 
@@ -40,7 +42,7 @@ def _by_device(measured: list[dict[str, Any]]) -> dict[str, float]:
     for one in measured:
         parts = one.get("parts", {})
         if "device" in one:
-            own = {one["device"]: one["wall_seconds"] - sum(parts.values())}
+            own = {one["device"]: device_cost(one) - sum(parts.values())}
             for device, much in [*own.items(), *parts.items()]:
                 seconds[device] = seconds.get(device, 0.0) + much
     return {device: round(much, 1) for device, much in seconds.items()}

@@ -1,25 +1,24 @@
-"""Projected gradient descent (Madry et al. 2018) on the cross-entropy or the margin, Linf and l2, from a random start; by
-foolbox.
+"""Projected gradient descent (Madry et al. 2018) on the cross-entropy or the margin, Linf and l2, from a random start.
+
+The steps are those of foolbox, operation by operation: from the same generator both visit the same points (a test compares
+them). Nothing here reads a number back from the device, so that a training step that contains the attack can be captured.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-import foolbox
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.margins import margins
 
-if TYPE_CHECKING:
-    import eagerpy as ep
-
 CLIMBS = ("cross_entropy", "margin")
+Loss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that the attack climbs
+TINY = 1e-12  # norms below it are taken for it
 
 
 def attack(
@@ -33,7 +32,7 @@ def attack(
     step_size: float,
     random_start: bool = True,
     climb: str = "cross_entropy",
-    loss: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    loss: Loss | None = None,
 ) -> torch.Tensor:
     """`steps` steps of `step_size` pixels along the sign (Linf) or the direction (l2) of the gradient.
 
@@ -49,41 +48,55 @@ def attack(
         raise BenchmarkError(
             f"pgd: climb {climb!r} should be one of {', '.join(CLIMBS)}, and stands alone without a loss"
         )
-    if climb == "margin":
-        loss = functools.partial(_lost_margin, labels)
-    kind = foolbox.attacks.LinfPGD if threat.norm == "Linf" else foolbox.attacks.L2PGD
-    attacker = kind(abs_stepsize=step_size, steps=steps, random_start=random_start)
-    if loss is not None:
-        attacker.get_loss_fn = _climbing(loss)  # type: ignore[method-assign]
     if seed is not None:
         torch.manual_seed(seed)
-    target = foolbox.PyTorchModel(_Unmoved(model), bounds=(0, 1), device=images.device)
-    return attacker.run(target, images, foolbox.criteria.Misclassification(labels), epsilon=threat.eps)
+    objective = loss or _objective(climb, labels)
+    start, project = (_start_linf, _project_linf) if threat.norm == "Linf" else (_start_l2, _project_l2)
+    points = start(images, threat.eps).clamp(0, 1) if random_start else images
+    for _ in range(steps):
+        direction = _direction(_gradient(model, points, objective), threat.norm)
+        moved = points + step_size * direction
+        points = (images + project(moved - images, threat.eps)).clamp(0, 1)
+    return points
 
 
-def _lost_margin(labels: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    return -margins(logits, labels).sum()
+def _objective(climb: str, labels: torch.Tensor) -> Loss:
+    if climb == "margin":
+        return lambda logits: -margins(logits, labels).sum()
+    return lambda logits: cross_entropy(logits, labels, reduction="none").sum()
 
 
-class _Unmoved(nn.Module):
-    """Hides the model's parameters from foolbox, which moves all of them to their device at every call, a tenth of the time
-    of a step on a small model.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = (model,)  # in a tuple, so that it is not registered as a submodule
-        self.training = model.training
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.model[0](images)
+def _gradient(model: nn.Module, points: torch.Tensor, objective: Loss) -> torch.Tensor:
+    leaf = points.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(objective(model(leaf)), leaf)[0]
 
 
-def _climbing(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Callable[[ep.Tensor], ep.Tensor]]:
-    """foolbox's `get_loss_fn(model, labels)`, which returns the loss as a function of the images."""
+def _direction(gradient: torch.Tensor, norm: str) -> torch.Tensor:
+    return gradient.sign() if norm == "Linf" else gradient * (1 / _norms(gradient))
 
-    def of_images(target: foolbox.Model, images: ep.Tensor) -> ep.Tensor:
-        logits = target(images)
-        return type(logits)(loss(logits.raw))
 
-    return lambda target, _labels: functools.partial(of_images, target)
+def _start_linf(images: torch.Tensor, eps: float) -> torch.Tensor:
+    return images + (torch.rand_like(images) * (2 * eps) - eps)
+
+
+def _start_l2(images: torch.Tensor, eps: float) -> torch.Tensor:
+    """Uniform in the ball: the first n coordinates of a uniform point on the sphere of n + 2 (Voelker et al. 2017)."""
+    rows, pixels = images.flatten(1).shape
+    drawn = torch.randn(rows, pixels + 2, dtype=images.dtype, device=images.device)
+    sphere = drawn / drawn.square().sum(1, keepdim=True).sqrt()
+    return images + eps * sphere[:, :pixels].reshape(images.shape)
+
+
+def _project_linf(moves: torch.Tensor, eps: float) -> torch.Tensor:
+    return moves.clamp(-eps, eps)
+
+
+def _project_l2(moves: torch.Tensor, eps: float) -> torch.Tensor:
+    return moves * (eps / _norms(moves)).clamp(max=1)
+
+
+def _norms(vectors: torch.Tensor) -> torch.Tensor:
+    """l2 norms of (n, c, h, w), at least TINY: (n, 1, 1, 1)."""
+    norms = vectors.flatten(1).square().sum(1).sqrt().clamp(min=TINY)
+    return norms[:, None, None, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -68,6 +67,7 @@ def try_suite(
     from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
+    from benchmark.loading.walled_attack import brought_attacks
     from benchmark.runtime.torch_setup import set_up
     from benchmark.specs.track import ADAPTIVE
 
@@ -78,11 +78,13 @@ def try_suite(
     run = run_settings().evaluate
     device, used = set_up(run.device), engine or run.engine
     stage = f"{track}/{row.name}/trial-{suite}"
-    with judged_model(row, device) as judged:
-        inputs = _inputs(row, suites[suite], row.submission.name if suite == ADAPTIVE else None, used)
+    adaptive = suite == ADAPTIVE
+    names = [spec.attack for spec in suites[suite]] if adaptive else []
+    with brought_attacks(row, names, device) as brought, judged_model(row, device) as judged:
+        inputs = _inputs(row, suites[suite], row.submission.name if adaptive else None, used)
         with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
             assert folder is not None
-            return _run(row, judged.model, device, suites[suite], suite == ADAPTIVE, folder, used, report)
+            return _run(row, judged.model, device, suites[suite], brought, folder, used, report)
 
 
 def _run(
@@ -90,29 +92,27 @@ def _run(
     model: nn.Module,
     device: torch.device,
     specs: Sequence[AttackSpec],
-    adaptive: bool,
+    brought: Callable[[str], Any],
     folder: Path,
     engine: Engine,
     report: Callable[[str], None],
 ) -> AttackPreview:
     from benchmark.evaluation.suite import run_suite
     from benchmark.loading.trained import evaluation_images
-    from benchmark.loading.walled_attack import brought_attacks
     from benchmark.verdicts.prediction import predict
 
     images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))
     clean = predict(model, images, labels, row.track.evaluation.batch_size).correct
     report(f"{row.name}: {int(clean.sum())} of {len(labels)} right when clean")
     parts, robust, warnings = {}, {}, {}
-    with brought_attacks(row) if adaptive else nullcontext(lambda _: None) as brought:
-        for spec, state, after in run_suite(
-            model, images, labels, specs, batch_size=row.track.evaluation.batch_size, folder=folder,
-            engine=engine, report=lambda text: report(f"{row.name}: {text}"), brought=brought,
-            open_division=row.submission.division == "open",
-        ):  # fmt: skip
-            parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
-            warnings[spec.id] = state.warnings
-            report(f"{row.name}: {spec.id}: {robust[spec.id]} of {len(labels)} standing")
+    for spec, state, after in run_suite(
+        model, images, labels, specs, batch_size=row.track.evaluation.batch_size, folder=folder,
+        engine=engine, report=lambda text: report(f"{row.name}: {text}"), brought=brought,
+        open_division=row.submission.division == "open",
+    ):  # fmt: skip
+        parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
+        warnings[spec.id] = state.warnings
+        report(f"{row.name}: {spec.id}: {robust[spec.id]} of {len(labels)} standing")
     return AttackPreview(n=len(labels), clean=int(clean.sum()), parts=parts, robust=robust, warnings=warnings)
 
 

@@ -29,8 +29,12 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
 ) -> None:
     """Try hard to break a row's published certificates; exit status 1 if one breaks."""
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.runtime.torch_setup import apart, set_up
+
+    device = set_up(run_settings().evaluate.device)
     for name in certified_rows(track, row):
-        result = audit_row(track, name, images or None, restarts, seed)
+        result = apart(device, audit_row, track, name, images or None, restarts, seed)
         table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
         for field, value in result.model_dump().items():
             text = (

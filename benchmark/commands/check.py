@@ -20,13 +20,13 @@ def check(
 ) -> None:
     """Try a submission in at most a minute; exit status 1 if a check fails."""
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
+    from benchmark.loading.run_settings import run_settings
     from benchmark.reliability.submission import check_submission
     from benchmark.runtime.torch_setup import set_up
     from benchmark.specs.base import to_json
 
-    set_up("cpu")
     submission, _, variant = name.partition("-")
-    report = check_submission(submission, variant)
+    report = check_submission(submission, variant, device=set_up(run_settings().evaluate.device))
     if as_json:
         typer.echo(to_json(report), nl=False)
     else:

@@ -86,12 +86,12 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
 
     from benchmark.loading.run_settings import run_settings
     from benchmark.replay.verify import verify as verify_record
-    from benchmark.runtime.torch_setup import set_up
+    from benchmark.runtime.torch_setup import apart, set_up
 
     device = set_up(run_settings().evaluate.device)
     for row, found in wanted:
         for target in found:
-            made = verify_record(target, _today(track, row), device, sample, seed)
+            made = apart(device, verify_record, target, _today(track, row), device, sample, seed)
             if not quiet:
                 _print(made)
             yield made

@@ -42,6 +42,10 @@ class Mixing:
         """(n, heads, tokens, width / heads)."""
         return self.weights @ self.values
 
+    def float(self) -> Mixing:
+        """The same in float32, where mixed precision computed it in fewer bits."""
+        return Mixing(self.queries.float(), self.keys.float(), self.values.float(), self.weights.float())
+
 
 class GridAttention(nn.Module):
     """Heads of softmax(t_h Q K^T + R_h) V side by side, then a projection: (n, side^2, width) to the same, no residual.

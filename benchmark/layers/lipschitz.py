@@ -57,7 +57,9 @@ def orthonormal(weight: torch.Tensor) -> torch.Tensor:
     """
     gram = weight @ weight.mT
     shift = SHIFT * gram.diagonal().mean() + 1e-300
-    factor = torch.linalg.cholesky(gram + shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device))
+    shifted = gram + shift * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(shifted)  # which does not wait for the device to say that it failed
+    factor = torch.where(failed == 0, factor, torch.nan)
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 

@@ -23,12 +23,15 @@ from benchmark.loading.trained import Split, tensors
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import start as start_device
+from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
+from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
@@ -98,28 +101,32 @@ def fit(
     if spec.attacks:
         _check_gradients(model, validation)
     fabric = fabric_of(run, ranks)
+    start_device(fabric.device)
     if fabric.device.type == "cuda" and not ranks.alone:
         torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
     place = Place(checkpoint.parent / "prepare", run.seed, fabric.device, say)
     begins = start or starting_point(row)
     started, prepared = (None, ()) if ranks.rank else begin(model, begins, spec, train_split, place)
-    best, done = train(
-        model,
-        recipe.objective,
-        spec,
-        train_split,
-        validation,
-        fabric=fabric,
-        seed=run.seed,
-        checkpoint=checkpoint,
-        metric=recipe.metric,
-        augment=recipe.augment,
-        closing=recipe.closing,
-        penalties=training_penalties(spec, row.submission.name, model),
-        monitor=recipe.monitor,
-        ranks=ranks,
-        on_epoch=on_epoch,
-    )
+    stop_filling()
+    with tensor_float32(run.tf32):
+        best, done = train(
+            model,
+            recipe.objective,
+            spec,
+            train_split,
+            validation,
+            fabric=fabric,
+            seed=run.seed,
+            checkpoint=checkpoint,
+            metric=recipe.metric,
+            augment=recipe.augment,
+            closing=recipe.closing,
+            penalties=training_penalties(spec, row.submission.name, model),
+            monitor=recipe.monitor,
+            ranks=ranks,
+            recorder=CudaRecorder(fabric.device) if run.compile else None,
+            on_epoch=on_epoch,
+        )
     monitor, images = recipe.monitor, len(validation[1])
     seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None
     result = TrainingResult(
@@ -186,6 +193,11 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
     if fabric.device.type == "cpu" and run.precision not in PORTABLE and arithmetic.in_force() == "portable":
         raise BenchmarkError(
             f"params.yaml: precision {run.precision} on the CPU differs by processor; set `arithmetic: native`, or 32-true"
+        )
+    if fabric.device.type != "cuda" and (given := [name for name in ("tf32", "compile") if getattr(run, name)]):
+        raise BenchmarkError(
+            f"params.yaml, train: {given[0]} is for a GPU, and training runs on the {fabric.device.type}; set `device: cuda` "
+            f"or `{given[0]}: false`"
         )
     return fabric
 

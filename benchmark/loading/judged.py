@@ -17,7 +17,8 @@ from benchmark.loading.rows import Row
 from benchmark.loading.trained import trained_model
 from benchmark.loading.walled import WalledModel, walled_model
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.torch_setup import stop_filling
+from benchmark.runtime.memory import peak
+from benchmark.runtime.torch_setup import start, stop_filling
 from benchmark.verdicts.prediction import logits
 
 
@@ -39,6 +40,12 @@ class JudgedModel:
     def rebuilt(self) -> bool:
         """Whether `model` is made of layers that the judge knows, from their description."""
         return self.claimed is not None
+
+    @property
+    def memory(self) -> int:
+        """Bytes of a GPU that the row's process and this one have held at most."""
+        asked = self.claimed or self.model
+        return peak() + (asked.memory() if isinstance(asked, WalledModel) else 0)
 
     def confirm(self, images: torch.Tensor, batch_size: int, row: str) -> None:
         """Holds the rebuilt network against the row's own model on images (n, c, h, w).
@@ -109,6 +116,7 @@ def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
             rebuilt = rebuild(*model.description())
         except BenchmarkError as error:
             raise BenchmarkError(f"{row.name}: {error}") from None
+        start(device)
         rebuilt = rebuilt.to(device)
         cache_weights(rebuilt)
         stop_filling()

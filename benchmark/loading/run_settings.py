@@ -36,6 +36,18 @@ def device_of(stage: str) -> str:
     return settings.train.device if stage == "train" else settings.evaluate.device
 
 
+def gpus_of(stage: str) -> int:
+    """How many GPUs a stage computes on; 0 for the processor."""
+    device, settings = device_of(stage), run_settings()
+    if device == "cpu":
+        return 0
+    import torch
+
+    count = torch.cuda.device_count()
+    shares = settings.train.processes if stage == "train" and ":" not in device else 1
+    return min(shares, count)
+
+
 def computes_on(stage: str) -> str:
     """The name of that device, as it is on this machine."""
     return device_name(device_of(stage))

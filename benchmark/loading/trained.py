@@ -14,7 +14,7 @@ from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.runtime.torch_setup import stop_filling
+from benchmark.runtime.torch_setup import start, stop_filling
 
 Split = tuple[torch.Tensor, torch.Tensor]
 
@@ -25,6 +25,7 @@ def tensors(images: Images) -> Split:
 
 def evaluation_images(row: Row, device: torch.device) -> Split:
     """The test images that every model of this track is judged on."""
+    start(device)
     images, labels = tensors(evaluation_split(row.data, row.track.evaluation))
     return images.to(device), labels.to(device)
 
@@ -43,6 +44,7 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
     Raises:
         BenchmarkError: the weights are missing or do not fit what `build` makes.
     """
+    start(device)
     model = methods.build(row.submission, row.variant, row.track)
     load_weights(model, row.weights)
     methods.check_output(model, row.submission.name, row.track)

@@ -23,6 +23,7 @@ from benchmark.loading.confining import Wall, submission_files
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import peak
 from benchmark.verdicts.internals import Internals, Remote, internals
 from benchmark.verdicts.prediction import checked
 from benchmark.verdicts.replaced_attention import Weights, replaced_attention
@@ -126,6 +127,13 @@ class WalledModel(Remote):
         answer, tensors = self._walled.ask({"ask": "description"}, most=largest_weights())
         return answer.get("layers"), tensors
 
+    def memory(self) -> int:
+        """Bytes of a GPU that its process has held at most, as that process says."""
+        answer, _ = self._walled.ask({"ask": "memory"})
+        if type(answer.get("bytes")) is not int or answer["bytes"] < 0:
+            raise self._wrong("how much memory it holds")
+        return answer["bytes"]
+
     def release(self, ticket: int) -> None:
         self._released.append(ticket)
 
@@ -185,6 +193,7 @@ def _serve(row: Row, device: torch.device, channel: Channel) -> None:
             "gradient": served.gradient,
             "internals": served.internals,
             "description": served.description,
+            "memory": lambda *_: ({"bytes": peak()}, {}),
         },
     )
 

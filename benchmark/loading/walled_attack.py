@@ -7,8 +7,8 @@ asks; so it can find adversarial images and do no other harm.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,39 +29,34 @@ BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
 
 
 @contextmanager
-def brought_attacks(row: Row) -> Iterator[Callable[[str], Any]]:
-    """What finds the attack that the row's submission brings under a name, None where it brings none; for as long as the
-    block lasts.
+def brought_attacks(row: Row, names: Iterable[str], device: torch.device) -> Iterator[Callable[[str], Any]]:
+    """What finds the attack that the row's submission brings under one of these names, None where it brings none; for as
+    long as the block lasts. Their processes are made at once, before this one may have started a GPU.
     """
-    held, started = wall(), dict[str, BroughtAttack]()
-
-    def find(name: str) -> Any:
-        if not methods.own_attack(name, row.submission.name):
-            return None
-        if not held.stands:
-            return methods.attack(name, row.submission.name)
-        if name not in started:
-            started[name] = BroughtAttack(row, name, held)
-        return started[name]
-
-    try:
-        yield find
-    finally:
-        for attack in started.values():
-            attack.close()
+    held, submission = wall(), row.submission.name
+    own = sorted({name for name in names if methods.own_attack(name, submission)})
+    if not held.stands:
+        yield lambda name: methods.attack(name, submission) if name in own else None
+        return
+    with ExitStack() as ends:
+        started = {}
+        for name in own:
+            started[name] = BroughtAttack(row, name, held, device)
+            ends.callback(started[name].close)
+        yield started.get
 
 
 class BroughtAttack:
-    """A submission's own attack, with the attributes that the harness reads of an attack's module. It runs on the CPU.
+    """A submission's own attack, with the attributes that the harness reads of an attack's module.
 
     `close` ends its process.
     """
 
-    def __init__(self, row: Row, name: str, wall: Wall) -> None:
+    def __init__(self, row: Row, name: str, wall: Wall, device: torch.device) -> None:
         self.owner = f"submissions/{row.submission.name}"
         self._walled = Walled(
-            partial(_serve, row, name),
-            wall.confinement([*submission_files(row), row.weights.absolute()]),
+            partial(_serve, row, name, device),
+            wall.confinement([*submission_files(row), row.weights.absolute()], device=device.type),
             wall.parts,
             owner=self.owner,
             seconds=BATCH_SECONDS,
@@ -101,15 +96,16 @@ class BroughtAttack:
         self._walled.close()
 
 
-def _serve(row: Row, name: str, channel: Channel) -> None:
+def _serve(row: Row, name: str, device: torch.device, channel: Channel) -> None:
     """In the process."""
-    module, model = methods.attack(name, row.submission.name), trained_model(row, torch.device("cpu"))
+    module, model = methods.attack(name, row.submission.name), trained_model(row, device)
     about = {"components": list(getattr(module, "components", ())), "per_image": hasattr(module, "per_image")}
     channel.send(about)
 
     def attack(message: dict[str, Any], tensors: Tensors) -> Answer:
-        threat, images = ThreatModel.model_validate(message["threat"]), tensors["images"]
-        found = module.attack(model, images, tensors["labels"], threat, seed=message["seed"], **message["options"])
+        threat = ThreatModel.model_validate(message["threat"])
+        images, labels = (tensors[part].to(device) for part in ("images", "labels"))
+        found = module.attack(model, images, labels, threat, seed=message["seed"], **message["options"])
         return {}, {"adversarial": found}
 
     serve(channel, {"attack": attack})

@@ -22,6 +22,7 @@ from benchmark.loading.fitting import fit
 from benchmark.loading.rows import Row
 from benchmark.results.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
 from benchmark.training import ranks
@@ -37,12 +38,11 @@ SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the ro
 
 OnEpoch = Callable[[int, float], None]
 Say = Callable[[str], None]
+Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: bytes of a GPU held at most
 
 
-def fit_walled(
-    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, wall: Wall
-) -> tuple[Tensors, TrainingProgress, TrainingResult]:
-    """As `fitting.fit`, behind the wall; `folder` keeps what a killed run goes on from.
+def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, wall: Wall) -> Trained:
+    """As `fitting.fit`, behind the wall, with the GPU's memory that it held; `folder` keeps what a killed run goes on from.
 
     Args:
         on_epoch: told the epochs done and the last score.
@@ -53,7 +53,7 @@ def fit_walled(
     """
     if not wall.stands and run.processes == 1:  # several are processes of their own, whatever holds them
         set_up(run.device)
-        return _fit(row, run, folder, on_epoch, say)
+        return *_fit(row, run, folder, on_epoch, say), peak()
     trained: list[Walled] = []
     try:
         for rank in range(run.processes):
@@ -80,9 +80,7 @@ def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall) -> Wall
     )
 
 
-def _heard(
-    row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say
-) -> tuple[Tensors, TrainingProgress, TrainingResult]:
+def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say) -> Trained:
     """What the first process says until it is done."""
     first, messages, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
     most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
@@ -100,7 +98,7 @@ def _heard(
         else:
             done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
             said = {**message["result"], **run.model_dump(), "processes": run.processes}
-            return tensors, done, TrainingResult.model_validate(said)
+            return tensors, done, TrainingResult.model_validate(said), int(message["memory"])
     raise too_much(first.owner)
 
 
@@ -164,4 +162,4 @@ def _train(row: Row, run: TrainRun, folder: Path, rank: int, channel: Channel) -
         return
     with redirect_stdout(Printed(channel)):
         best, done, result = _fit(row, run, folder, on_epoch, print, own)
-    channel.send({"done": asdict(done), "result": result.model_dump(mode="json")}, best)
+    channel.send({"done": asdict(done), "result": result.model_dump(mode="json"), "memory": peak()}, best)

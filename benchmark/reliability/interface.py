@@ -31,17 +31,17 @@ class Sample:
     labels: torch.Tensor
 
     @classmethod
-    def of(cls, track: Track) -> Sample:
+    def of(cls, track: Track, device: torch.device) -> Sample:
         drawn = torch.rand((IMAGES, *track.data.shape), generator=torch.Generator().manual_seed(0))
-        return cls(drawn, torch.arange(IMAGES) % track.data.classes)
+        return cls(drawn.to(device), (torch.arange(IMAGES) % track.data.classes).to(device))
 
 
-def checks(make: Make, track: Track, is_open: bool) -> Iterator[Check]:
+def checks(make: Make, track: Track, is_open: bool, device: torch.device) -> Iterator[Check]:
     """Every check of the model that `make` builds, one after another; `is_open`: it enters the open division.
 
     The first failure of `output` is the last that can be said, as nothing else means anything then.
     """
-    sample = Sample.of(track)
+    sample = Sample.of(track, device)
     model = make(0)
     output = _output(model, sample, track)
     yield output

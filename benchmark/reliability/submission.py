@@ -21,6 +21,7 @@ from benchmark.reliability import interface, source
 from benchmark.reliability.interface import Sample
 from benchmark.results.check import Check, CheckReport, Note
 from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.torch_setup import start
 from benchmark.specs.submission import Submission
 from benchmark.verdicts.prediction import MIN_ROWS
 from benchmark.wall.channel import Channel
@@ -32,14 +33,16 @@ KINDS: dict[str, type[Check] | type[Note]] = {"Check": Check, "Note": Note}
 LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
 OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
 CERTIFIED = 2  # images
+CPU = torch.device("cpu")
 LONGEST = 300  # characters of a stranger's message
 
 
-def check_submission(name: str, variant: str = "", seconds: float = SECONDS) -> CheckReport:
+def check_submission(name: str, variant: str = "", seconds: float = SECONDS, device: torch.device = CPU) -> CheckReport:
     """Tries the submission, or its one `variant`, on each track that it enters.
 
     Args:
         seconds: rows that are not begun by then count as failed, with what to do.
+        device: where the models are tried.
 
     Raises:
         BenchmarkError: there is no such folder, or the submission has no such variant.
@@ -62,7 +65,7 @@ def check_submission(name: str, variant: str = "", seconds: float = SECONDS) -> 
                 words = f"not begun within {seconds:g} s; run `rvb check {name}-{one}`"
                 found.append(Check(name="time", ok=False, found=words, **at))
                 continue
-            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}")]
+            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}", device)]
     return CheckReport(
         submission=name,
         checks=tuple(one for one in found if isinstance(one, Check)),
@@ -99,21 +102,22 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
         yield _failed("code", error)
 
 
-def _of_row(track: str, name: str) -> Iterator[Check | Note]:
+def _of_row(track: str, name: str, device: torch.device) -> Iterator[Check | Note]:
     """What `_tried` finds, behind the wall where there is one."""
     held = wall()
     try:
         row = load_row(track, name)
         if not held.stands:
-            yield from _tried(row)
+            yield from _tried(row, device)
             return
 
         def work(channel: Channel) -> None:
-            for found in _tried(row):
+            for found in _tried(row, device):
                 channel.send({type(found).__name__: found.model_dump()})
 
         files = submission_files(row, row.source)
-        for message in messages(work, held, f"submissions/{row.submission.name}", read=files, seconds=ROW_SECONDS):
+        owner = f"submissions/{row.submission.name}"
+        for message in messages(work, held, owner, read=files, seconds=ROW_SECONDS, device=device.type):
             kind, fields = next(iter(message.items()))
             found = KINDS[kind].model_validate(fields)
             yield found.model_copy(update={"name": plain(found.name), "found": plain(found.found)})
@@ -123,42 +127,43 @@ def _of_row(track: str, name: str) -> Iterator[Check | Note]:
         yield Check(name="builds", ok=False, found="its process says what is no check")
 
 
-def _tried(row: Row) -> Iterator[Check | Note]:
+def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
     """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
     try:
-        model = _make(row, 0)
+        start(device)
+        model = _make(row, 0, device)
     except BenchmarkError as error:
         yield _failed("builds", error)
         return
     yield _checked("builds", f"by build(data, **{dict(row.settings.model)})")
     for name, part in (("model", _model), ("training", _training), ("certificate", _certificate), ("size", _look)):
         try:
-            yield from part(row, model)
+            yield from part(row, model, device)
         except BenchmarkError as error:
             yield _failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
             yield _failed(name, BenchmarkError(f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}"))
 
 
-def _make(row: Row, seed: int) -> nn.Module:
+def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
     torch.manual_seed(seed)
-    return methods.build(row.submission, row.variant, row.track).eval()
+    return methods.build(row.submission, row.variant, row.track).to(device).eval()
 
 
-def _model(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+def _model(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
     is_open = row.submission.division == "open"
     sound = True
-    for check in interface.checks(lambda seed: _make(row, seed), row.track, is_open):
+    for check in interface.checks(lambda seed: _make(row, seed, device), row.track, is_open, device):
         sound = sound and check.ok
         yield check
     if not sound:
         return  # the division's words would say the same again
-    sample = Sample.of(row.track)
+    sample = Sample.of(row.track, device)
     facts = division.inspect(model, sample.images, sample.labels, row.submission)
     yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
 
 
-def _training(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
     """One step's gradients by the recipe."""
     spec = row.settings.training
     if spec is None:
@@ -170,8 +175,8 @@ def _training(row: Row, model: nn.Module) -> Iterator[Check | Note]:
         return
     fitting.check_recipe(spec)
     attack = fitting.training_attack(spec.attack) if spec.attack else None
-    objective, sample = fitting.training_objective(spec, attack), Sample.of(row.track)
-    trained = _make(row, 0).train()
+    objective, sample = fitting.training_objective(spec, attack), Sample.of(row.track, device)
+    trained = _make(row, 0, device).train()
     loss = objective.loss(trained, sample.images, sample.labels, 1.0)
     if loss.requires_grad:
         loss.backward()
@@ -192,20 +197,20 @@ def _training(row: Row, model: nn.Module) -> Iterator[Check | Note]:
         yield Note(name="parameters without gradient", found=f"{len(idle)}, such as {idle[0]}: are they used?")
 
 
-def _certificate(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+def _certificate(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
     """Whether the certificate knows the model's layers."""
-    spec, sample = row.settings.certificate, Sample.of(row.track)
+    spec, sample = row.settings.certificate, Sample.of(row.track, device)
     if spec is None:
         return
-    certified = _make(row, 0).requires_grad_(False)
+    certified = _make(row, 0, device).requires_grad_(False)
     cache_weights(certified)
     radii = certified_radii(certified, sample.images[:CERTIFIED], sample.labels[:CERTIFIED], spec, CERTIFIED)
     yield _checked("certificate", f"{spec.name} gives {len(radii)} images of the untrained model their radii")
 
 
-def _look(row: Row, model: nn.Module) -> Iterator[Check | Note]:
+def _look(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
     """What a maintainer reads before running anything."""
-    sample = Sample.of(row.track)
+    sample = Sample.of(row.track, device)
     count = sum(p.numel() for p in model.parameters())
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")

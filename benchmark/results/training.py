@@ -52,4 +52,6 @@ class TrainingResult(Frozen):
     seed: int
     device: str
     precision: str
+    tf32: bool = Field(default=False, exclude_if=lambda tf32: not tf32)
+    compile: bool = Field(default=False, exclude_if=lambda compiles: not compiles)
     processes: int = Field(default=1, ge=1, exclude_if=lambda processes: processes == 1)  # that shared each batch

@@ -9,6 +9,13 @@ import torch
 from benchmark.runtime.errors import out_of_memory
 
 
+def peak() -> int:
+    """Bytes of all GPUs that this process has held at most; 0 where it uses none."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return sum(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
+
+
 def halved(call: Callable[[slice], torch.Tensor], rows: slice, least: int) -> torch.Tensor:
     """`call(rows)`, one row of a result for each; where memory does not suffice, of the two halves, and of theirs.
 

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 
 from benchmark.runtime import products, vector_functions
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, out_of_memory
+
+T = TypeVar("T")
+ADVICE = {  # by what torch or the driver says
+    "driver": "update NVIDIA's driver, or install a torch built for an older CUDA",
+    "304": "the sandbox or the machine refuses what CUDA needs: `wall: weak` or `none` in params.yaml shows which",
+    "fork": "run this row by itself",
+    "no kernel image": "install a torch built for this GPU",
+}
 
 
 def set_up(device: str) -> torch.device:
@@ -35,6 +47,45 @@ def set_up(device: str) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= (count := torch.cuda.device_count()):
         raise BenchmarkError(f"params.yaml asks for device {device}, but torch finds {count}; the first is cuda:0")
     return found
+
+
+def start(device: torch.device) -> None:
+    """Start CUDA in this process, if it computes there.
+
+    Raises:
+        BenchmarkError: the GPU cannot be used; what the driver says, and what to do.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        if out_of_memory(error):
+            raise
+        words = str(error).strip().splitlines()[0]
+        advice = next((advice for part, advice in ADVICE.items() if part in words), "`nvidia-smi` shows its state")
+        raise BenchmarkError(f"the GPU does not start: {words.rstrip('.')}; {advice}, or set `device: cpu`") from None
+
+
+def apart(device: torch.device, function: Callable[..., T], *arguments: Any) -> T:
+    """Return `function(*arguments)`, computed in a fork that ends afterwards where the device is a GPU.
+
+    A process that has started a GPU cannot fork another that uses one, as each sandboxed row does.
+    """
+    if device.type != "cuda":
+        return function(*arguments)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+@contextmanager
+def tensor_float32(allowed: bool) -> Iterator[None]:
+    """Inside the block a GPU multiplies float32 matrices in TensorFloat-32 where that is allowed; afterwards never."""
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
 def stop_filling() -> None:

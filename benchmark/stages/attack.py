@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,18 @@ class Attack(EvaluationStage):
             batch_size=subject.batch_size, folder=work.blocks, engine=work.settings["engine"], report=_reporter(work),
         )  # fmt: skip
 
+    def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
+        """What finds the attacks that the row's submission brings."""
+        from benchmark.loading.walled_attack import brought_attacks
+
+        names = [spec.attack for spec in row.suites[ADAPTIVE]] if _suite(name) == ADAPTIVE else []
+        return brought_attacks(row, names, device)
+
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
 
         from benchmark.evaluation.division import inspect
         from benchmark.evaluation.suite import run_suite
-        from benchmark.loading.walled_attack import brought_attacks
         from benchmark.runtime import files
 
         row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
@@ -96,17 +102,16 @@ class Attack(EvaluationStage):
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
         results = []
-        with brought_attacks(row) if suite == ADAPTIVE else nullcontext(lambda _: None) as brought:
-            for spec, state, after in run_suite(
-                subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
-                engine=engine, report=report, brought=brought, open_division=row.submission.division == "open",
-            ):  # fmt: skip
-                # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
-                robust = clean.correct & state.robust & after.correct
-                columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
-                adversarial[spec.id] = state.adversarial.cpu().contiguous()
-                results.append(_result(spec, suite, state, robust))
-                report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
+        for spec, state, after in run_suite(
+            subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
+            engine=engine, report=report, brought=subject.companion, open_division=row.submission.division == "open",
+        ):  # fmt: skip
+            # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
+            robust = clean.correct & state.robust & after.correct
+            columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
+            adversarial[spec.id] = state.adversarial.cpu().contiguous()
+            results.append(_result(spec, suite, state, robust))
+            report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
             **facts.model_dump(mode="json"),

@@ -8,7 +8,9 @@ partial work. It computes in `run`, and imports there what is slow to import: th
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -19,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.loading.rows import Row, load_row
-from benchmark.loading.run_settings import computes_on
+from benchmark.loading.run_settings import computes_on, gpus_of
+from benchmark.results.cost import device_cost
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
@@ -155,7 +158,7 @@ class Stage(ABC):
             work = Work(row, name, settings, reads, kept, Clock(kept))
             if part:
                 self.run_part(work, _range(part))
-                seconds = work.clock.seconds() | {"device": computes_on(name)}
+                seconds = work.clock.cost(gpus_of(name)) | {"device": computes_on(name)}
                 files.write_json(work.blocks / SECONDS.replace("*", part), seconds)
                 files.put_folder(work.blocks, folder)
                 return
@@ -163,7 +166,7 @@ class Stage(ABC):
             _check_unchanged(row, name, inputs)
             _write(outcome, kept / "out", code.combined(inputs["code"]))
             files.put_folder(kept / "out", folder)
-            seconds = work.clock.seconds() | {"device": computes_on(name)} | work.clock.of_parts()
+            seconds = work.clock.cost(gpus_of(name)) | {"device": computes_on(name)} | work.clock.of_parts()
             files.write_json(row.folder / "times" / f"{name}.json", seconds)
         if outcome.summary:
             print(f"{row.name}: {outcome.summary}", flush=True)
@@ -245,7 +248,7 @@ def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
 
 
 class Clock:
-    """Seconds that a stage took, over all the runs it needed; kept in its scratch folder until it is done.
+    """What a stage cost, over all the runs it needed; kept in its scratch folder until it is done.
 
     Written beside the results and never into them, since no two runs take the same time. Parts done elsewhere count.
     """
@@ -253,30 +256,56 @@ class Clock:
     def __init__(self, scratch: Path) -> None:
         self._path, self._blocks = scratch / "seconds.json", scratch / BLOCKS
         self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
-        self._wall, self._process = time.perf_counter(), time.process_time()
+        self._wall, self._cores = time.perf_counter(), core_seconds()
+        self._memory = 0
 
-    def seconds(self) -> dict[str, Any]:
-        """Its own and those of the parts."""
-        own = self._own()
-        return {key: round(much + sum(one[key] for one in self._parts()), 2) for key, much in own.items()}
+    def memory(self, held: int) -> None:
+        """Note bytes of a GPU that the stage held at a time."""
+        self._memory = max(self._memory, held)
+
+    def cost(self, gpus: int = 0) -> dict[str, Any]:
+        """Return seconds of wall and of all its processes' cores, parts included.
+
+        Where it computes on `gpus` GPUs also `device_seconds`, the wall's times their number, and `device_memory`, the bytes
+        held at most.
+        """
+        own: dict[str, Any] = self._own()
+        if gpus:
+            own |= {"device_seconds": own["wall_seconds"] * gpus, "device_memory": self._memory}
+        for part in self._parts():
+            for key, much in part.items():
+                if key == "device_memory":
+                    own[key] = max(own.get(key, 0), much)
+                elif key != "device":
+                    own[key] = own.get(key, 0.0) + much
+        return {key: round(much, 2) for key, much in own.items()}
 
     def of_parts(self) -> dict[str, Any]:
-        """The wall seconds among them that parts took, by device; nothing where none was cut off."""
+        """Return what parts cost among it by device (`device_cost`); nothing where none was cut off."""
         found: dict[str, float] = {}
-        for one in self._parts():
-            found[one["device"]] = round(found.get(one["device"], 0.0) + one["wall_seconds"], 2)
+        for part in self._parts():
+            found[part["device"]] = round(found.get(part["device"], 0.0) + device_cost(part), 2)
         return {"parts": found} if found else {}
 
     def _parts(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self._blocks.glob(SECONDS))]
 
     def _own(self) -> dict[str, float]:
-        wall, process = time.perf_counter() - self._wall, time.process_time() - self._process
-        return {
-            "wall_seconds": round(self._before.get("wall_seconds", 0.0) + wall, 2),
-            "process_seconds": round(self._before.get("process_seconds", 0.0) + process, 2),
-        }
+        passed = {"wall_seconds": time.perf_counter() - self._wall, "core_seconds": core_seconds() - self._cores}
+        return {key: self._before.get(key, 0.0) + much for key, much in passed.items()}
 
     def lap(self) -> None:
-        """Keeps the time so far in case this process is killed."""
+        """Keep the time so far in case this process is killed."""
         files.write_json(self._path, self._own())
+
+
+def core_seconds() -> float:
+    """Return the seconds that cores spent on this process and on those that it has started, ended or not."""
+    import psutil
+
+    alive = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended: it counts among the ended ones
+            alive += sum(child.cpu_times()[:4])
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + alive

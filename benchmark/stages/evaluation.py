@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ class Subject:
     batch_size: int
     clean: Predictions
     spares: Sequence[Spare] = ()
+    companion: Any = None  # what the stage keeps beside the network
 
     @property
     def first_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -51,6 +52,10 @@ class EvaluationStage(Stage):
 
     spares: int = 0  # processes with the row's own model that the stage wants beside the judged one
     attacks: bool = False  # so that it sees the track's attacked images alone
+
+    def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
+        """Processes of the stage's own, made before this one computes on a GPU, which forks could then not use."""
+        return nullcontext()
 
     @abstractmethod
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -108,6 +113,7 @@ class EvaluationStage(Stage):
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         # the row's process starts before an image or a label is read, of which it would else have a copy
         with (
+            self.companion(work.row, work.name, device) as companion,
             judged_model(work.row, device) as judged,
             spare_models(work.row, device, 0 if judged.rebuilt else self.spares) as spares,
         ):
@@ -123,9 +129,11 @@ class EvaluationStage(Stage):
             model = judged.model
             if self.attacks and device.type != "cpu":  # where memory is short the kernel ends a process unasked
                 model = fitting(model, images[: rules.batch_size], work.say)
-            subject = Subject(model, images[seen], labels[seen], rules.batch_size, of_clean, spares)
+            subject = Subject(model, images[seen], labels[seen], rules.batch_size, of_clean, spares, companion)
             shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
             yield subject, shared, judged.wall
+            if device.type == "cuda":
+                work.clock.memory(judged.memory)
 
 
 def by_blocks(

@@ -64,7 +64,8 @@ class Train(Stage):
 
         place = work.scratch / "training"  # what its code may write to: nothing there is the judge's to trust
         place.mkdir(exist_ok=True)
-        best, done, result = fit_walled(work.row, run, place, on_epoch, work.say, held)
+        best, done, result, memory = fit_walled(work.row, run, place, on_epoch, work.say, held)
+        work.clock.memory(memory)
         if done.epoch < spec.epochs:
             patience = spec.selection.patience
             work.say(f"stopped after epoch {done.epoch} of {spec.epochs}, nothing better in {patience}")

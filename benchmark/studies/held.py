@@ -21,7 +21,7 @@ SECONDS = 12 * 3600.0  # that a cell may take with one seed
 Seconds = list[dict[str, Any]]
 
 
-def run_held(grid: Grid, folder: Path, device: str, run: Callable[[Callable[[str], None]], Seconds]) -> Seconds:
+def run_held(grid: Grid, folder: Path, devices: str, run: Callable[[Callable[[str], None]], Seconds]) -> Seconds:
     """`run`, which is told where to say how far it is: behind the wall where there is one. It sees the study's data and the
     weights that cells start from, and writes to `folder` alone.
 
@@ -42,7 +42,7 @@ def run_held(grid: Grid, folder: Path, device: str, run: Callable[[Callable[[str
     read += [start.absolute() for start in grid.starts]
     owner, taken = f"submissions/{grid.submission.name}", Seconds()
     seconds = SECONDS * len(grid.cells) * len(grid.study.seeds)
-    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=seconds, device=device):
+    for message in messages(work, held, owner, read=read, write=[folder.absolute()], seconds=seconds, device=devices):
         if "say" in message:
             print(plain(message["say"]), flush=True)
         else:

@@ -73,7 +73,7 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
     with scratch.locked(f"{grid.track.name}/studies/{grid.id}", inputs, grid.folder) as folder:
         if folder is not None:
             run = partial(_checked_run, grid, settings, folder, inputs)
-            seconds = run_held(grid, folder, settings.evaluate.device, run)
+            seconds = run_held(grid, folder, settings.devices, run)
             _check_plain(folder / "out", grid)
             files.put_folder(folder / "out", grid.folder)
             files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)

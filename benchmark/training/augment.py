@@ -51,6 +51,7 @@ class Augment:
             images = torch.stack([self._randaugmented(image) for image in images.cpu()]).to(device)
         images = images.clone()  # what follows works in place
         if self.erasing:
+            self.erasing.device = device
             images = self.erasing(images)
         if self.mixup:
             images, labels = self._mixed(images, labels)
@@ -61,7 +62,9 @@ class Augment:
         RandomHorizontalFlip, one image after the other.
         """
         n, channels, height, width = images.shape
-        drawn = torch.tensor([self._draw() for _ in images], dtype=torch.long, device=images.device).reshape(n, 3, 1)
+        drawn = torch.tensor([self._draw() for _ in images], dtype=torch.long).reshape(n, 3, 1)
+        if images.is_cuda:  # from pinned memory a copy does not wait for what the device still computes
+            drawn = drawn.pin_memory().to(images.device, non_blocking=True)
         rows = drawn[:, 0] + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device).expand(n, -1)
         columns = drawn[:, 1] + torch.where(drawn[:, 2] > 0, columns.flip(1), columns)

@@ -57,7 +57,7 @@ class LocalMargin(Objective):
         logits, moved = model(images), images.new_full((len(images),), self.radius)
         for layer in self.attention:
             assert layer.kept is not None
-            moved = grid_sensitivity(layer.kept, layer.content).bound(moved)
+            moved = grid_sensitivity(layer.kept.float(), layer.content).bound(moved)
         near = logits / (moved / self.radius)[:, None]
         lowered = near - self.margin * nn.functional.one_hot(labels, logits.shape[1])
         return nn.functional.cross_entropy(self.temperature * lowered, labels)

@@ -19,13 +19,14 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training import draws
+from benchmark.training.capture import Recorder, Split
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.objective import Objective
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import SelectionMetric, exhausted
-from benchmark.training.steps import Augmenting, NotFinite, Split, Steps
+from benchmark.training.steps import Augmenting, NotFinite, Steps
 
 
 def train(
@@ -44,6 +45,7 @@ def train(
     penalties: Mapping[str, Penalty] | None = None,
     monitor: OverfittingMonitor | None = None,
     ranks: Ranks = ALONE,
+    recorder: Recorder | None = None,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
@@ -59,13 +61,14 @@ def train(
         monitor: of catastrophic overfitting, called after each epoch.
         ranks: the processes that share the batches. They begin with the weights of the first, which alone writes the
             checkpoint and calls `on_epoch`.
+        recorder: captures the steps, on a GPU (capture.py); each runs by itself if None.
         on_epoch: called after each epoch, before the checkpoint.
 
     Raises:
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
     ranks.take_first([model])
-    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, closing, penalties, ranks)
+    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, closing, penalties, ranks, recorder)
     modules, optimizer, precision = steps.modules, steps.optimizer.optimizer, fabric.strategy.precision
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer)
     ranks.take_first(modules.values())

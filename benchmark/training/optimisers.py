@@ -12,17 +12,44 @@ from torch.optim.optimizer import ParamsT
 from benchmark.specs.training import TrainingSpec
 
 
-def optimizer(model: nn.Module, spec: TrainingSpec) -> torch.optim.Optimizer:
-    """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed."""
+def optimizer(
+    model: nn.Module, spec: TrainingSpec, device: torch.device | None = None, *, scaled: bool = False
+) -> torch.optim.Optimizer:
+    """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed.
+
+    On a GPU it is torch's fused one, unless gradients are `scaled` (16-mixed), and its learning rate lies there, so that a
+    captured step follows the schedule.
+    """
+    on_gpu = device is not None and device.type == "cuda" and not scaled
+    fused = True if on_gpu else None
     if spec.weight_decay_on == "all":
         parameters: ParamsT = list(model.parameters())
     else:
         from timm.optim.optim_factory import param_groups_weight_decay  # a slow import, for those who ask for it
 
         parameters = [g for g in param_groups_weight_decay(model, spec.weight_decay) if g["params"]]
+    made: torch.optim.Optimizer
     if spec.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay)
-    return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+        made = torch.optim.SGD(
+            parameters, lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay, fused=fused
+        )
+    else:
+        made = torch.optim.AdamW(
+            parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay, capturable=on_gpu, fused=fused
+        )
+    if on_gpu:
+        for group in made.param_groups:
+            group["lr"] = torch.tensor(spec.learning_rate, device=device)
+    return made
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all groups."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 @contextmanager

@@ -61,8 +61,7 @@ class Projected(Standard):
     def after_step(self, model: nn.Module) -> None:
         for layer, cap in zip(self.layers, self.caps.get_buffer("values"), strict=True):
             norm = self._norm(layer)
-            if norm > cap:
-                layer.weight.mul_((cap / norm * INSIDE).to(layer.weight))
+            layer.weight.mul_(torch.where(norm > cap, cap / norm * INSIDE, 1.0).to(layer.weight))
 
     def _norm(self, layer: nn.Linear | nn.Conv2d) -> Tensor:
         """() float64, at least the norm of the weight."""

@@ -43,7 +43,7 @@ class Ranks:
             return rows
         return rows[self.rank :: self.count] if len(rows) >= LEAST * self.count else rows[:0]
 
-    def add_gradients(self, parameters: Iterable[nn.Parameter], loss: float) -> float:
+    def add_gradients(self, parameters: Iterable[nn.Parameter], loss: torch.Tensor) -> torch.Tensor:
         """Puts the sum of all ranks' gradients in place of this one's; the sum of their losses.
 
         A parameter that no rank has a gradient of is left without.
@@ -55,13 +55,11 @@ class Ranks:
         there = torch.tensor([p.grad is not None for p in learned], dtype=torch.float32)
         flat = torch.cat([grad.flatten() for grad in own])
         flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
-        found = self.exchange(
-            "sum", {"gradient": flat, "there": there, "loss": torch.tensor(loss, dtype=torch.float64)}
-        )
+        found = self.exchange("sum", {"gradient": flat, "there": there, "loss": loss})
         pieces = found["gradient"].split([p.numel() for p in learned])
         for parameter, piece, ranks in zip(learned, pieces, found["there"].tolist(), strict=True):
             parameter.grad = piece.to(parameter).view_as(parameter) if ranks else None
-        return found["loss"].item()
+        return found["loss"].to(loss.device)
 
     def mean(self, value: float, rows: int) -> float:
         """The mean over all ranks' rows of what is a mean over `rows` of them here."""

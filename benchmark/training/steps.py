@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
+from torch import nn
 
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import draws, schedule
+from benchmark.training.capture import CapturedStep, Recorder, Split, compiled
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
-from benchmark.training.optimisers import sam_perturbation
+from benchmark.training.optimisers import sam_perturbation, set_rate
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks
 from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
+    from lightning_fabric.plugins.precision.precision import Precision
     from lightning_fabric.wrappers import _FabricOptimizer
     from timm.utils.model_ema import ModelEmaV3
 
-Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
+LOOK = 64  # steps on a GPU between two looks at the loss, each of which waits for the device
 Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
 
 
-def nonzero(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+def nonzero(model: nn.Module) -> dict[str, torch.Tensor]:
     """Where the entries of matrices and kernels are not 0, by parameter, as a mask in its type; vectors are left free."""
     found = {name: p.detach() != 0 for name, p in model.named_parameters() if p.ndim > 1}
     return {name: mask.to(model.get_parameter(name).dtype) for name, mask in found.items()}
@@ -37,12 +41,31 @@ class NotFinite(Exception):
     """What is not finite, in words."""
 
 
+class Autocast(nn.Module):
+    """The model that learns, in the run's precision: images (n, c, h, w) to logits (n, classes).
+
+    It does what Fabric's wrapper does, but for that wrapper's hook on the logits: it lets nobody but Fabric differentiate
+    them, and attacks do too. Images are not rounded for mixed precision; autocast rounds what its operations take.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        super().__init__()
+        self.module, self._precision = model, precision
+        self._mixed = str(precision.precision).endswith("mixed")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        given = images if self._mixed else self._precision.convert_input(images)
+        with self._precision.forward_context():
+            logits = self.module(given)
+        return self._precision.convert_output(checked(logits, len(images)))
+
+
 @dataclass
 class Steps:
     """The steps of an epoch, of this rank's share of every batch."""
 
-    wrapped: torch.nn.Module
-    model: torch.nn.Module  # inside `wrapped`
+    learning: Autocast
+    model: nn.Module  # inside `learning`
     objective: Objective
     optimizer: _FabricOptimizer
     spec: TrainingSpec
@@ -50,15 +73,17 @@ class Steps:
     ema: ModelEmaV3 | None
     augment: Augmenting | None
     closing: Augmenting | None  # in place of `augment`, in the last epochs
-    penalties: torch.nn.ModuleDict
+    penalties: nn.ModuleDict
     nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
-    state: torch.nn.Module | None  # the objective's
+    state: nn.Module | None  # the objective's
     ranks: Ranks = ALONE
+    captured: CapturedStep | None = None
+    pieces: int = 1  # of each batch, one after the other, where memory does not hold it at once
 
     @classmethod
     def of(
         cls,
-        model: torch.nn.Module,
+        model: nn.Module,
         objective: Objective,
         spec: TrainingSpec,
         fabric: Fabric,
@@ -67,85 +92,100 @@ class Steps:
         closing: Augmenting | None = None,
         penalties: Mapping[str, Penalty] | None = None,
         ranks: Ranks = ALONE,
+        recorder: Recorder | None = None,
     ) -> Steps:
-        """Those of a recipe before its first epoch; `images` are one or more, for the objective to look at.
+        """Return the steps of a recipe before its first epoch.
+
+        Args:
+            images: one or more, for the objective to look at.
+            recorder: captures the step, where the run asks for it.
 
         Raises:
             BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
         """
         state = objective.attach(model, images)
         kept = nonzero(model) if spec.keep_zeros else {}
-        wrapped, optimizer = fabric.setup(model, optimizer_of(model, spec))  # `model` itself is what it wraps
-        wrapped.register_forward_hook(_held_to_shape)
-        if spec.sam and fabric.strategy.precision.state_dict():
+        precision, device = fabric.strategy.precision, fabric.device
+        scales = bool(precision.state_dict())
+        if spec.sam and scales:
             raise BenchmarkError(
                 "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
             )
-        device = fabric.device
-        return cls(
-            wrapped, model, objective, optimizer, spec, fabric,
+        _, optimizer = fabric.setup(model, optimizer_of(model, spec, device, scaled=scales))
+        steps = cls(
+            Autocast(compiled(model) if recorder else model, precision),
+            model, objective, optimizer, spec, fabric,
             ema=_averaged(model, spec.ema) if spec.ema else None,
             augment=augment,
             closing=closing,
-            penalties=torch.nn.ModuleDict(penalties or {}).to(device),
+            penalties=nn.ModuleDict(penalties or {}).to(device),
             nonzero={name: mask.to(device) for name, mask in kept.items()},
             state=state.to(device) if state is not None else None,
             ranks=ranks,
         )  # fmt: skip
+        if recorder:
+            problem = "16-mixed looks at the gradients" if scales else "" if ranks.alone else "processes share it"
+            steps.captured = CapturedStep(steps.step, recorder, problem, still=bool(spec.sam))
+        return steps
 
     @property
-    def modules(self) -> dict[str, torch.nn.Module]:
+    def modules(self) -> dict[str, nn.Module]:
         """Those whose parameters and buffers a run resumes from, by kind."""
-        found: dict[str, torch.nn.Module] = {"model": self.model, "penalties": self.penalties}
+        found: dict[str, nn.Module] = {"model": self.model, "penalties": self.penalties}
         found |= {"ema": self.ema.module} if self.ema else {}
         return found | ({"objective": self.state} if self.state is not None else {})
 
     @property
-    def judged(self) -> torch.nn.Module:
+    def judged(self) -> nn.Module:
         """The model whose weights are scored and kept."""
         return self.ema.module if self.ema else self.model
 
     def epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
-        """All images once, in random order; the mean loss. Every draw follows from (seed, epoch)."""
+        """Take a step for each batch of all images in random order; the mean loss. Every draw follows from (seed, epoch).
+
+        Raises:
+            NotFinite: a loss, a penalty or a weight is not finite.
+        """
+        with self.captured.recorder.stream() if self.captured else nullcontext():
+            return self._epoch(images, labels, epoch, seed)
+
+    def _epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
         draws.seed(seed, epoch)
-        self.wrapped.train()
-        order = torch.randperm(len(labels), device="cpu")
+        self.learning.train()
+        order = torch.randperm(len(labels), device="cpu").to(images.device)
         batches = order.split(self.spec.batch_size * self.spec.accumulation)
         self.ranks.seed(seed, epoch)
         eps_factor = schedule.eps_factor(self.spec, epoch)
         augment = self.closing if schedule.closes(self.spec, epoch) else self.augment
-        total = 0.0
-        for step, batch in enumerate(batches):
-            rate = self.spec.learning_rate * schedule.lr_factor(self.spec, epoch + step / len(batches))
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+        take = self.captured or self.step
+        total = torch.zeros((), dtype=torch.float64, device=images.device)
+        for number, batch in enumerate(batches):
+            place = epoch + number / len(batches)
+            set_rate(self.optimizer.optimizer, self.spec.learning_rate * schedule.lr_factor(self.spec, place))
             shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
-            own = torch.cat(shares).to(images.device)
+            own = torch.cat(shares)
             x, y = images[own], labels[own]
             if augment and len(own):
                 x, y = (t.to(images.device) for t in augment(x, y))
             sizes = [len(share) for share in shares]
             parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
-            total += self._step(parts, len(batch), eps_factor) * len(batch)
+            total += take(parts, len(batch), eps_factor) * len(batch)
+            if number % LOOK == LOOK - 1:
+                self._check_total(total)
+        self._check_total(total)
         if not all(torch.isfinite(p).all() for p in self.model.parameters()):
             raise NotFinite("weights are not finite")
-        return total / len(labels)
+        return total.item() / len(labels)
 
-    def _step(self, batches: Sequence[Split], images: int, eps_factor: float) -> float:
+    def step(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        """Take one optimiser step on batches that have `images` images over all ranks; their mean loss, () float64."""
         for penalty in self.penalties.values():
             penalty.advance()  # type: ignore[operator]
         self.objective.advance()
-        if self.spec.sam:
-            devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
-            with torch.random.fork_rng(devices):  # both steps draw the same masks and starts
-                loss = self._gradient(batches, images, eps_factor)
-            with sam_perturbation(self.model, self.spec.sam):
-                self._gradient(batches, images, eps_factor)
-        else:
-            loss = self._gradient(batches, images, eps_factor)
+        loss = self._sam(batches, images, eps_factor) if self.spec.sam else self._gradient(batches, images, eps_factor)
         if self.spec.clip_norm:
             self.fabric.clip_gradients(
-                self.wrapped, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
+                self.model, self.optimizer, max_norm=self.spec.clip_norm, error_if_nonfinite=False
             )
         self.optimizer.step()
         self._put_back()
@@ -153,21 +193,68 @@ class Steps:
             self.ema.update(self.model)
         return loss
 
-    def _gradient(self, batches: Sequence[Split], images: int, eps_factor: float) -> float:
-        """Of the mean loss of `images` over all ranks, gathered over `batches`, and the penalties, once; their sum."""
+    def _sam(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        """Leave the gradient of sharpness-aware minimisation. Both passes draw the same masks and starts."""
+        devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+        # a graph's generator cannot be set back: only steps that draw nothing are recorded
+        again = nullcontext() if self.captured and self.captured.recording else torch.random.fork_rng(devices)
+        with again:
+            loss = self._gradient(batches, images, eps_factor)
+        with sam_perturbation(self.model, self.spec.sam):
+            self._gradient(batches, images, eps_factor)
+        return loss
+
+    def _gradient(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        """Leave the gradient of the mean loss of `images` images over all ranks and of the penalties; their sum.
+
+        Where memory does not suffice the batches are cut in halves, and so on.
+
+        Raises:
+            BenchmarkError: it does not suffice for a single image.
+        """
+        while True:
+            try:
+                loss = self._gathered([part for batch in batches for part in self._cut(batch)], images, eps_factor)
+                return self.ranks.add_gradients(self.model.parameters(), loss)
+            except Exception as error:
+                if not (self._on_gpu and out_of_memory(error)):
+                    raise
+                largest = max(len(x) for x, _ in batches)
+                if self.pieces >= largest:
+                    raise BenchmarkError(
+                        f"out of memory with one image of a batch of {largest}; use another GPU"
+                    ) from None
+            self.pieces *= 2
+            torch.cuda.empty_cache()
+            print(
+                f"out of memory: gradients of batches of {largest} are gathered from {-(-largest // self.pieces)} images "
+                "at a time",
+                flush=True,
+            )
+
+    def _cut(self, batch: Split) -> list[Split]:
+        size = max(1, -(-len(batch[0]) // self.pieces))
+        return [*zip(batch[0].split(size), batch[1].split(size), strict=True)]
+
+    def _gathered(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
         self.optimizer.zero_grad()
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
         for number, (x, y) in enumerate(batches):
             if not len(x):
                 continue
-            loss = self.objective.loss(self.wrapped, x, y, eps_factor) * (len(x) / images)
+            loss = self.objective.loss(self.learning, x, y, eps_factor) * (len(x) / images)
             if number == 0 and self.ranks.rank == 0:
                 loss = loss + self._penalty() if self.penalties else loss
-            if not torch.isfinite(loss):
+            if not self._on_gpu and not torch.isfinite(loss):
                 raise NotFinite(f"the training loss is {loss.item()}")
             self.fabric.backward(loss)
-            total += loss.item()
-        return self.ranks.add_gradients(self.model.parameters(), total)
+            total += loss.detach()
+        return total
+
+    @property
+    def _on_gpu(self) -> bool:
+        """Where reading a number back waits for all work, and memory runs out with an exception."""
+        return self.fabric.device.type != "cpu"
 
     @torch.no_grad()
     def _put_back(self) -> None:
@@ -179,17 +266,23 @@ class Steps:
 
     def _penalty(self) -> torch.Tensor:
         terms = {name: penalty() for name, penalty in self.penalties.items()}
-        for name, term in terms.items():
-            if not torch.isfinite(term):
-                raise NotFinite(f"the penalty {name} is {term.item()}")
+        if not self._on_gpu:
+            _check_terms(terms)
         return torch.stack([term.to(self.fabric.device) for term in terms.values()]).sum()
 
+    def _check_total(self, total: torch.Tensor) -> None:
+        if not torch.isfinite(total):
+            _check_terms({name: penalty() for name, penalty in self.penalties.items()})
+            raise NotFinite("the training loss is not finite")
 
-def _held_to_shape(_: torch.nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:
-    checked(output, len(given[0]))
+
+def _check_terms(terms: Mapping[str, torch.Tensor]) -> None:
+    for name, term in terms.items():
+        if not torch.isfinite(term):
+            raise NotFinite(f"the penalty {name} is {term.item()}")
 
 
-def _averaged(model: torch.nn.Module, decay: float) -> ModelEmaV3:
+def _averaged(model: nn.Module, decay: float) -> ModelEmaV3:
     from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
 
     return ModelEmaV3(model, decay)

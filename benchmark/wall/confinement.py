@@ -10,6 +10,7 @@ Time is the parent's to limit (process.py). What none of this prevents stands in
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -46,7 +47,7 @@ class Confinement:
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
         network: whether it may use the network.
-        gpu: whether it may use NVIDIA's devices, which its `memory` does not limit.
+        gpu: whether it may use NVIDIA's devices, which its `memory` does not limit, with what CUDA needs beside them.
         memory: bytes of data, at most.
         file_size: bytes of any file that it writes, at most.
     """
@@ -86,12 +87,29 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
         _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
     _limit(wanted)
     if "landlock" in on:
-        devices = sorted(Path("/dev").glob("nvidia*")) if wanted.gpu else []
-        read = [*_installed(), *wanted.read, *(map(Path, GPU) if wanted.gpu else ())]
-        written = [*wanted.write, home, Path("/dev/null"), *devices]
+        read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
+        written = [*wanted.write, home, Path("/dev/null"), *(_written_by_cuda() if wanted.gpu else ())]
         landlock.restrict(read, written, listed=_packages(), network=wanted.network)
     if "seccomp" in on:
-        system_calls.refuse(network=wanted.network)
+        system_calls.refuse(network=wanted.network, gpu=wanted.gpu)
+
+
+def _read_by_cuda() -> list[Path]:
+    """What the driver says of itself, and the folder of its libraries, which libcuda loads more of when it starts."""
+    with contextlib.suppress(OSError):  # no driver here: the process will say that it finds no GPU
+        ctypes.CDLL("libcuda.so.1")
+    return [*map(Path, GPU), *folders_of("libcuda.so", Path("/proc/self/maps").read_text())]
+
+
+def _written_by_cuda() -> list[Path]:
+    """The GPUs' devices, and this process's own entry in /proc, where CUDA names its threads."""
+    return [*sorted(Path("/dev").glob("nvidia*")), Path("/proc/self")]
+
+
+def folders_of(library: str, maps: str) -> list[Path]:
+    """Return the folders from which libraries of this name are loaded, by the text of /proc/self/maps."""
+    paths = [Path(fields[5]) for line in maps.splitlines() if len(fields := line.split(None, 5)) == 6]
+    return sorted({path.parent for path in paths if path.name.startswith(library)})
 
 
 def memory_limit() -> int:

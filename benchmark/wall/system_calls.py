@@ -7,10 +7,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 import sys
 from functools import cache
 
-CLONE_THREAD = 0x10000
+CLONE_THREAD, SOCKET_KIND = 0x10000, 0xF  # masks, of clone's flags and of a socket's type
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # libseccomp's actions; an error's number is added to the second
 NOT_EQUAL, MASKED_EQUAL = 1, 7  # its comparisons
 REFUSED = (
@@ -27,7 +28,8 @@ REFUSED = (
     "init_module", "finit_module", "delete_module", "swapon", "swapoff", "reboot", "acct", "quotactl", "sethostname",
     "setdomainname", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "vhangup", "syslog",
 )  # fmt: skip
-REFUSED_NETWORK = ("socket", "bind", "connect", "listen", "accept", "accept4")
+REFUSED_NETWORK = ("connect", "accept", "accept4")
+REFUSED_WITHOUT_GPU = ("socket", "bind", "listen")  # of which CUDA's first call needs AF_UNIX
 
 
 class _Condition(ctypes.Structure):
@@ -46,8 +48,11 @@ def available() -> bool:
     return _library() is not None
 
 
-def refuse(*, network: bool = False) -> None:
+def refuse(*, network: bool = False, gpu: bool = False) -> None:
     """From now on the calls above fail with EPERM in this process; those of the network too, unless `network`.
+
+    With `gpu` it may make sockets of AF_UNIX and listen there, but connect to none and accept nobody. Datagrams, which reach
+    another process's socket without a connection, stay refused.
 
     Raises:
         OSError: there is no libseccomp, or the kernel refuses.
@@ -64,8 +69,13 @@ def refuse(*, network: bool = False) -> None:
             _checked(library.seccomp_rule_add_array(rules, ERRNO + error, number, len(conditions), array))
 
     try:
-        for name in (*REFUSED, *(() if network else REFUSED_NETWORK)):
+        for name in (*REFUSED, *(() if network else REFUSED_NETWORK), *(() if network or gpu else REFUSED_WITHOUT_GPU)):
             add(name)
+        if not network:
+            for name in ("socket", "socketpair") if gpu else ("socketpair",):
+                add(name, _Condition(0, NOT_EQUAL, socket.AF_UNIX))
+                for kind in (socket.SOCK_DGRAM, socket.SOCK_RAW):
+                    add(name, _Condition(1, MASKED_EQUAL, SOCKET_KIND, kind))
         # threads alone, and signals to its own threads alone
         add("clone", _Condition(0, MASKED_EQUAL, CLONE_THREAD, 0))
         add("clone3", error=errno.ENOSYS)  # whose flags lie in memory; the C library takes clone then

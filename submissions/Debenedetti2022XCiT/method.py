@@ -13,6 +13,7 @@ import warnings
 from torch import nn
 
 from benchmark.layers.normalise import Normalise
+from benchmark.layers.vit import timm_vit
 from benchmark.specs.data import DataSpec
 
 with warnings.catch_warnings():
@@ -21,7 +22,6 @@ with warnings.catch_warnings():
     from timm.layers.activations import GELU  # one that takes `inplace`, as ResNet gives it
     from timm.models.cait import Cait
     from timm.models.resnet import Bottleneck, ResNet
-    from timm.models.vision_transformer import VisionTransformer
     from timm.models.xcit import Xcit
 
 RESNET50 = (3, 4, 6, 3)  # bottleneck blocks a stage
@@ -98,7 +98,7 @@ def _xcit(
 def _deit(
     data: DataSpec, patch_size: int, stride_one: int, width: int, depth: int, heads: int, drop_path: float
 ) -> nn.Module:
-    return VisionTransformer(
+    return timm_vit(
         img_size=data.shape[1],
         patch_size=_patch(data, patch_size, stride_one),
         in_chans=data.shape[0],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import PARTS, Confinement, available
+from benchmark.wall.confinement import PARTS, Confinement, available, folders_of
 from benchmark.wall.process import Walled
 
 pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
@@ -76,6 +76,8 @@ ATTEMPTS = {
     "a TCP connection": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
     "a datagram": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
     "a local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "a datagram to a program's socket file": "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '{tmp}/agent')",
+    "the same by another name": "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendto(b'x', '{tmp}/agent')",
     # what holds it
     "more memory": "bytearray(3 * 2**30)",
     "memory piece by piece": "kept = []\nwhile True: kept.append(bytearray(2**26))",
@@ -94,6 +96,33 @@ ATTEMPTS = {
 }  # fmt: skip
 
 
+# what a process that computes on a GPU may do more, and what it may not do all the same
+OPENED = {
+    "a stream that listens": "import socket; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'rvb-test'); s.listen()",
+    "packets that listen": "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(chr(0) + 'rvb-other'); s.listen()",
+    "its own entry in /proc": "open('/proc/self/comm', 'w').write('x')",
+    "a thread's name": "import threading; open(f'/proc/self/task/{{threading.get_native_id()}}/comm', 'r+').write('x')",
+}
+CLOSED = [
+    "the password file", "the test images", "the judge's environment", "the judge's memory", "the judge's open files",
+    "processes", "the benchmark's code", "another row's verdicts", "shared memory", "a program", "an end to the judge",
+    "a TCP connection", "a datagram", "a datagram to a program's socket file", "the same by another name",
+]  # fmt: skip
+CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
+    "a connection to a program": "import socket; socket.socket(socket.AF_UNIX).connect('{tmp}/listens')",
+    "a connection to an abstract name": "import socket; socket.socket(socket.AF_UNIX).connect(chr(0) + 'rvb')",
+    "a datagram of a socket of its own": "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', '{tmp}/agent')",
+    "somebody who calls": "import socket; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'rvb'); s.listen(); s.accept()",
+    "a socket of the network": "import socket; socket.socket(socket.AF_INET)",
+    "a socket of the new network": "import socket; socket.socket(socket.AF_INET6)",
+    "a netlink": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "a family with high bits": call(41, "(1 << 32) | 2", "1", "0"),
+    "the judge's name": "import os; open(f'/proc/{{os.getppid()}}/comm', 'w').write('x')",
+    "the judge's place in a full memory": "import os; open(f'/proc/{{os.getppid()}}/oom_score_adj', 'w').write('1000')",
+    "a file by its own root": "open('/proc/self/root{tmp}/test.safetensors').read()",
+}
+
+
 def _attempt(code: str, channel) -> None:
     channel.send({"ready": True})
     channel.receive(0)
@@ -110,32 +139,64 @@ def place(tmp_path, monkeypatch):
     """Files of others, a secret, and a file that the judge has open."""
     (tmp_path / "test.safetensors").write_text("labels")
     monkeypatch.setenv(SECRET, "planted")
-    with (tmp_path / "open").open("w+") as handle, socket.create_server(("127.0.0.1", 0)) as server:
+    with (
+        (tmp_path / "open").open("w+") as handle,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent,
+        socket.socket(socket.AF_UNIX) as listens,
+    ):
+        agent.bind(str(tmp_path / "agent"))
+        listens.bind(str(tmp_path / "listens"))
+        listens.listen()
         handle.write("labels")
         handle.flush()
         port = server.getsockname()[1]
         yield {"tmp": tmp_path, "secret": SECRET, "fd": handle.fileno(), "root": Path.cwd(), "port": port}
 
 
-@pytest.mark.parametrize("name", ATTEMPTS)
-def test_an_attempt_fails_and_leaves_no_trace(place, name) -> None:
-    code = ATTEMPTS[name].replace("{{", "{").replace("}}", "}")
+def tried(code: str, place, gpu: bool = False) -> str:
+    """What stopped the code behind the wall; "" where nothing did."""
+    code = code.replace("{{", "{").replace("}}", "}")
     for key, value in place.items():
         code = code.replace("{" + key + "}", str(value))
-    before = sorted(p.name for p in place["tmp"].iterdir())
-    walled = Walled(
-        partial(_attempt, code), Confinement(memory=2**31, file_size=2**30), PARTS, owner="a test", seconds=60
-    )
+    confinement = Confinement(memory=2**31, file_size=2**30, gpu=gpu)
+    walled = Walled(partial(_attempt, code), confinement, PARTS, owner="a test", seconds=60)
     try:
         walled.receive()
-        answer, _ = walled.ask({"ask": "try"})
-        assert answer["failed"], f"{name} came through"
+        return walled.ask({"ask": "try"})[0]["failed"]
     finally:
         walled.close()
+        assert not walled.home.exists()
+
+
+@pytest.mark.parametrize("name", OPENED)
+def test_a_process_on_a_gpu_may_do_what_cuda_needs(place, name) -> None:
+    assert tried(OPENED[name], place, gpu=True) == ""
+    assert tried(OPENED[name], place) != ""
+
+
+@pytest.mark.parametrize("name", CLOSED_ON_GPU)
+def test_a_process_on_a_gpu_may_do_no_more(place, name) -> None:
+    assert tried(CLOSED_ON_GPU[name], place, gpu=True), f"{name} came through"
+
+
+def test_the_driver_is_read_where_it_is_loaded_from() -> None:
+    maps = (
+        "7f00-7f01 r--p 0000 08:01 12 /usr/local/nvidia/lib64/libcuda.so.580.1\n"
+        "7f01-7f02 r-xp 0000 08:01 12 /usr/local/nvidia/lib64/libcuda.so.580.1\n"
+        "7f02-7f03 rw-p 0000 00:00 0 \n7f03-7f04 r--p 0000 08:01 13 /lib/x86_64-linux-gnu/libc.so.6\n"
+    )
+    assert folders_of("libcuda.so", maps) == [Path("/usr/local/nvidia/lib64")]
+    assert folders_of("libcuda.so", "") == []
+
+
+@pytest.mark.parametrize("name", ATTEMPTS)
+def test_an_attempt_fails_and_leaves_no_trace(place, name) -> None:
+    before = sorted(p.name for p in place["tmp"].iterdir())
+    assert tried(ATTEMPTS[name], place), f"{name} came through"
     assert sorted(p.name for p in place["tmp"].iterdir()) == before
     assert (place["tmp"] / "test.safetensors").read_text() == "labels"
     assert not Path("/tmp/rvb-planted").exists()
-    assert not walled.home.exists()
 
 
 ENDS = {

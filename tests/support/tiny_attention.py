@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from benchmark.certificates.bounds.attention_ascent import attention, attention_ascent
+from benchmark.layers.attention import SelfAttention
+from benchmark.layers.residual import Residual
+from benchmark.layers.tokens import MeanPool, Patchify
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -39,3 +43,9 @@ def steepest(
     **effort: int,
 ) -> torch.Tensor:
     return attention_ascent(x, *weights, radius, residual=residual, query_bias=query_bias, **effort)
+
+
+def attentive(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2))
+    return nn.Sequential(Patchify(3), nn.Linear(9, 8), Residual(body), MeanPool(), nn.Linear(8, 4))

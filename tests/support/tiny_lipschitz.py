@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute, ShiftTokens
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.tokens import Patchify, Positions
 
 
 def convolutional(seed: int = 0, *, clipped: bool = False, bias: bool = True, theta: float = 0.3) -> nn.Sequential:
@@ -41,3 +46,12 @@ def climbed(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, rival:
             size = move.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)
             moved = images + move * (radius / size.clamp(min=1e-12)).clamp(max=1)
     return moved.detach()
+
+
+def grid_network(content: float = 0.5) -> nn.Sequential:
+    """Two layers of grid attention among 1-Lipschitz layers, for 6x6 images of one channel and four classes."""
+    torch.manual_seed(0)
+    layers = [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(9, 8), Absolute(4), ShiftTokens(3, 1)]
+    layers += [GridAttention(8, 2, inner=2, side=3, content=content), Absolute(4)]
+    layers += [GridAttention(8, 2, inner=2, side=3, content=content), nn.Flatten(1)]
+    return nn.Sequential(*layers, NormalisedHead(72, 4))

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_lipschitz import grid_network as network
 from tiny_training import blobs, run, spec, stopping_after
 from torch import nn
 
 from benchmark.certificates import local
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_grid_bound import grid_sensitivity
-from benchmark.layers.isometries import Absolute, ShiftTokens
-from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
+from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import MeanPool, Patchify, Positions
+from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import local_margin
 
 IMAGES, LABELS = blobs(0, 16)
-
-
-def network(content: float = 0.5) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(9, 8), Absolute(4), ShiftTokens(3, 1)]
-    layers += [GridAttention(8, 2, inner=2, side=3, content=content), Absolute(4)]
-    layers += [GridAttention(8, 2, inner=2, side=3, content=content), nn.Flatten(1)]
-    return nn.Sequential(*layers, NormalisedHead(72, 4))
 
 
 def objective(radius: float = 0.1, margin: float = 0.2, temperature: float = 10.0) -> local_margin.LocalMargin:

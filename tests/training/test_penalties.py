@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_attention import attentive
 from tiny_training import run, spec, stopping_after
 from torch import nn
 
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import margin, standard, trades
 from benchmark.training.penalties import msvp, spectral_norm
 from benchmark.training.penalty import Penalty
-
-
-def attentive(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
-    body = nn.Sequential(nn.LayerNorm(8), SelfAttention(8, 2))
-    return nn.Sequential(Patchify(3), nn.Linear(9, 8), Residual(body), MeanPool(), nn.Linear(8, 4))
 
 
 def made(model: nn.Module, **parameters) -> Penalty:

@@ -177,9 +177,11 @@ def test_a_parameter_that_no_rank_has_a_gradient_of_is_left_without() -> None:
         both, one, none = (nn.Parameter(torch.zeros(2)) for _ in range(3))
         both.grad = torch.full((2,), 1.0 + ranks.rank)
         one.grad = torch.ones(2) if ranks.rank else None
-        loss = ranks.add_gradients([both, one, none, nn.Parameter(torch.zeros(1), requires_grad=False)], 0.5)
+        loss = ranks.add_gradients(
+            [both, one, none, nn.Parameter(torch.zeros(1), requires_grad=False)], torch.tensor(0.5)
+        )
         assert none.grad is None
-        return {"loss": loss}, {"both": both.grad, "one": one.grad}
+        return {"loss": loss.item()}, {"both": both.grad, "one": one.grad}
 
     for said, found in together(2, work):
         assert said == {"loss": 1.0}

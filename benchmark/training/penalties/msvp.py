@@ -84,13 +84,13 @@ class MSVP(Penalty):
         return weight
 
     def forward(self) -> Tensor:
-        total = torch.zeros(())
+        total: Tensor | float = 0.0
         for name, (weights, _) in self._batches().items():
             u, factors = self.get_buffer(f"u_{name}"), self.get_buffer(f"factors_{name}")
             left = _columns(weights, u)
             sigma = (left * _unit(left.detach())).sum(1)
-            total = total.to(sigma.device) + factors @ sigma**2
-        return total
+            total = total + factors @ sigma**2
+        return torch.as_tensor(total)
 
     @torch.no_grad()
     def advance(self) -> None:

@@ -58,7 +58,7 @@ class SpectralNorm(Penalty):
         for index, layer in enumerate(self._layers):
             weight, u = layer.weight.float(), self.get_buffer(f"u_{index}")
             moved = _unit(weight @ _unit(weight.mT @ u))
-            u.copy_(moved if moved.any() else u)  # a weight of zeros has no direction to follow
+            u.copy_(torch.where(moved.any(), moved, u))  # a weight of zeros has no direction to follow
 
 
 def _unit(vector: Tensor) -> Tensor:

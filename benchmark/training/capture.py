@@ -1,0 +1,154 @@
+"""A training step captured as a CUDA graph: its kernels are launched together, not one by one from Python.
+
+The graph holds the whole step: the attack, both passes, the optimiser, and what puts the weights back. It reads its images
+and labels from fixed memory, and does what the step did when it was recorded: a step of other shapes or of another radius
+gets a graph of its own. Where the process may start compilers, torch.compile fuses the network's kernels too; behind the
+sandbox it may not.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
+
+import torch
+from torch import nn
+
+Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
+Step = Callable[[Sequence[Split], int, float], torch.Tensor]
+WARM = 3  # steps that run before one is recorded: libraries and optimisers allocate in them
+
+
+class Recorder(Protocol):
+    """Records work on a device and replays it."""
+
+    def stream(self) -> AbstractContextManager[None]: ...
+
+    def generator(self) -> torch.Tensor:
+        """Return the state of the device's generator."""
+        ...
+
+    def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Return what repeats `run`, and the tensor that holds its result after each time. Nothing is computed yet."""
+        ...
+
+
+class CudaRecorder:
+    """Records into CUDA graphs, on a stream of its own, since the default one cannot be captured."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self._stream = device, torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Run what is inside on the recorder's stream, in order with what is around."""
+        outer = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(outer)
+        with torch.cuda.stream(self._stream):
+            yield
+        outer.wait_stream(self._stream)
+
+    def generator(self) -> torch.Tensor:
+        return torch.cuda.get_rng_state(self.device)
+
+    def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            result = run()
+        return graph.replay, result
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    replay: Callable[[], None]
+    batches: Sequence[Split]  # what the graph reads
+    loss: torch.Tensor
+
+    def __call__(self, batches: Sequence[Split]) -> torch.Tensor:
+        for kept, given in zip(self.batches, batches, strict=True):
+            for place, tensor in zip(kept, given, strict=True):
+                place.copy_(tensor)
+        self.replay()
+        return self.loss
+
+
+@dataclass
+class CapturedStep:
+    """A step, run by its graph once it was seen `WARM` times.
+
+    Attributes:
+        step: (batches, images, eps_factor) to the mean loss, () float64.
+        problem: why the step is not captured; "" while nothing is known against it.
+        still: whether a step that draws random numbers cannot be captured.
+    """
+
+    step: Step
+    recorder: Recorder
+    problem: str = ""
+    still: bool = False
+    recording: bool = False
+    _seen: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _recorded: dict[tuple[object, ...], _Recorded] = field(default_factory=dict)
+    _eps_factor: float = -1.0
+
+    def __post_init__(self) -> None:
+        self._say()
+
+    def __call__(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        """Take one step; the same as `step`."""
+        if self.problem:
+            return self.step(batches, images, eps_factor)
+        if eps_factor != self._eps_factor:  # graphs of other radii are not needed again
+            self._eps_factor = eps_factor
+            self._recorded.clear()
+        key = (images, *((x.shape, y.shape, y.dtype) for x, y in batches))
+        if recorded := self._recorded.get(key):
+            return recorded(batches)
+        self._seen[key] = self._seen.get(key, 0) + 1
+        if self._seen[key] <= WARM:
+            before = self.recorder.generator()
+            loss = self.step(batches, images, eps_factor)
+            if self.still and not torch.equal(before, self.recorder.generator()):
+                self.problem = "sam repeats a step's random numbers"
+                self._say()
+            return loss
+        return self._record(key, batches, images, eps_factor)
+
+    def _record(
+        self, key: tuple[object, ...], batches: Sequence[Split], images: int, eps_factor: float
+    ) -> torch.Tensor:
+        kept = [(x.clone(), y.clone()) for x, y in batches]
+        self.recording = True
+        try:
+            replay, loss = self.recorder.record(lambda: self.step(kept, images, eps_factor))
+        except RuntimeError as error:  # torch refuses to wait for the device inside a graph; nothing was computed
+            self.problem = str(error).strip().splitlines()[0]
+            self._say()
+            return self.step(batches, images, eps_factor)
+        finally:
+            self.recording = False
+        self._recorded[key] = _Recorded(replay, kept, loss)
+        return self._recorded[key](batches)
+
+    def _say(self) -> None:
+        if self.problem:
+            print(f"train.compile: the step is not captured ({self.problem}); it runs as it is", flush=True)
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """Return the model with its kernels fused by torch.compile, where this process may start compilers; else the model."""
+    return torch.compile(model, dynamic=False) if _starts_programs() else model  # type: ignore[return-value]
+
+
+@cache
+def _starts_programs() -> bool:
+    try:
+        return subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
+    except OSError:
+        return False

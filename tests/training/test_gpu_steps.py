@@ -1,0 +1,230 @@
+"""What training does on a GPU, as far as a CPU can tell: mixed precision, captured steps, batches that do not fit."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from every_objective import EVERY, built, recipe
+from graph_safe import GraphSafe, MetaFabric
+from lightning_fabric import Fabric
+from tiny_attention import attentive
+from tiny_training import blobs, model, run, spec
+from torch import nn
+
+from benchmark.attacks import fgsm
+from benchmark.specs.threat import ThreatModel
+from benchmark.training import capture, standard
+from benchmark.training.capture import WARM
+from benchmark.training.optimisers import optimizer
+from benchmark.training.penalties import msvp, spectral_norm
+from benchmark.training.steps import Steps
+
+IMAGES, LABELS = blobs(0, 16)
+
+
+class Repeats:
+    """A recorder for the CPU: it does not compute while it records, and repeats the recorded work on fixed memory."""
+
+    def __init__(self) -> None:
+        self.recorded, self.replayed = 0, 0
+
+    def stream(self):
+        return nullcontext()
+
+    def generator(self) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def record(self, work):
+        self.recorded += 1
+        result = torch.zeros((), dtype=torch.float64)
+
+        def replay() -> None:
+            self.replayed += 1
+            result.copy_(work())
+
+        return replay, result
+
+
+class Refuses(Repeats):
+    def record(self, work):
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+
+def trained(tmp_path, name: str, recorder=None, network=None, **changes) -> dict[str, torch.Tensor]:
+    rules = spec(**changes)
+    return run(network or model(), standard.objective(None), rules, tmp_path / name, recorder=recorder)[0]
+
+
+@pytest.fixture
+def _uncompiled(monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.training.steps.compiled", lambda network: network)
+
+
+@pytest.mark.parametrize(("objective", "attack"), EVERY)
+def test_every_objective_takes_a_step_in_mixed_precision(objective, attack) -> None:
+    rules = recipe(objective, attack)
+    network, loss = built(rules)
+    before = [p.detach().clone() for p in network.parameters()]
+    steps = Steps.of(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps.learning.train()
+    assert torch.isfinite(steps.step([(IMAGES, LABELS)], 16, 1.0))
+    after = [*network.parameters()]
+    assert {p.dtype for p in after} == {torch.float32}
+    assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> None:
+    rules, seen = recipe("adversarial", "fgsm"), []
+    network, loss = built(rules)
+    network.register_forward_hook(lambda _, given, logits: seen.append((given[0].dtype, logits.dtype)))
+    steps = Steps.of(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps.step([(IMAGES, LABELS)], 16, 1.0)
+    assert seen == [(torch.float32, torch.bfloat16)] * 2
+    assert steps.learning(IMAGES).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("objective", "attack"), EVERY)
+@pytest.mark.parametrize("changes", [{}, {"sam": 0.05, "clip_norm": 1.0}, {"keep_zeros": True}])
+def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack, changes) -> None:
+    rules = recipe(objective, attack, optimizer="sgd", **changes)
+    network, loss = built(rules)
+    steps = Steps.of(network.to("meta"), loss, rules, MetaFabric(), IMAGES.to("meta"), recorder=Repeats())
+    steps.captured.recording = True  # sam leaves the generators alone
+    batch = [(IMAGES.to("meta"), LABELS.to("meta"))]
+    if objective == "projected":  # singular values are looked at: such a step cannot be captured
+        with pytest.raises(RuntimeError, match="waits for the device"), GraphSafe():
+            steps.step(batch, 16, 1.0)
+        return
+    with GraphSafe():
+        assert steps.step(batch, 16, 1.0).device.type == "meta"
+
+
+@pytest.mark.parametrize("name", ["msvp", "spectral_norm"])
+def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name) -> None:
+    from benchmark.layers.attention_weights import attention_weights
+
+    network = attentive()
+    made = {
+        "msvp": lambda: msvp.penalty(network, lambda: attention_weights(network), lambda_q=0.1, lambda_v=0.1),
+        "spectral_norm": lambda: spectral_norm.penalty(network, list, factor=0.1),
+    }[name]()
+    network.to("meta")
+    made.to("meta")
+    with GraphSafe():
+        made.advance()
+        made().backward()
+
+
+@pytest.mark.usefixtures("_uncompiled")
+@pytest.mark.parametrize("changes", [{}, {"sam": 0.05}, {"accumulation": 2}, {"ema": 0.9}])
+def test_a_captured_run_is_the_run_that_is_not(tmp_path, changes) -> None:
+    """120 images in batches of 16: seven whole ones and one of 8 an epoch. Without dropout, so that sam may be recorded."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+    start = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    plain = trained(tmp_path, "plain", None, network, **changes)
+    network.load_state_dict(start)
+    recorder = Repeats()
+    same = trained(tmp_path, "captured", recorder, network, **changes)
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+    assert recorder.recorded == 2
+    steps = 6 * (4 if "accumulation" in changes else 8)
+    assert recorder.replayed == steps - 2 * WARM
+
+
+@pytest.mark.usefixtures("_uncompiled")
+def test_another_radius_is_recorded_anew(tmp_path) -> None:
+    rules = recipe("adversarial", "fgsm", epochs=4, warmup_epochs=2)
+    network, loss = built(rules)
+    recorder = Repeats()
+    run(network, loss, rules, tmp_path / "c", recorder=recorder)
+    assert (
+        recorder.recorded == 2 + 3 - 1
+    )  # whole batches at 0 and 1/2 and 1; the odd one of each epoch from the fourth on
+
+
+@pytest.mark.usefixtures("_uncompiled")
+@pytest.mark.parametrize(
+    ("recorder", "changes", "why"),
+    [
+        (Refuses(), {}, "CUDA error: operation not permitted when stream is capturing"),
+        (Repeats(), {"sam": 0.05}, "sam repeats a step's random numbers"),
+    ],
+)
+def test_a_step_that_cannot_be_captured_says_so_once_and_runs_as_it_is(
+    tmp_path, capsys, recorder, changes, why
+) -> None:
+    plain = trained(tmp_path, "plain", **changes)
+    same = trained(tmp_path, "captured", recorder, **changes)
+    assert all(torch.equal(plain[name], same[name]) for name in plain)
+    said = [line for line in capsys.readouterr().out.splitlines() if "captured" in line]
+    assert said == [f"train.compile: the step is not captured ({why}); it runs as it is"]
+
+
+def test_without_programs_nothing_is_compiled(monkeypatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    capture._starts_programs.cache_clear()
+    network = model()
+    monkeypatch.setattr("subprocess.run", refused)
+    assert capture.compiled(network) is network
+    monkeypatch.undo()
+    capture._starts_programs.cache_clear()
+    assert capture.compiled(network) is not network
+
+
+def holding(most: int) -> nn.Module:
+    class Tight(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if len(images) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+            return self.inner(images)
+
+    torch.manual_seed(0)
+    return Tight()
+
+
+def test_a_batch_that_memory_does_not_hold_is_halved_and_said(monkeypatch, capsys) -> None:
+    rules = spec(optimizer="sgd")
+    monkeypatch.setattr(Steps, "_on_gpu", property(lambda _: True))
+    weights = {}
+    for most in (16, 5):
+        network = holding(most)
+        steps = Steps.of(network, standard.objective(None), rules, Fabric(accelerator="cpu", devices=1), IMAGES)
+        loss = steps.step([(IMAGES, LABELS)], 16, 1.0)
+        weights[most] = [loss, *(p.detach().clone() for p in network.parameters())]
+        assert steps.pieces == (1 if most == 16 else 4)
+    assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(*weights.values(), strict=True))
+    assert capsys.readouterr().out.splitlines() == [
+        f"out of memory: gradients of batches of 16 are gathered from {size} images at a time" for size in (8, 4)
+    ]
+
+
+def test_memory_that_holds_no_image_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(Steps, "_on_gpu", property(lambda _: True))
+    steps = Steps.of(holding(0), standard.objective(None), spec(), Fabric(accelerator="cpu", devices=1), IMAGES)
+    with pytest.raises(Exception, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
+        steps.step([(IMAGES, LABELS)], 16, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("decayed", ["all", "weights"])
+def test_on_a_gpu_the_optimiser_is_fused_and_its_rate_lies_there(kind, decayed) -> None:
+    rules = spec(optimizer=kind, weight_decay=0.1, weight_decay_on=decayed)
+    made = optimizer(model(), rules, torch.device("cuda"), scaled=True)
+    assert not any(group.get("fused") for group in made.param_groups)
+    if torch.cuda.is_available():
+        made = optimizer(model().cuda(), rules, torch.device("cuda"))
+        assert all(group["fused"] and group["lr"].device.type == "cuda" for group in made.param_groups)
+
+
+def test_an_attack_leaves_no_gradient_at_weights() -> None:
+    network = model()
+    fgsm.attack(network, IMAGES, LABELS, ThreatModel(norm="Linf", eps=0.1), seed=0)
+    assert all(p.grad is None for p in network.parameters())
