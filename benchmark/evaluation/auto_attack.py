@@ -20,7 +20,7 @@ from benchmark.evaluation.run_attack import Report, run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
 from benchmark.verdicts.internals import flops
-from benchmark.verdicts.pieces import fitting
+from benchmark.verdicts.pieces import fitting, room
 from benchmark.verdicts.prediction import predict
 
 PRODUCTS = (
@@ -78,7 +78,8 @@ def auto_attack(
             in `images` alone.
         device: where the model is, which is where it runs; found from its parameters unless given.
         batch_size: images in one call of the model, at most; the fast engine's search takes up to four times as many where
-            the model is small. On a GPU whose memory does not hold so many, fewer.
+            the model is small. On a GPU attacks take as many as its memory holds, up to 4,096, and verdicts fewer than
+            `batch_size` where it holds no more.
         progress: whether to say on stderr what is running, and for how long; by default where stderr is a terminal.
 
     Returns:
@@ -104,10 +105,19 @@ def auto_attack(
         else:
             model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags = autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            search = _calls(model, inputs, batch_size)
+            together = None if place.type == "cpu" else room(model, inputs[:batch_size])
+            search = _calls(model, inputs, together or batch_size)
             with _reporting(progress) as report:
                 state, again = run_attack(
-                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search
+                    model,
+                    inputs,
+                    targets,
+                    spec,
+                    batch_size=batch_size,
+                    engine=engine,
+                    report=report,
+                    search=search,
+                    together=together,
                 )
             adversarial, correct, remaining = state.adversarial, state.robust, state.remaining
             flags += state.warnings

@@ -76,6 +76,7 @@ def run_attack(
     report: Report = lambda _: None,
     module: Any = None,
     search: Mapping[str, int] | None = None,
+    together: int | None = None,
 ) -> tuple[AttackState, Predictions]:
     """Runs one attack, component by component, each on the images still robust, in batches; resumes from `checkpoint`.
 
@@ -85,6 +86,7 @@ def run_attack(
         report: is told what is running, for progress.
         module: the attack, where it is another than benchmark/attacks/<attack>.py; anything with such a file's attributes.
         search: how an attack that goes image by image asks the model, `slots` and `flops`; a batch a call unless given.
+        together: images that are attacked at a time, where it is not the verdict's `batch_size`.
 
     Returns:
         The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
@@ -96,7 +98,7 @@ def run_attack(
     module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
     state = attack_images(
         model, images, labels, spec, batch_size=batch_size, checkpoint=checkpoint, engine=engine, report=report,
-        module=module, search=search,
+        module=module, search=search, together=together,
     )  # fmt: skip
     state.warnings += flags(module, state)
     return state, predict(model, state.adversarial, labels, batch_size)
@@ -115,6 +117,7 @@ def attack_images(
     module: Any = None,
     first: int = 0,
     search: Mapping[str, int] | None = None,
+    together: int | None = None,
 ) -> AttackState:
     """What `run_attack` does, without the last verdict and the attack's own flags.
 
@@ -133,7 +136,7 @@ def attack_images(
         if component not in state.remaining:
             _run_component(
                 module, model, images, labels, spec, component, state, batch_size, checkpoint, engine, report, first,
-                search or {"slots": batch_size},
+                search or {"slots": together or batch_size}, together or batch_size,
             )  # fmt: skip
     return state
 
@@ -158,6 +161,7 @@ def _run_component(
     report: Report,
     first: int,
     search: Mapping[str, int],
+    together: int,
 ) -> None:
     options: dict[str, Any] = {"component": component} if hasattr(module, "components") else {}
     if hasattr(module, "engines"):
@@ -166,7 +170,7 @@ def _run_component(
         options |= search
     if state.component != component:
         state.component, state.batch, state.queue = component, 0, state.robust.nonzero()[:, 0].tolist()
-    batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(batch_size)
+    batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(together)
     for number, index in enumerate(batches):
         if number < state.batch or not len(index):
             continue

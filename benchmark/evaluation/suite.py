@@ -28,6 +28,7 @@ def run_suite(
     report: Report,
     brought: Callable[[str], Any] = lambda _: None,
     open_division: bool = False,
+    together: int | None = None,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
@@ -37,7 +38,8 @@ def run_suite(
     `brought` gives the attack that somebody brought under a name, or None; without it none takes the place of
     benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
     their warnings; a brought one gets the model itself. torch's generator starts each batch at the attack's seed and the
-    number of its first image.
+    number of its first image. `together` images are a batch for attacks where it is given, `batch_size` ones elsewhere and
+    for verdicts.
     """
     for spec in specs:
         module = brought(spec.attack)
@@ -47,7 +49,7 @@ def run_suite(
         module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
         state = AttackState.joined(
             _attack_batches(
-                attacked, images, labels, spec, range(len(images)), batch_size, folder, engine, report, module
+                attacked, images, labels, spec, range(len(images)), batch_size, folder, engine, report, module, together
             )
         )
         state.warnings += flags(module, state)
@@ -88,11 +90,13 @@ def _attack_batches(
     engine: Engine,
     report: Report,
     module: Any,
+    together: int | None = None,
 ) -> list[AttackState]:
-    states = []
-    for first in part[::batch_size]:
-        batch = slice(first, min(first + batch_size, len(images)))
-        place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > batch_size else ""
+    states, size = [], together or batch_size
+    for first in part[::size]:
+        batch = slice(first, min(first + size, len(images)))
+        place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > size else ""
+        kept = f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"
         torch.manual_seed(spec.seed + first)  # for what an open model draws
         states.append(
             attack_images(
@@ -101,11 +105,12 @@ def _attack_batches(
                 labels[batch],
                 spec,
                 batch_size=batch_size,
-                checkpoint=folder / f"{spec.id}@{first}.safetensors",
+                checkpoint=folder / kept,
                 engine=engine,
                 report=lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
                 module=module,
                 first=first,
+                together=together,
             )
         )
     return states

@@ -29,7 +29,7 @@ class Attack(EvaluationStage):
     name = "attack"
     order = 10
     typical_seconds = 40
-    attacks = True
+    attacks = searches = True
     several = True
 
     def applies(self, row: Row) -> bool:
@@ -105,6 +105,7 @@ class Attack(EvaluationStage):
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
             engine=engine, report=report, brought=subject.companion, open_division=row.submission.division == "open",
+            together=subject.together,
         ):  # fmt: skip
             # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct

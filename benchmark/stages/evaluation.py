@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
-from benchmark.stages.base import Outcome, Stage, Work
+from benchmark.stages.base import SECONDS, Outcome, Stage, Work
 
 if TYPE_CHECKING:
     import torch
@@ -34,6 +34,7 @@ class Subject:
     batch_size: int
     clean: Predictions
     spares: Sequence[Spare] = ()
+    together: int | None = None  # images in a call of a search, on a GPU: as many as its memory holds
     companion: Any = None  # what the stage keeps beside the network
 
     @property
@@ -52,6 +53,7 @@ class EvaluationStage(Stage):
 
     spares: int = 0  # processes with the row's own model that the stage wants beside the judged one
     attacks: bool = False  # so that it sees the track's attacked images alone
+    searches: bool = False  # so that a GPU is asked about as many images at a time as its memory holds
 
     def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
         """Processes of the stage's own, made before this one computes on a GPU, which forks could then not use."""
@@ -107,7 +109,7 @@ class EvaluationStage(Stage):
         from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
         from benchmark.runtime.torch_setup import set_up
-        from benchmark.verdicts.pieces import fitting
+        from benchmark.verdicts.pieces import fitting, room
         from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
@@ -127,9 +129,16 @@ class EvaluationStage(Stage):
             seen = slice(rules.attacked if self.attacks else None)
             of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])
             model = judged.model
-            if self.attacks and device.type != "cpu":  # where memory is short the kernel ends a process unasked
+            together = None
+            if (
+                self.attacks or self.searches
+            ) and device.type != "cpu":  # short of its memory the kernel ends processes
                 model = fitting(model, images[: rules.batch_size], work.say)
-            subject = Subject(model, images[seen], labels[seen], rules.batch_size, of_clean, spares, companion)
+                if self.searches and not any(work.blocks.glob(SECONDS)):  # parts were attacked batch by batch
+                    together = room(model, images[: rules.batch_size])
+            subject = Subject(
+                model, images[seen], labels[seen], rules.batch_size, of_clean, spares, together, companion
+            )
             shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
             yield subject, shared, judged.wall
             if device.type == "cuda":

@@ -25,6 +25,7 @@ class Smooth(EvaluationStage):
     order = 40
     typical_seconds = 12
     spares = SPARES
+    searches = True
 
     def applies(self, row: Row) -> bool:
         """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
@@ -84,7 +85,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec, part: r
                 places,
                 work.row.track.certified_radii,
                 **rules.model_dump(),
-                batch_size=subject.batch_size,
+                batch_size=subject.together or subject.batch_size,
                 observe=witness,
             )
             if again is not None:

@@ -15,6 +15,7 @@ from benchmark.verdicts.internals import Internals, Remote, internals
 from benchmark.verdicts.prediction import MIN_ROWS, checked, padded
 
 ROUNDING = 1e-4  # of the largest logit
+MOST = 4096  # images in a pass, beyond which a GPU gets no faster
 
 
 def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
@@ -39,6 +40,23 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
         return model
     say(f"memory holds a pass of {size} images, not of {len(images)}: the model is asked in pieces")
     return InPieces(model, size).eval()
+
+
+def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
+    """Return how many images a pass may have on a GPU: as many as are given, doubled while a pass there and back fits.
+
+    Args:
+        model: as `fitting` returns it.
+        images: (n, c, h, w), a batch.
+        most: images that it returns at most, unless more are given.
+    """
+    size = len(images)
+    if isinstance(model, InPieces):
+        return size
+    while 2 * size <= most and _fits(model, images.repeat(-(-2 * size // len(images)), 1, 1, 1)):
+        size *= 2
+    torch.cuda.empty_cache()
+    return size
 
 
 class InPieces(Remote):

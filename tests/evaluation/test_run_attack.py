@@ -125,3 +125,29 @@ def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch)
     spec = AttackSpec(attack="pgd", norm="Linf", eps=0.1)
     with pytest.raises(BenchmarkError, match=r"pgd-Linf-0\.1 left its"):
         run_attack(model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state")
+
+
+def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(linear, tmp_path) -> None:
+    """What the fast engine finds for an image depends on no other image; the model is asked about more at a time."""
+    from benchmark.evaluation.suite import run_suite
+
+    model, images, labels = linear
+    spec, asked = AttackSpec(attack="apgd", norm="L2", eps=0.02), []
+
+    class Noting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked.append(len(x))
+            return model(x)
+
+    found = {}
+    for together in (None, 64):
+        options = {"batch_size": 8, "folder": tmp_path / str(together), "engine": "fast", "report": lambda _: None}
+        asked.clear()
+        found[together] = next(run_suite(Noting(), images, labels, [spec], together=together, **options))
+        assert (max(asked) == 16) == bool(together)  # 7 images or fewer are asked about twice, at least 8
+    (_, apart, before), (_, state, after) = found.values()
+    assert torch.equal(apart.adversarial, state.adversarial)
+    assert apart.remaining == state.remaining
+    assert 0 < int(after.correct.sum()) < 16, "some are broken, some are not"
+    assert torch.equal(before.margin, after.margin)
+    assert [path.name for path in (tmp_path / "64").iterdir()] == [f"{spec.id}@0-16.safetensors"]

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from tiny_linear_row import NAMES, ROW
+from tiny_linear_row import ROW
 
 from benchmark.runtime import files
 from benchmark.stages.base import Clock, core_seconds
@@ -57,4 +57,4 @@ def test_a_training_counts_where_it_ran(linear_row) -> None:
     """The judge's own process does next to nothing of it."""
     cost = json.loads((ROW / "times/train.json").read_text())
     assert cost["core_seconds"] > 0.05
-    assert NAMES and "process_seconds" not in cost
+    assert "process_seconds" not in cost

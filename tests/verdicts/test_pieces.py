@@ -12,7 +12,7 @@ from benchmark.runtime.errors import BenchmarkError, OutOfMemory
 from benchmark.runtime.memory import halved
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.verdicts.internals import flops, internals
-from benchmark.verdicts.pieces import InPieces, fitting
+from benchmark.verdicts.pieces import InPieces, fitting, room
 from benchmark.verdicts.prediction import MIN_ROWS, logits
 from benchmark.wall.channel import Channel
 from benchmark.wall.confinement import Confinement, available
@@ -201,3 +201,15 @@ def test_halves_end_at_the_least_and_other_errors_go_on() -> None:
 
     with pytest.raises(RuntimeError, match="shapes differ"):
         halved(wrong, slice(0, 9), 2)
+
+
+@pytest.mark.parametrize(("holds", "most", "found"), [(40, 4096, 32), (1000, 100, 64), (8, 4096, 8)])
+def test_a_gpu_is_asked_about_as_many_images_as_its_memory_holds(holds, most, found) -> None:
+    model = Small(most=2000, most_back=holds).eval()
+    assert room(model, drawn(8), most) == found
+    assert max(model.asked) <= max(2 * holds, most)
+
+
+def test_a_model_in_pieces_has_no_more_room() -> None:
+    model = fitting(Small(most=16).eval(), drawn(32))
+    assert room(model, drawn(32)) == 32
