@@ -28,9 +28,9 @@ from benchmark.data.digits import read
 from benchmark.loading import submissions, tracks
 from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.specs.training import TrainingSpec
+from benchmark.training.capture import Split
 from benchmark.training.loop import train
 from benchmark.training.selection import SelectionMetric
-from benchmark.training.steps import Split
 
 FGSM = {"attack": "fgsm", "norm": "Linf", "eps": 0.15, "parameters": {"step": 1.25, "random_start": True}}
 BATCH = 32

@@ -17,7 +17,7 @@ T = TypeVar("T")
 ADVICE = {  # by what torch or the driver says
     "driver": "update NVIDIA's driver, or install a torch built for an older CUDA",
     "304": "the sandbox or the machine refuses what CUDA needs: `wall: weak` or `none` in params.yaml shows which",
-    "fork": "run this row by itself",
+    "fork": "the process that made this one has used it; is NVIDIA's management library there (`nvidia-smi`)?",
     "no kernel image": "install a torch built for this GPU",
 }
 

@@ -1,0 +1,144 @@
+"""The report on a GPU: its parts are bounded, what fails is said and the rest goes on; with parts that stand in for a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+MEASUREMENTS = Path(__file__).resolve().parents[2] / "measurements"
+
+
+def script(name: str):
+    """A script of measurements/, imported."""
+    sys.path.insert(0, str(MEASUREMENTS))
+    try:
+        spec = importlib.util.spec_from_file_location(name, MEASUREMENTS / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(MEASUREMENTS))
+
+
+gpu = script("gpu")
+DEVICES = [("Fake H100", 80, 12_345.6), ("Fake | H200", 141, None)]
+GOOD = "import json\n" + "\n".join(
+    f"print(json.dumps({{'table': 'cards', 'name': {name!r}, 'GiB': {size}, 'images a second': {rate}}}), flush=True)"
+    for name, size, rate in DEVICES
+)
+FAILS = GOOD + "\nprint('a line of its log')\nraise SystemExit('error: the GPU is gone')"
+HANGS = (
+    GOOD
+    + "\nimport subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\ntime.sleep(600)"
+)
+CUT = GOOD + '\nprint(\'{"table": "cards", "na\', end=\'\', flush=True)\nimport os; os._exit(1)'
+
+
+def part(name: str, code: str, share: float = 0.5):
+    return gpu.Part(name, f"Part {name}", (sys.executable, "-c", code), share)
+
+
+def rows(result) -> list[str]:
+    return [row["name"] for row in result.rows]
+
+
+def test_a_part_gives_its_rows(tmp_path) -> None:
+    result = gpu.run_part(part("good", GOOD), 60)
+    assert rows(result) == [name for name, *_ in DEVICES]
+    assert (result.problem, result.last_lines) == ("", [])
+
+
+@pytest.mark.parametrize(("code", "problem"), [(FAILS, "exit status 1"), (CUT, "exit status 1")])
+def test_a_part_that_fails_keeps_its_rows_and_says_how_it_ended(code, problem) -> None:
+    result = gpu.run_part(part("bad", code), 60)
+    assert rows(result) == [name for name, *_ in DEVICES]
+    assert result.problem == problem
+    assert code is CUT or result.last_lines == ["a line of its log", "error: the GPU is gone"]
+
+
+def test_a_part_that_hangs_is_ended_with_all_that_it_started() -> None:
+    result = gpu.run_part(part("slow", HANGS), 4)
+    assert rows(result) == [name for name, *_ in DEVICES]
+    assert result.problem == "ended after its 4 s"
+    assert result.seconds < 60
+
+
+def test_the_report_is_written_after_each_part_and_the_rest_goes_on(tmp_path, capsys) -> None:
+    parts = [part("one", FAILS), part("two", GOOD), part("three", GOOD)]
+    status = gpu.main(["one", "three", "--out", str(tmp_path)], parts)
+    assert status == 1
+    assert "one: exit status 1" in capsys.readouterr().err
+    found = {result["name"]: result for result in json.loads((tmp_path / "gpu.json").read_text())}
+    assert [*found] == ["one", "three"]
+    assert (found["one"]["problem"], found["three"]["problem"]) == ("exit status 1", "")
+    text = (tmp_path / "gpu.md").read_text()
+    assert (
+        "| name | GiB | images a second |\n|---|--:|--:|\n| Fake H100 | 80 | 12,346 |\n| Fake \\| H200 | 141 |  |"
+        in text
+    )
+    assert "error: the GPU is gone" in text
+    assert "Written by `python measurements/gpu.py one three`." in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gpu.json", "gpu.md"]
+
+
+def test_time_is_shared_out_and_what_a_part_leaves_goes_to_the_next_ones() -> None:
+    limits: dict[str, float] = {}
+
+    def run(one, limit: float):
+        limits[one.name] = limit
+        return gpu.Result(one.name, one.title)
+
+    written: list[int] = []
+    parts = [part("a", "", 0.2), part("b", "", 0.3), part("c", "", 0.5)]
+    gpu.run_all(parts, 2, lambda results: written.append(len(results)), run)
+    assert limits["a"] == pytest.approx(24, abs=1)
+    assert limits["b"] == pytest.approx(120 * 0.3 / 0.8, abs=1)
+    assert limits["c"] == pytest.approx(120, abs=1)
+    assert written == [1, 2, 3]
+    results = gpu.run_all(parts, 0.01, lambda _: None, run)
+    assert [result.problem.partition(":")[0] for result in results] == ["not begun"] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(["sandbx"], "no part 'sandbx'; known: device, sandbox"), (["--minutes", "0"], "positive")]
+)
+def test_what_cannot_be_asked_for_is_refused_in_a_line(arguments, words, capsys) -> None:
+    with pytest.raises(SystemExit):
+        gpu.main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_every_part_is_there_and_the_shares_are_a_whole() -> None:
+    assert sum(one.share for one in gpu.PARTS) == pytest.approx(1)
+    for one in gpu.PARTS:
+        assert one.name == "tests" or Path(one.command[1]).exists()
+
+
+def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_works(capsys) -> None:
+    sandbox = script("gpu_sandbox")
+
+    def tried(parts, read=(), write=()) -> str:
+        refused = "kill" in sandbox.system_calls.REFUSED
+        return "Error 304" if "seccomp" in parts and refused and "/run" not in write else "works"
+
+    kept = sandbox.system_calls.REFUSED
+    sandbox.main(tried)
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["what"] for row in found if row["outcome"] == "works" and row["table"] == "opened"] == [
+        "read and write /run",
+        "system call kill",
+    ]
+    assert kept == sandbox.system_calls.REFUSED
+    sandbox.main(lambda *_: "works")
+    assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox"}
+
+
+def test_without_a_gpu_the_sandbox_says_so() -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU")
+    assert "NVIDIA" in script("gpu_sandbox").outcome(())
