@@ -2,10 +2,10 @@
 
     python measurements/gpu.py [part ...] [--minutes 8] [--out FOLDER]
 
-Each part is a script beside this one, `gpu_<part>.py`, or the GPU tests, in a process of its own that is ended when its time is
-over. A part prints a JSON object a line as it goes: {"table": ..., column: value, ...} is a row of a table of the report, and
-what fails is reported, and the rest goes on. After every part gpu.md and gpu.json are written anew, in measurements/measured
-unless `--out` says. It needs neither DVC nor robustbench, and no network.
+Each part is a script beside this one, `gpu_<part>.py`, or the GPU tests, in a process of its own that is ended when its
+time is over. A part prints JSON objects as it goes, one a line: {"table": ..., column: value, ...} is a row of a table of
+the report. What fails is reported, and the rest goes on. After every part gpu.md and gpu.json are written anew, in
+measurements/measured unless `--out` says. It needs neither DVC nor robustbench, and no network.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def markdown(results: Sequence[Result], command: str) -> str:
     lines = [
         "# The benchmark on a GPU",
         "",
-        f"Written by `{command}`. One run; what each part could not do stands in it.",
+        f"Written by `{command}`. One run; what a part could not do stands in it.",
         "",
     ]
     for result in results:

@@ -1,10 +1,10 @@
-"""Part `engines` of gpu.py: AutoAttack's standard version on a DeiT-Ti/4 at Linf 8/255, by the fast engine and the authors' files.
+"""Part `engines` of gpu.py: AutoAttack's standard version on a DeiT-Ti/4 at Linf 8/255, by the fast engine and the authors'.
 
     python measurements/gpu_engines.py [--device cpu --images 8 --few 4 --train 5]
 
-The network is trained against FGSM first, for `--train` seconds, so that images are left to attack. Seconds of AutoAttack on 1,000
-images (the aim is 60), then both engines on the same `--few` images, all in one batch, verdicts compared; and the fast engine's
-verdicts on the GPU against the CPU's on a few, with certified radii of another network on both.
+The network is trained against FGSM first, for `--train` seconds, so that images are left to attack. Then seconds of
+AutoAttack on 1,000 images (the aim is 60); both engines on the same `--few` images, all in one batch, verdicts compared; and
+the fast engine's verdicts on the GPU against the CPU's on a few, with certified radii of another network on both.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     python measurements/gpu_rows.py [--device cpu] [--sandbox weak] [row ...]
 
 It works in a copy of the project with short recipes (one epoch, 60 images, one AutoAttack, one PGD), so its numbers are no
-row's: they show that each stage runs, and what it costs. The rows run side by side. The images have to lie in data/cifar10-jpeg.
+row's: they show that each stage runs, and what it costs. The rows run side by side. The images have to lie in
+data/cifar10-jpeg.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ from gpu_common import left, row
 ROOT = Path(__file__).resolve().parent.parent
 TRACK = "cifar10_jpeg"
 ROWS = ("Debenedetti2022XCiT-adversarial", "Havens2024LoFAST-wide_margin", "Hu2024SpecFormer-spec")
-PARAMS = "arithmetic: native\nwall: {sandbox}\ntrain: {{seed: 0, device: {device}, precision: {precision}{more}}}\nevaluate: {{device: {device}, engine: fast}}\n"
+PARAMS = """\
+arithmetic: native
+wall: {sandbox}
+train: {{seed: 0, device: {device}, precision: {precision}, compile: {captured}}}
+evaluate: {{device: {device}, engine: fast}}
+"""
 SHORT = {
     "evaluation": {"images": 60, "attacked": 40, "seed": 0, "batch_size": 20},
     "suites": {
@@ -46,8 +52,9 @@ def copy(root: Path, rows: Sequence[str], device: str, sandbox: str) -> None:
     for name, folder in left_out.items():
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", folder))
     gpu = device != "cpu"
-    words = {"device": device, "sandbox": sandbox, "precision": "bf16-mixed" if gpu else "32-true"}
-    (root / "params.yaml").write_text(PARAMS.format(**words, more=", compile: true" if gpu else ""))
+    precision, captured = ("bf16-mixed", "true") if gpu else ("32-true", "false")
+    params = PARAMS.format(device=device, sandbox=sandbox, precision=precision, captured=captured)
+    (root / "params.yaml").write_text(params)
     path = root / "benchmark" / "tracks" / f"{TRACK}.yaml"
     track = yaml.safe_load(path.read_text()) | SHORT
     path.write_text(yaml.safe_dump({name: part for name, part in track.items() if part is not None}, sort_keys=False))
@@ -65,26 +72,21 @@ def copy(root: Path, rows: Sequence[str], device: str, sandbox: str) -> None:
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
-        "OMP_NUM_THREADS": "1",
-    }
+    """`python <arguments>` in the copy."""
+    path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=root, env=environment, capture_output=True, text=True,
-        timeout=max(left(), 1), check=False,
+        [sys.executable, *arguments], cwd=root, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=max(left(), 1), check=False,
     )  # fmt: skip
 
 
 def stages_of(root: Path, name: str) -> list[str]:
     """The stages of a row in this copy, in order."""
     listing = (
-        "import sys; from benchmark.stages import catalogue; "
+        "from benchmark.stages import catalogue; "
         f"print(*[one.name for one in catalogue.plan(catalogue.load_row('{TRACK}', '{name}'))])"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", listing], cwd=root, env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    found = run(root, "-c", listing)
     if found.returncode:
         raise SystemExit(f"error: {name}: {found.stderr.strip().splitlines()[-1]}")
     return found.stdout.split()
@@ -95,7 +97,7 @@ def build(root: Path, name: str) -> bool:
     for stage in stages_of(root, name):
         started = time.perf_counter()
         try:
-            ended = run(root, "benchmark.stages", stage, TRACK, name)
+            ended = run(root, "-m", "benchmark.stages", stage, TRACK, name)
             problem = "" if not ended.returncode else (ended.stderr or ended.stdout).strip().splitlines()[-1][:200]
         except subprocess.TimeoutExpired:
             problem = "no time was left"
@@ -135,7 +137,7 @@ def main() -> None:
         root = Path(folder) / "project"
         copy(root, given.row, given.device, given.sandbox)
         for arguments in (("benchmark.pipeline.inputs", TRACK), ("benchmark.stages", "data", TRACK)):
-            ended = run(root, *arguments)
+            ended = run(root, "-m", *arguments)
             if ended.returncode:
                 sys.exit(re.sub(r"\s+", " ", ended.stderr.strip().splitlines()[-1]))
         with ThreadPoolExecutor(len(given.row)) as pool:

@@ -1,7 +1,7 @@
 """Part `sandbox` of gpu.py: whether CUDA starts and computes in the sandbox, and if not, what it lacks.
 
-The rules that ship are tried first, with every part of the sandbox that this machine has, then each part alone. Where they fail, one thing more
-is opened at a time: a driver newer than those that were tried may need it.
+The rules that ship are tried first, with every part of the sandbox that this machine has, then each part alone. Where they
+fail, one thing more is opened at a time: a driver newer than those that were tried may need it.
 """
 
 from __future__ import annotations
