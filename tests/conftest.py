@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,18 @@ from tiny_project import ROOT, Project
 from benchmark.runtime import arithmetic
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# as stages do, before anything imports torch; native for tests of what only a processor's own kernels keep
-arithmetic.fix("native" if os.environ.get("TEST_ARITHMETIC") == "native" else "portable")
+# as stages do, before anything imports torch; native for tests of what only a processor's own kernels keep, and where a
+# plugin of pytest has imported what reads it
+EARLY = [name for name in arithmetic.READ_AT_IMPORT if name in sys.modules and arithmetic.in_force() == "native"]
+arithmetic.fix("native" if EARLY or os.environ.get("TEST_ARITHMETIC") == "native" else "portable")
+
+
+def pytest_report_header() -> str:
+    """The arithmetic of this run: in another than portable, tests of exact bytes may fail."""
+    why = (
+        f", since a pytest plugin imported {' and '.join(EARLY)} first; tests of exact bytes may fail" if EARLY else ""
+    )
+    return f"arithmetic: {arithmetic.in_force()}{why}"
 
 
 def pytest_configure() -> None:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from every_objective import ATTACKED, EVERY, built, recipe
+from tiny_training import blobs
 
+from benchmark.attacks import pgd
 from benchmark.attacks.engine import square
 from benchmark.certificates.local import certify
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.loading import methods, submissions, tracks
-from benchmark.specs.threat import AttackSpec
+from benchmark.loading.fitting import fabric_of
+from benchmark.runtime.torch_setup import start
+from benchmark.specs.run import TrainRun
+from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation
 from benchmark.training import draws
 from benchmark.training.augment import Augment
+from benchmark.training.capture import CudaRecorder
+from benchmark.training.steps import Steps
+from benchmark.verdicts.pieces import room
 from benchmark.verdicts.prediction import predict
 
 pytestmark = [
@@ -81,6 +92,79 @@ def test_the_fast_engine_breaks_the_same_images_as_on_the_cpu(images, norm, row,
     assert int((here.robust != there.robust).sum()) <= 1
     again = predict(model("cpu", row), there.adversarial, labels, 20)
     assert (again.margin[~there.robust] <= 1e-4).all()
+
+
+def steps_of(objective: str, attack: str, precision: str, captured: bool, **changes) -> Steps:
+    rules = recipe(objective, attack, **changes)
+    network, loss = built(rules)
+    for part in network.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0  # so that a run depends on its starts alone
+    device = torch.device("cuda", 0)
+    start(device)
+    fabric = fabric_of(TrainRun(device="cuda:0", precision=precision))
+    recorder = CudaRecorder(device) if captured else None
+    return Steps.of(network, loss, rules, fabric, blobs(0, 16)[0], recorder=recorder)
+
+
+@pytest.mark.parametrize(("objective", "attack"), EVERY)
+def test_every_objective_trains_in_mixed_precision(objective, attack) -> None:
+    steps = steps_of(objective, attack, "bf16-mixed", captured=False)
+    images, labels = (t.cuda() for t in blobs(0, 64))
+    losses = [steps.epoch(images, labels, epoch, 0) for epoch in range(2)]
+    assert all(torch.isfinite(torch.tensor(losses)))
+
+
+@pytest.mark.parametrize(("objective", "attack"), EVERY)
+@pytest.mark.parametrize("changes", [{}, {"sam": 0.05, "optimizer": "sgd"}], ids=["adamw", "sam"])
+def test_a_captured_step_is_the_step(objective, attack, changes, monkeypatch, capsys) -> None:
+    """The same weights but for rounding, from the same draws; what cannot be captured says so and runs as it is."""
+    monkeypatch.setattr("benchmark.training.steps.compiled", lambda network: network)
+    images, labels = (t.cuda() for t in blobs(0, 104))  # six batches of 16 and one of 8
+    weights = {}
+    for captured in (False, True):
+        steps = steps_of(objective, attack, "32-true", captured, **changes)
+        for epoch in range(2):
+            steps.epoch(images, labels, epoch, 0)
+        weights[captured] = [p.detach().cpu() for p in steps.model.parameters()]
+    repeats = bool(changes) and objective in ATTACKED  # starts drawn at random, twice the same
+    assert ("is not captured" in capsys.readouterr().out) == (objective == "projected" or repeats)
+    for one, other in zip(*weights.values(), strict=True):
+        assert torch.allclose(one, other, atol=2e-3), (one - other).abs().max()
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_pgd_takes_the_steps_that_it_takes_on_the_cpu(norm, images) -> None:
+    network = model("cpu")
+    labels, threat = network(images).argmax(1), ThreatModel(norm=norm, eps=0.1)
+    options = {"seed": 0, "steps": 5, "step_size": 0.02, "random_start": False}
+    here = pgd.attack(network, images, labels, threat, **options)
+    there = pgd.attack(model("cuda"), images.cuda(), labels.cuda(), threat, **options)
+    assert float((here - there.cpu()).abs().mean()) < 1e-3
+
+
+def test_memory_is_found_by_trial(images) -> None:
+    assert room(model("cuda"), images.cuda(), 100) == 80
+
+
+def test_a_row_trains_and_is_attacked_on_the_device_in_the_sandbox(project) -> None:
+    """By the stages themselves, which need no DVC."""
+    project.add("Tiny2026Net", epochs=2)
+    (project.root / "params.yaml").write_text(
+        "arithmetic: native\nwall: full\ntrain: {device: cuda, compile: true}\nevaluate: {device: cuda}\n"
+    )
+    project.run("benchmark.pipeline.inputs", "tiny")
+    project.run("benchmark.stages", "data", "tiny")
+    for stage in ("train", "attack-papers", "certify"):
+        project.run("benchmark.stages", stage, "tiny", "Tiny2026Net-small")
+    row = project.root / "work/tiny/Tiny2026Net-small"
+    training = json.loads((row / "train/fields.json").read_text())
+    assert training["wall"] == "landlock, seccomp, namespaces, limits"
+    assert training["training"]["device"] == "cuda"
+    for stage in ("train", "attack-papers", "certify"):
+        cost = json.loads((row / f"times/{stage}.json").read_text())
+        assert cost["device_seconds"] > 0
+        assert cost["device_memory"] > 2**20
 
 
 @pytest.mark.slow

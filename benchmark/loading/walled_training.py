@@ -7,6 +7,9 @@ what the first process says of its training, which no verdict rests on.
 
 from __future__ import annotations
 
+import selectors
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -27,7 +30,7 @@ from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.run import TrainRun
 from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
-from benchmark.training.ranks import Ranks
+from benchmark.training.ranks import Collective, Ranks
 from benchmark.wall.channel import Channel, Printed
 from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Walled, plain
@@ -55,10 +58,12 @@ def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Sa
         set_up(run.device)
         return *_fit(row, run, folder, on_epoch, say), peak()
     trained: list[Walled] = []
+    direct = run.processes > 1 and not wall.stands and run.device != "cpu"  # GPUs exchange gradients among themselves
+    meeting = Path(tempfile.mkdtemp(prefix="rvb-")) / "meeting" if direct else None
     try:
         for rank in range(run.processes):
-            trained.append(_start(row, run, folder, rank, wall))
-        return _heard(row, run, trained, on_epoch, say)
+            trained.append(_start(row, run, folder, rank, wall, meeting))
+        return _heard(row, run, trained, on_epoch, say, direct)
     except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise BenchmarkError(
             f"submissions/{row.submission.name}: its training says what makes no sense ({type(error).__name__})"
@@ -66,13 +71,15 @@ def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Sa
     finally:
         for one in trained:
             one.close()
+        if meeting:
+            shutil.rmtree(meeting.parent)
 
 
-def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall) -> Walled:
+def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall, meeting: Path | None) -> Walled:
     read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
     read += [row.start.absolute()] if row.start else []
     return Walled(
-        partial(_train, row, run, folder, rank),
+        partial(_train, row, run, folder, rank, meeting),
         wall.confinement(read, [folder.absolute()], device=run.device, among=run.processes),
         wall.parts,
         owner=f"submissions/{row.submission.name}",
@@ -80,11 +87,13 @@ def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall) -> Wall
     )
 
 
-def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say) -> Trained:
-    """What the first process says until it is done."""
+def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
+    """What the first process says until it is done; `direct`: they exchange gradients without this process."""
     first, messages, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
     most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
     while messages < MOST_SAID:
+        if direct:
+            _wait_for_first(trained, until)
         message, tensors = first.receive(most=most, seconds=left(until, first.owner))
         if "exchange" in message:
             exchange(trained, message, tensors, until)
@@ -100,6 +109,23 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch
             said = {**message["result"], **run.model_dump(), "processes": run.processes}
             return tensors, done, TrainingResult.model_validate(said), int(message["memory"])
     raise too_much(first.owner)
+
+
+def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
+    """Wait until the first process says something; the others say nothing before they are done.
+
+    Raises:
+        BenchmarkError: meanwhile another one ended or failed, for which the first might wait for ever.
+    """
+    with selectors.DefaultSelector() as selector:
+        for rank in trained:
+            selector.register(rank.channel, selectors.EVENT_READ, rank)
+        while ready := [key.data for key, _ in selector.select(left(until, trained[0].owner))]:
+            for rank in ready:
+                if rank is trained[0]:
+                    return
+                rank.receive()  # what it failed by, or that it is done
+                selector.unregister(rank.channel)
 
 
 def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:
@@ -145,7 +171,7 @@ def _fit(
     return fit(row, run, checkpoint, lambda done: on_epoch(done.epoch, done.scores[-1]), say=say, ranks=rank)
 
 
-def _train(row: Row, run: TrainRun, folder: Path, rank: int, channel: Channel) -> None:
+def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | None, channel: Channel) -> None:
     """In the process of one rank; the first alone has something to say."""
 
     def ask(kind: str, tensors: Tensors) -> Tensors:
@@ -156,9 +182,12 @@ def _train(row: Row, run: TrainRun, folder: Path, rank: int, channel: Channel) -
         channel.send({"epoch": epoch, "score": score})
 
     set_up(run.device)
-    own = Ranks(rank, run.processes, ask) if run.processes > 1 else ranks.ALONE
+    asks = Collective(rank, run.processes, meeting) if meeting else ask
+    own = Ranks(rank, run.processes, asks) if run.processes > 1 else ranks.ALONE
     if rank:
         _fit(row, run, folder, on_epoch, print, own)
+        if meeting:
+            channel.send({"done": True})
         return
     with redirect_stdout(Printed(channel)):
         best, done, result = _fit(row, run, folder, on_epoch, print, own)

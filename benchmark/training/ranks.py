@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import draws
@@ -98,6 +99,42 @@ class Ranks:
 
 
 ALONE = Ranks()
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An exchange by torch.distributed: NCCL between GPUs, Gloo between processors. For processes that no sandbox holds,
+    since both connect to each other.
+
+    Attributes:
+        meeting: a file that does not exist yet, the same for all ranks.
+    """
+
+    rank: int
+    count: int
+    meeting: Path
+    on_gpus: bool = True
+
+    def __call__(self, kind: Literal["sum", "first"], tensors: Tensors) -> Tensors:
+        device = torch.device("cuda", torch.cuda.current_device()) if self.on_gpus else torch.device("cpu")
+        if not distributed.is_initialized():
+            distributed.init_process_group(
+                "nccl" if self.on_gpus else "gloo", init_method=f"file://{self.meeting.absolute()}", rank=self.rank,
+                world_size=self.count,
+            )  # fmt: skip
+        if kind == "first":
+            about = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}]
+            distributed.broadcast_object_list(about, src=0, device=device)
+            tensors = tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in about[0].items()}
+        found = {}
+        for name, tensor in tensors.items():
+            there = tensor.detach().to(device, copy=True).contiguous()
+            if kind == "first":
+                distributed.broadcast(there, src=0)
+            else:
+                distributed.all_reduce(there)
+            found[name] = there.to(tensor.device)
+        return found
 
 
 def add(total: Tensors, part: Tensors) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from benchmark.loading.walled_training import exchange
-from benchmark.training.ranks import Ranks, Tensors
+from benchmark.training.ranks import Collective, Ranks, Tensors
 from benchmark.wall.channel import Channel
 from benchmark.wall.confinement import Confinement
 from benchmark.wall.process import Walled
@@ -17,15 +18,16 @@ Answer = tuple[dict[str, Any], Tensors]
 MOST = 2**26  # bytes
 
 
-def together(count: int, work: Callable[[Ranks], Answer]) -> list[Answer]:
-    """What `work` returns in each of `count` processes, by rank."""
+def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None = None) -> list[Answer]:
+    """What `work` returns in each of `count` processes, by rank; with a `meeting` they exchange among themselves."""
 
     def one(rank: int, channel: Channel) -> None:
         def ask(kind: str, tensors: Tensors) -> Tensors:
             channel.send({"exchange": kind}, tensors)
             return channel.receive(MOST)[1]
 
-        said, tensors = work(Ranks(rank, count, ask))
+        asks = Collective(rank, count, meeting, on_gpus=False) if meeting else ask
+        said, tensors = work(Ranks(rank, count, asks))
         channel.send({"said": said}, tensors)
 
     nothing = Confinement((), (), network=False, gpu=False, memory=2**40)

@@ -6,6 +6,8 @@ import hashlib
 import math
 import os
 import signal
+import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +16,13 @@ from ranked import Answer, together
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
-from benchmark.loading.walled_training import exchange
+from benchmark.loading.walled_training import _wait_for_first, exchange
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import standard
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks, add
+from benchmark.wall.confinement import Confinement
+from benchmark.wall.process import Walled
 
 COUNTS = (2, 4)
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
@@ -205,3 +209,45 @@ def test_what_is_no_exchange_is_refused(asked) -> None:
     count = 1 if asked == {"exchange": "sum"} else 2
     with pytest.raises(ValueError, match="nothing to exchange"):
         exchange([alone] * count, asked, {}, 0.0)
+
+
+def test_gpus_exchange_among_themselves_what_goes_through_the_judge_elsewhere(tmp_path) -> None:
+    """Here by Gloo between processors. Of two numbers the sum is the same in either order."""
+    rules = spec(epochs=2, **EVERYTHING | {"batch_size": 10})
+    through = together(2, lambda ranks: trained(noisy, rules, tmp_path / "through", ranks))
+    among = together(2, lambda ranks: trained(noisy, rules, tmp_path / "among", ranks), tmp_path / "meeting")
+    assert all(same(one, through[0]) for one in among)
+
+
+@pytest.mark.parametrize(("other", "words"), [("raises", "the GPU is gone"), ("ends", "failed: it ended")])
+def test_a_rank_that_fails_while_the_first_waits_for_it_ends_the_training(other, words) -> None:
+    def waits(channel) -> None:
+        time.sleep(600)
+
+    def fails(channel) -> None:
+        if other == "ends":
+            os._exit(0)
+        raise BenchmarkError("the GPU is gone")
+
+    with ExitStack() as ends:
+        ranks = [
+            Walled(work, Confinement(), (), owner="a test", seconds=60) for work in (waits, lambda c: c.send({}), fails)
+        ]
+        for rank in ranks:
+            ends.callback(rank.close)
+        with pytest.raises(BenchmarkError, match=words):
+            _wait_for_first(ranks, time.monotonic() + 60)
+
+
+def test_the_first_is_heard_once_the_others_are_done() -> None:
+    def speaks(channel) -> None:
+        channel.receive(0)
+        channel.send({"said": 1})
+
+    with ExitStack() as ends:
+        ranks = [Walled(work, Confinement(), (), owner="a test", seconds=60) for work in (speaks, lambda c: c.send({}))]
+        for rank in ranks:
+            ends.callback(rank.close)
+        ranks[0].send({}, None, 10)
+        _wait_for_first(ranks, time.monotonic() + 60)
+        assert ranks[0].receive()[0] == {"said": 1}
