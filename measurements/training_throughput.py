@@ -3,7 +3,7 @@
 `python measurements/training_throughput.py [repeats] [epochs]`: a row's network and data, FGSM training from a random start
 (one forward and backward for the attack, one for the step) and standard training, AdamW, batch 32, CPU, one thread. Both
 sides run in turn in one process; medians of CPU seconds, which other work on the machine stretches less than wall time. The
-bare loop has no Fabric, no foolbox, no checks, no checkpoints and no schedule.
+bare loop has no Fabric, no checks, no checkpoints and no schedule.
 """
 
 from __future__ import annotations

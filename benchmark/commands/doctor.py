@@ -61,6 +61,7 @@ def _checks(engine: str, address: str) -> Iterator[tuple[str, Callable[[], Itera
     yield "Python", _python
     yield "packages", _packages
     yield "arithmetic", _arithmetic
+    yield "GPU", _gpu
     yield "room", _room
     yield "pipeline", lambda: _pipeline(missing)
     yield "locks", _locks
@@ -120,6 +121,22 @@ def _arithmetic() -> Iterator[Finding]:
         yield Finding(
             "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
         )
+
+
+def _gpu() -> Iterator[Finding]:
+    """What `params.yaml` asks for, and what torch finds, without starting it."""
+    from benchmark.runtime.torch_setup import set_up
+
+    settings = run_settings()
+    for device in dict.fromkeys((settings.train.device, settings.evaluate.device)):
+        set_up(device)  # whose words say what is wrong
+    import torch
+
+    count = torch.cuda.device_count()
+    found = f"{count} found" if count else "none found"
+    if count and settings.devices == "cpu":
+        found += "; `device: cuda` in params.yaml uses it"
+    yield Finding("ok", f"{found}; training on {settings.train.device}, evaluation on {settings.evaluate.device}")
 
 
 def _room() -> Iterator[Finding]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
+from benchmark.loading import run_settings
 from benchmark.loading.fitting import fabric_of
 from benchmark.runtime import torch_setup
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.run import TrainRun
+from benchmark.specs.run import RunSettings, TrainRun
 from benchmark.training.ranks import Ranks
 
 
@@ -48,6 +51,69 @@ def test_precisions_that_differ_by_processor_need_native_arithmetic_on_the_cpu(m
     ):
         fabric_of(run)
     assert fabric_of(TrainRun(precision="64-true")).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("setting", ["tf32", "compile"])
+def test_settings_for_a_gpu_are_refused_on_the_cpu(setting) -> None:
+    words = rf"^params\.yaml, train: {setting} is for a GPU, .* set `device: cuda` or `{setting}: false`$"
+    with pytest.raises(BenchmarkError, match=words):
+        fabric_of(TrainRun(**{setting: True}))
+    assert {*TrainRun().model_dump()} == {"seed", "device", "precision"}, "what is off changes no settings"
+    assert TrainRun(**{setting: True}).model_dump()[setting] is True
+
+
+def test_tensor_float32_is_for_the_block_alone() -> None:
+    for allowed in (True, False):
+        with torch_setup.tensor_float32(allowed):
+            assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (
+            RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update"),
+            r"too old .*; update NVIDIA's driver, or install a torch built for an older CUDA, or set `device: cpu`$",
+        ),
+        (
+            RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 304: OS call failed\nmore lines"),
+            r"^the GPU does not start: .* Error 304: OS call failed; the sandbox or the machine refuses .* `wall: weak`",
+        ),
+        (RuntimeError("CUDA-capable device(s) is/are busy"), r"; `nvidia-smi` shows its state, or set `device: cpu`$"),
+        (AssertionError("Torch not compiled with CUDA enabled"), r"Torch not compiled with CUDA enabled; "),
+    ],
+)
+def test_a_gpu_that_does_not_start_is_one_line(monkeypatch, raised, words) -> None:
+    def zeros(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    torch_setup.start(torch.device("cpu"))
+    with pytest.raises(BenchmarkError, match=words) as refused:
+        torch_setup.start(torch.device("cuda"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_row_on_a_gpu_is_judged_in_a_process_of_its_own() -> None:
+    here = os.getpid()
+    assert torch_setup.apart(torch.device("cpu"), os.getpid) == here
+    assert torch_setup.apart(torch.device("cuda"), os.getpid) != here
+    with pytest.raises(BenchmarkError, match="of the row"):
+        torch_setup.apart(torch.device("cuda"), _fails)
+
+
+def _fails() -> None:
+    raise BenchmarkError("of the row")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_of_a_stage_are_counted(monkeypatch) -> None:
+    for train, evaluate, counts in (("cpu", "cuda", (0, 1)), ("cuda", "cpu", (2, 0)), ("cuda:1", "cuda:0", (1, 1))):
+        run = {"train": {"device": train, "processes": 3}, "evaluate": {"device": evaluate}}
+        monkeypatch.setattr(run_settings, "run_settings", lambda run=run: RunSettings.model_validate(run))
+        assert (run_settings.gpus_of("train"), run_settings.gpus_of("certify")) == counts
+        assert run_settings.gpus_of("collect") == 0
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -64,3 +64,28 @@ def test_an_unknown_arithmetic_is_refused_with_those_there_are(monkeypatch, tmp_
     (tmp_path / "params.yaml").write_text("arithmetic: portabel\n")
     with pytest.raises(BenchmarkError, match=r"arithmetic.*'portable' or 'native'"):
         run_settings()
+
+
+def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() -> None:
+    """As plugins of pytest do on some machines with a GPU."""
+    code = "import sys, numpy, pytest; sys.exit(pytest.main(['tests/runtime/test_errors.py', '-p', 'no:xdist']))"
+    clean = {name: value for name, value in os.environ.items() if name not in arithmetic.VARIABLES}
+    ended = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+    assert "arithmetic: native, since a pytest plugin imported" in ended.stdout
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch) -> None:
+    from benchmark.runtime import environment
+
+    real = environment.version
+
+    def version(package: str) -> str:
+        if package == "robustbench":
+            raise environment.PackageNotFoundError(package)
+        return real(package)
+
+    monkeypatch.setattr(environment, "version", version)
+    found = environment.environment()
+    assert "robustbench" not in found
+    assert found["torch"]
