@@ -21,6 +21,10 @@ from benchmark.wall.process import Walled
 MORE = ("/dev", "/dev/shm", "/proc", "/sys", "/run", "/tmp", "/usr/local/nvidia", "/etc", "/var")
 
 
+# what could stay closed: in place of /proc/self to write
+NARROWER = {"no entry of /proc to write": "/dev/null", "/proc/self/task alone to write": "/proc/self/task"}
+
+
 def compute(channel: Channel) -> None:
     """In the sandbox: a product on the GPU against the processor's, a captured graph, and a generator."""
     import torch
@@ -62,11 +66,25 @@ def allowed(name: str) -> Iterator[None]:
             setattr(system_calls, field, names)
 
 
+@contextmanager
+def in_place_of_proc(place: str) -> Iterator[None]:
+    """With another path to write in place of /proc/self."""
+    kept = confinement._written_by_cuda
+    confinement._written_by_cuda = lambda: [*(path for path in kept() if path != Path("/proc/self")), Path(place)]
+    try:
+        yield
+    finally:
+        confinement._written_by_cuda = kept
+
+
 def main(tried: Callable[..., str] = outcome) -> None:
     there = available()
     row("sandbox", parts=", ".join(there) or "none", outcome=tried(there))
     for part in (*((one,) for one in there), ()):
         row("sandbox", parts=", ".join(part) or "none", outcome=tried(part))
+    for words, place in NARROWER.items():
+        with in_place_of_proc(place):
+            row("narrower", what=words, outcome=tried(there))
     if tried(there) == "works":
         return
     for place in MORE:
@@ -82,5 +100,4 @@ def main(tried: Callable[..., str] = outcome) -> None:
 
 
 if __name__ == "__main__":
-    assert confinement.PARTS
     main()

@@ -79,12 +79,12 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
     """
     on = set(parts)
     _clean_environment(home)
+    os.setsid()
+    if "namespaces" in on:  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
+        _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
     if sys.platform.startswith("linux"):
         for option, value in (DIE_WITH_PARENT, NOT_DUMPABLE):
             ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-    os.setsid()
-    if "namespaces" in on:
-        _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
     _limit(wanted)
     if "landlock" in on:
         read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
@@ -103,7 +103,8 @@ def _read_by_cuda() -> list[Path]:
 
 def _written_by_cuda() -> list[Path]:
     """The GPUs' devices, and this process's own entry in /proc, where CUDA names its threads."""
-    return [*sorted(Path("/dev").glob("nvidia*")), Path("/proc/self")]
+    devices = [*Path("/dev").glob("nvidia*"), *Path("/dev/nvidia-caps").glob("*")]
+    return [*sorted(path for path in devices if path.is_char_device()), Path("/proc/self")]
 
 
 def folders_of(library: str, maps: str) -> list[Path]:

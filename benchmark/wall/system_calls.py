@@ -11,7 +11,10 @@ import socket
 import sys
 from functools import cache
 
-CLONE_THREAD, SOCKET_KIND = 0x10000, 0xF  # masks, of clone's flags and of a socket's type
+CLONE_THREAD, SOCKET_KIND, WORD = 0x10000, 0xF, 2**32 - 1  # masks: clone's flags, a socket's type, an int's bits
+CLONE_NAMESPACES = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
+# who is sent a signal when a file is ready, and which: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
+SIGNALS_OF_FILES = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # libseccomp's actions; an error's number is added to the second
 NOT_EQUAL, MASKED_EQUAL = 1, 7  # its comparisons
 REFUSED = (
@@ -19,8 +22,8 @@ REFUSED = (
     "execve", "execveat", "fork", "vfork", "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp",
     "pidfd_open", "pidfd_getfd", "pidfd_send_signal", "kill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
     # what holds it
-    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "open_tree", "move_mount",
-    "mount_setattr", "setrlimit", "personality", "add_key", "request_key", "keyctl",
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "fsopen", "fsmount", "fspick", "fsconfig", "open_tree",
+    "move_mount", "mount_setattr", "setrlimit", "personality", "add_key", "request_key", "keyctl",
     # memory that other processes share, and files without their names
     "shmget", "shmat", "semget", "msgget", "mq_open", "open_by_handle_at", "name_to_handle_at",
     # parts of the kernel that few programs need
@@ -78,6 +81,11 @@ def refuse(*, network: bool = False, gpu: bool = False) -> None:
                     add(name, _Condition(1, MASKED_EQUAL, SOCKET_KIND, kind))
         # threads alone, and signals to its own threads alone
         add("clone", _Condition(0, MASKED_EQUAL, CLONE_THREAD, 0))
+        for flag in CLONE_NAMESPACES:
+            add("clone", _Condition(0, MASKED_EQUAL, flag, flag))
+        for name, commands in SIGNALS_OF_FILES.items():
+            for command in commands:
+                add(name, _Condition(1, MASKED_EQUAL, WORD, command))
         add("clone3", error=errno.ENOSYS)  # whose flags lie in memory; the C library takes clone then
         add("tgkill", _Condition(0, NOT_EQUAL, os.getpid()))
         add("prlimit64", _Condition(2, NOT_EQUAL, 0))  # a new limit, of whichever process

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import PARTS, Confinement, available, folders_of
+from benchmark.wall.confinement import PARTS, Confinement, available, confine, folders_of
 from benchmark.wall.process import Walled
 
 pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
@@ -78,6 +78,9 @@ ATTEMPTS = {
     "a local socket": "import socket; socket.socket(socket.AF_UNIX)",
     "a datagram to a program's socket file": "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', '{tmp}/agent')",
     "the same by another name": "import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendto(b'x', '{tmp}/agent')",
+    "a signal when a file is ready": "import fcntl, os, socket; a, b = socket.socketpair(); fcntl.fcntl(a, fcntl.F_SETOWN, os.getppid())",
+    "the signal that it would be": "import fcntl, socket; a, b = socket.socketpair(); fcntl.fcntl(a, fcntl.F_SETSIG, 9)",
+    "such a signal by a device's call": "import array, fcntl, os, socket; a, b = socket.socketpair(); fcntl.ioctl(a, 0x8901, array.array('i', [os.getppid()]))",
     # what holds it
     "more memory": "bytearray(3 * 2**30)",
     "memory piece by piece": "kept = []\nwhile True: kept.append(bytearray(2**26))",
@@ -88,6 +91,8 @@ ATTEMPTS = {
     "a mount": CTYPES + REFUSED.format("libc.mount(b'none', here.encode(), b'tmpfs', 0, None)"),
     "another root": "import os; os.chroot(here)",
     "a namespace of its own": CTYPES + REFUSED.format("libc.unshare(0x10000000)"),
+    "a namespace of a thread": call(56, "0x10000 | 0x800 | 0x100 | 0x40000000", "0", "0", "0", "0"),
+    "a mount to change": call(433, "-100", "b'/'", "0"),
     "a ring of calls": call(425, "8", "0"),
     "the kernel's programs": call(321, "0", "0", "0"),
     "faults of its own": call(323, "0"),
@@ -290,3 +295,19 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return "Z"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try it as another user")
+def test_namespaces_are_put_on_by_a_user_without_privileges(tmp_path) -> None:
+    """A process that is not dumpable has no /proc/self of its own, through which it maps itself."""
+    tmp_path.chmod(0o777)
+    child = os.fork()
+    if not child:
+        os.setgid(65534)
+        os.setuid(65534)
+        try:
+            confine(Confinement(), tmp_path, ("namespaces", "limits"))
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

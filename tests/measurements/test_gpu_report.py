@@ -135,7 +135,7 @@ def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_wo
     ]
     assert kept == sandbox.system_calls.REFUSED
     sandbox.main(lambda *_: "works")
-    assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox"}
+    assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox", "narrower"}
 
 
 def test_without_a_gpu_the_sandbox_says_so() -> None:

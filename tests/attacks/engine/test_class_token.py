@@ -14,6 +14,11 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.runtime import arithmetic
 from benchmark.specs.threat import ThreatModel
 
+# newer versions have a LayerNorm of their own, and such a network is computed whole
+pytestmark = pytest.mark.skipif(
+    type(VisionTransformer(img_size=4, patch_size=4, embed_dim=4, depth=1, num_heads=1).norm) is not nn.LayerNorm,
+    reason="for the blocks of timm 1.0.9",
+)
 WIDTH, HEADS, CLASSES, TOKENS = 16, 2, 6, 16
 
 
