@@ -51,7 +51,10 @@ def test_certified_radii_agree_with_the_cpu(images) -> None:
     assert torch.allclose(here, there.cpu(), rtol=1e-6, atol=1e-9)
 
 
-def test_augmented_images_stay_on_the_device_and_are_those_of_the_cpu() -> None:
+def test_augmented_images_stay_on_the_device_and_are_those_of_the_cpu(monkeypatch) -> None:
+    """From the same draws."""
+    one_by_one = Augment._draws
+    monkeypatch.setattr(Augment, "_draws", lambda self, n, device: one_by_one(self, n, torch.device("cpu")).to(device))
     images, labels = torch.rand(30, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 4
     for changes in (
         {"crop": 2, "flip": True},
@@ -68,6 +71,41 @@ def test_augmented_images_stay_on_the_device_and_are_those_of_the_cpu() -> None:
         assert (there.device.type, theirs.device.type) == ("cuda", "cuda"), changes
         assert torch.allclose(here, there.cpu(), atol=1e-6), changes
         assert torch.allclose(own.double(), theirs.cpu().double()), changes
+
+
+def test_crops_and_flips_are_drawn_all_at_once_there() -> None:
+    drawn = Augment(Augmentation(crop=2, flip=True), (3, 8, 8), 4)._draws(4000, torch.device("cuda"))[..., 0].cpu()
+    assert [sorted(set(column.tolist())) for column in drawn.T] == [[0, 1, 2, 3, 4]] * 2 + [[0, 1]]
+    assert 0.45 < float(drawn[:, 2].double().mean()) < 0.55
+
+
+def test_a_radius_that_grows_is_captured_anew(monkeypatch, capsys) -> None:
+    """With draws, and batches that come out even: the step before the radius changes ran from a graph."""
+    monkeypatch.setattr("benchmark.training.steps.compiled", lambda network: network)
+    steps = steps_of("adversarial", "fgsm", "32-true", captured=True, epochs=6, warmup_epochs=4)
+    images, labels = (t.cuda() for t in blobs(0, 96))
+    losses = [steps.epoch(images, labels, epoch, 0) for epoch in range(6)]
+    assert all(torch.isfinite(torch.tensor(losses)))
+    assert "is not captured" not in capsys.readouterr().out
+
+
+def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(capsys) -> None:
+    class Waits(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(36, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x * float(x.max()))
+
+    rules = recipe("standard", "")
+    device, fabric = torch.device("cuda", 0), fabric_of(TrainRun(device="cuda:0"))
+    loss = built(rules)[1]
+    steps = Steps.of(Waits(), loss, rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
+    steps.learning.module = steps.model  # as it is, not compiled
+    images, labels = (t.cuda() for t in blobs(0, 96))
+    assert all(torch.isfinite(torch.tensor(steps.epoch(images, labels, epoch, 0))) for epoch in range(2))
+    assert "it waits for the device" in capsys.readouterr().out
 
 
 def test_attacks_run_and_their_verdicts_hold_on_the_cpu(images, tmp_path) -> None:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from benchmark.loading.confining import MOST_SAID, Wall, left, submission_files, too_much
@@ -58,7 +59,7 @@ def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Sa
         set_up(run.device)
         return *_fit(row, run, folder, on_epoch, say), peak()
     trained: list[Walled] = []
-    direct = run.processes > 1 and not wall.stands and run.device != "cpu"  # GPUs exchange gradients among themselves
+    direct = run.processes > 1 and not wall.stands and _a_gpu_each(run)  # they exchange gradients among themselves
     meeting = Path(tempfile.mkdtemp(prefix="rvb-")) / "meeting" if direct else None
     try:
         for rank in range(run.processes):
@@ -73,6 +74,10 @@ def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Sa
             one.close()
         if meeting:
             shutil.rmtree(meeting.parent)
+
+
+def _a_gpu_each(run: TrainRun) -> bool:
+    return run.device in ("cuda", "auto") and torch.cuda.device_count() >= run.processes
 
 
 def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall, meeting: Path | None) -> Walled:
@@ -182,7 +187,7 @@ def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | Non
         channel.send({"epoch": epoch, "score": score})
 
     set_up(run.device)
-    asks = Collective(rank, run.processes, meeting) if meeting else ask
+    asks = Collective(rank, run.processes, meeting, EPOCH_SECONDS) if meeting else ask
     own = Ranks(rank, run.processes, asks) if run.processes > 1 else ranks.ALONE
     if rank:
         _fit(row, run, folder, on_epoch, print, own)

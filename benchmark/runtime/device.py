@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import platform
+from functools import cache
 from pathlib import Path
 
 
 def device_name(wanted: str) -> str:
     """Of the device by which params.yaml calls it: `cpu`, `cuda`, `cuda:<index>` or `auto`."""
-    if wanted != "cpu":
-        import torch
+    return (wanted != "cpu" and gpu_name(int(wanted.partition(":")[2] or 0))) or processor()
 
-        if torch.cuda.is_available():
-            return torch.cuda.get_device_name(wanted if ":" in wanted else None)
-    return processor()
+
+@cache
+def gpu_name(index: int = 0) -> str:
+    """Return the name of a GPU; "" where there is none.
+
+    A fork asks: a process that has asked by itself has started CUDA, which its later forks could not use.
+    """
+    import torch
+
+    if index >= torch.cuda.device_count():
+        return ""
+    if torch.cuda.is_initialized():
+        return torch.cuda.get_device_name(index)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(torch.cuda.get_device_name, (index,))
 
 
 def processor() -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from benchmark.runtime import arithmetic
-from benchmark.runtime.device import processor
+from benchmark.runtime.device import gpu_name, processor
 
 
 def machine() -> dict[str, str]:
@@ -19,7 +19,7 @@ def machine() -> dict[str, str]:
         "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "blas": _blas(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "accelerator": gpu_name() or "none",
         "pyarrow": version("pyarrow"),
     }
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from benchmark.verdicts.prediction import Predictions
 
 
+TARGETS = 9  # of each image, that AutoAttack's targeted attacks have
+
+
 @dataclass(frozen=True)
 class Subject:
     """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
@@ -109,7 +112,7 @@ class EvaluationStage(Stage):
         from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
         from benchmark.runtime.torch_setup import set_up
-        from benchmark.verdicts.pieces import fitting, room
+        from benchmark.verdicts.pieces import MOST, fitting, room
         from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
@@ -135,7 +138,8 @@ class EvaluationStage(Stage):
             ) and device.type != "cpu":  # short of its memory the kernel ends processes
                 model = fitting(model, images[: rules.batch_size], work.say)
                 if self.searches and not any(work.blocks.glob(SECONDS)):  # parts were attacked batch by batch
-                    together = room(model, images[: rules.batch_size])
+                    most = TARGETS * len(images[seen]) if self.attacks else MOST  # runs that an attack has at a time
+                    together = room(model, images[: rules.batch_size], min(most, MOST))
             subject = Subject(
                 model, images[seen], labels[seen], rules.batch_size, of_clean, spares, together, companion
             )

@@ -58,19 +58,27 @@ class Augment:
         return images.clamp(0, 1), labels
 
     def _moved(self, images: torch.Tensor) -> torch.Tensor:
-        """All images cropped and flipped at once: the draws and the pixels of torchvision's RandomCrop, black around, and
-        RandomHorizontalFlip, one image after the other.
+        """All images cropped and flipped at once, with the pixels of torchvision's RandomCrop, black around, and
+        RandomHorizontalFlip, and on a CPU with their draws, one image after the other.
         """
         n, channels, height, width = images.shape
-        drawn = torch.tensor([self._draw() for _ in images], dtype=torch.long).reshape(n, 3, 1)
-        if images.is_cuda:  # from pinned memory a copy does not wait for what the device still computes
-            drawn = drawn.pin_memory().to(images.device, non_blocking=True)
+        drawn = self._draws(n, images.device)
         rows = drawn[:, 0] + torch.arange(height, device=images.device)
         columns = torch.arange(width, device=images.device).expand(n, -1)
         columns = drawn[:, 1] + torch.where(drawn[:, 2] > 0, columns.flip(1), columns)
         padded = nn.functional.pad(images, [self.crop] * 4)
         padded = padded.gather(2, rows[:, None, :, None].expand(-1, channels, -1, padded.shape[3]))
         return padded.gather(3, columns[:, None, None].expand(-1, channels, height, -1))
+
+    def _draws(self, count: int, device: torch.device) -> torch.Tensor:
+        """(count, 3, 1) int64: what `_draw` gives for each image. On a GPU, of which no bits are promised, all at once, and
+        copied from pinned memory, which does not wait for what it still computes.
+        """
+        if device.type != "cuda":
+            return torch.tensor([self._draw() for _ in range(count)], dtype=torch.long, device=device).reshape(-1, 3, 1)
+        corners = torch.randint(2 * self.crop + 1, (count, 2))
+        flips = (torch.rand(count, 1) < 0.5 if self.flip else torch.zeros(count, 1)).long()
+        return torch.cat([corners, flips], 1)[..., None].pin_memory().to(device, non_blocking=True)
 
     def _draw(self) -> tuple[int, int, bool]:
         """Row and column of the padded image where one image begins, and whether it is flipped."""

@@ -8,8 +8,11 @@ sandbox it may not.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +21,8 @@ from typing import Protocol
 
 import torch
 from torch import nn
+
+from benchmark.runtime.errors import BenchmarkError
 
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
 Step = Callable[[Sequence[Split], int, float], torch.Tensor]
@@ -33,8 +38,16 @@ class Recorder(Protocol):
         """Return the state of the device's generator."""
         ...
 
+    def waits(self) -> AbstractContextManager[list[str]]:
+        """Run what is inside as it is, and tell where it waited for the device, which no recording can hold."""
+        ...
+
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Return what repeats `run`, and the tensor that holds its result after each time. Nothing is computed yet."""
+        ...
+
+    def forget(self) -> None:
+        """What was recorded so far is not replayed again."""
         ...
 
 
@@ -43,7 +56,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._stream = device, torch.cuda.Stream(device)
-        self._pool = torch.cuda.graph_pool_handle()
+        self.forget()
 
     @contextmanager
     def stream(self) -> Iterator[None]:
@@ -57,11 +70,27 @@ class CudaRecorder:
     def generator(self) -> torch.Tensor:
         return torch.cuda.get_rng_state(self.device)
 
+    @contextmanager
+    def waits(self) -> Iterator[list[str]]:
+        found: list[str] = []
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield found
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        found += [str(one.message).splitlines()[0] for one in seen if "synchroniz" in str(one.message)]
+
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             result = run()
         return graph.replay, result
+
+    def forget(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()  # graphs that are gone leave a pool that no other may use
 
 
 @dataclass(frozen=True)
@@ -101,24 +130,37 @@ class CapturedStep:
         self._say()
 
     def __call__(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
-        """Take one step; the same as `step`."""
+        """Take one step; the same as `step`.
+
+        Raises:
+            BenchmarkError: torch refuses to capture the step for a reason that did not show before.
+        """
         if self.problem:
             return self.step(batches, images, eps_factor)
         if eps_factor != self._eps_factor:  # graphs of other radii are not needed again
             self._eps_factor = eps_factor
             self._recorded.clear()
-        key = (images, *((x.shape, y.shape, y.dtype) for x, y in batches))
+            self.recorder.forget()
+        key = (eps_factor > 0, images, *((x.shape, y.shape, y.dtype) for x, y in batches))
         if recorded := self._recorded.get(key):
             return recorded(batches)
         self._seen[key] = self._seen.get(key, 0) + 1
-        if self._seen[key] <= WARM:
-            before = self.recorder.generator()
-            loss = self.step(batches, images, eps_factor)
-            if self.still and not torch.equal(before, self.recorder.generator()):
-                self.problem = "sam repeats a step's random numbers"
-                self._say()
-            return loss
+        if self._seen[key] < WARM:
+            return self.step(batches, images, eps_factor)
+        if self._seen[key] == WARM:
+            return self._last_warm(batches, images, eps_factor)
         return self._record(key, batches, images, eps_factor)
+
+    def _last_warm(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
+        before = self.recorder.generator()
+        with self.recorder.waits() as waits:
+            loss = self.step(batches, images, eps_factor)
+        if waits:
+            self.problem = f"it waits for the device: {waits[0]}"
+        elif self.still and not torch.equal(before, self.recorder.generator()):
+            self.problem = "sam repeats a step's random numbers"
+        self._say()
+        return loss
 
     def _record(
         self, key: tuple[object, ...], batches: Sequence[Split], images: int, eps_factor: float
@@ -127,10 +169,12 @@ class CapturedStep:
         self.recording = True
         try:
             replay, loss = self.recorder.record(lambda: self.step(kept, images, eps_factor))
-        except RuntimeError as error:  # torch refuses to wait for the device inside a graph; nothing was computed
-            self.problem = str(error).strip().splitlines()[0]
-            self._say()
-            return self.step(batches, images, eps_factor)
+        except RuntimeError as error:  # after which torch's allocator and generators are not to be trusted
+            why = str(error.__context__ or error).strip().splitlines()[0]
+            raise BenchmarkError(
+                f"params.yaml, train: the step cannot be captured ({why}); set `compile: false` and run the same command "
+                "again, finished epochs are kept"
+            ) from None
         finally:
             self.recording = False
         self._recorded[key] = _Recorded(replay, kept, loss)
@@ -148,6 +192,9 @@ def compiled(model: nn.Module) -> nn.Module:
 
 @cache
 def _starts_programs() -> bool:
+    """Whether this process may start programs, a C compiler among them, as torch.compile does."""
+    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))):
+        return False
     try:
         return subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
     except OSError:

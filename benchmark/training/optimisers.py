@@ -13,12 +13,17 @@ from benchmark.specs.training import TrainingSpec
 
 
 def optimizer(
-    model: nn.Module, spec: TrainingSpec, device: torch.device | None = None, *, scaled: bool = False
+    model: nn.Module,
+    spec: TrainingSpec,
+    device: torch.device | None = None,
+    *,
+    scaled: bool = False,
+    captured: bool = False,
 ) -> torch.optim.Optimizer:
     """SGD (momentum 0.9) or AdamW; with `weight_decay_on: weights` parameters of one axis and biases are not decayed.
 
     On a GPU it is torch's fused one, unless gradients are `scaled` (16-mixed), and its learning rate lies there, so that a
-    captured step follows the schedule.
+    `captured` step follows the schedule.
     """
     on_gpu = device is not None and device.type == "cuda" and not scaled
     fused = True if on_gpu else None
@@ -35,7 +40,11 @@ def optimizer(
         )
     else:
         made = torch.optim.AdamW(
-            parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay, capturable=on_gpu, fused=fused
+            parameters,
+            lr=spec.learning_rate,
+            weight_decay=spec.weight_decay,
+            capturable=on_gpu and captured,
+            fused=fused,
         )
     if on_gpu:
         for group in made.param_groups:

@@ -1,6 +1,6 @@
 """Data-parallel training: each process has a share of every batch, and all take the same step.
 
-The gradients of the shares are added in the order of the ranks, so a run of so many processes is the same every time. It is
+The gradients of the shares are added in one order, so a run of so many processes is the same every time. It is
 not the run of one process: sums round otherwise, BatchNorm sees its share alone, and in the steps each rank draws for itself.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -108,11 +109,13 @@ class Collective:
 
     Attributes:
         meeting: a file that does not exist yet, the same for all ranks.
+        seconds: that ranks wait for each other, at most.
     """
 
     rank: int
     count: int
     meeting: Path
+    seconds: float
     on_gpus: bool = True
 
     def __call__(self, kind: Literal["sum", "first"], tensors: Tensors) -> Tensors:
@@ -120,7 +123,7 @@ class Collective:
         if not distributed.is_initialized():
             distributed.init_process_group(
                 "nccl" if self.on_gpus else "gloo", init_method=f"file://{self.meeting.absolute()}", rank=self.rank,
-                world_size=self.count,
+                world_size=self.count, timeout=timedelta(seconds=self.seconds),
             )  # fmt: skip
         if kind == "first":
             about = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}]

@@ -111,7 +111,9 @@ class Steps:
             raise BenchmarkError(
                 "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
             )
-        _, optimizer = fabric.setup(model, optimizer_of(model, spec, device, scaled=scales))
+        _, optimizer = fabric.setup(
+            model, optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
+        )
         steps = cls(
             Autocast(compiled(model) if recorder else model, precision),
             model, objective, optimizer, spec, fabric,
@@ -217,7 +219,8 @@ class Steps:
                 loss = self._gathered([part for batch in batches for part in self._cut(batch)], images, eps_factor)
                 return self.ranks.add_gradients(self.model.parameters(), loss)
             except Exception as error:
-                if not (self._on_gpu and out_of_memory(error)):
+                recording = self.captured is not None and self.captured.recording
+                if not (self._on_gpu and out_of_memory(error)) or recording:
                     raise
                 largest = max(len(x) for x, _ in batches)
                 if self.pieces >= largest:

@@ -28,7 +28,7 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
         BenchmarkError: not even `MIN_ROWS` images fit.
     """
     size = len(images)
-    while not _fits(model, images[:size]):
+    while not _fits(model, images, size):
         torch.cuda.empty_cache()
         if size <= MIN_ROWS:
             raise BenchmarkError(
@@ -53,7 +53,7 @@ def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
     size = len(images)
     if isinstance(model, InPieces):
         return size
-    while 2 * size <= most and _fits(model, images.repeat(-(-2 * size // len(images)), 1, 1, 1)):
+    while 2 * size <= most and _fits(model, images, 2 * size):
         size *= 2
     torch.cuda.empty_cache()
     return size
@@ -108,11 +108,13 @@ def _logits(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     return checked(model(given), len(given))[: len(images)]
 
 
-def _fits(model: nn.Module, images: torch.Tensor) -> bool:
+def _fits(model: nn.Module, images: torch.Tensor, count: int) -> bool:
+    """Whether a pass of `count` images, those given over and over, and its gradient fit into memory."""
     devices = [images.device] if images.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices):
-            usable_gradients(model, images, torch.zeros(len(images), dtype=torch.long, device=images.device))
+            given = images.repeat(-(-count // len(images)), 1, 1, 1)[:count]
+            usable_gradients(model, given, torch.zeros(count, dtype=torch.long, device=images.device))
     except Exception as error:
         if not out_of_memory(error):
             raise

@@ -120,9 +120,13 @@ def serve(
         except Broken:
             return
         try:
-            channel.send(*answers[message["ask"]](message, tensors))
+            answer = answers[message["ask"]](message, tensors)
         except (Exception, SystemExit) as error:  # whatever a stranger's code raises
-            channel.send(failure(error))
+            answer = failure(error), {}
+        del message, tensors
+        if answer[0].get("memory") is True and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # what did not suffice is for others
+        channel.send(*answer)
 
 
 def failure(error: BaseException) -> dict[str, Any]:

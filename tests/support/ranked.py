@@ -26,7 +26,7 @@ def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None =
             channel.send({"exchange": kind}, tensors)
             return channel.receive(MOST)[1]
 
-        asks = Collective(rank, count, meeting, on_gpus=False) if meeting else ask
+        asks = Collective(rank, count, meeting, 60.0, on_gpus=False) if meeting else ask
         said, tensors = work(Ranks(rank, count, asks))
         channel.send({"said": said}, tensors)
 

@@ -14,6 +14,7 @@ from tiny_training import blobs, model, run, spec
 from torch import nn
 
 from benchmark.attacks import fgsm
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM
@@ -28,13 +29,19 @@ class Repeats:
     """A recorder for the CPU: it does not compute while it records, and repeats the recorded work on fixed memory."""
 
     def __init__(self) -> None:
-        self.recorded, self.replayed = 0, 0
+        self.recorded, self.replayed, self.forgotten = 0, 0, 0
 
     def stream(self):
         return nullcontext()
 
     def generator(self) -> torch.Tensor:
         return torch.get_rng_state()
+
+    def waits(self):
+        return nullcontext([])
+
+    def forget(self) -> None:
+        self.forgotten += 1
 
     def record(self, work):
         self.recorded += 1
@@ -49,7 +56,15 @@ class Repeats:
 
 class Refuses(Repeats):
     def record(self, work):
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+        try:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+        except RuntimeError:
+            raise RuntimeError("capture_end: the stream is not capturing")  # noqa: B904 - as torch's own context does
+
+
+class Waits(Repeats):
+    def waits(self):
+        return nullcontext(["called a synchronizing CUDA operation"])
 
 
 def trained(tmp_path, name: str, recorder=None, network=None, **changes) -> dict[str, torch.Tensor]:
@@ -139,16 +154,38 @@ def test_another_radius_is_recorded_anew(tmp_path) -> None:
     network, loss = built(rules)
     recorder = Repeats()
     run(network, loss, rules, tmp_path / "c", recorder=recorder)
-    assert (
-        recorder.recorded == 2 + 3 - 1
-    )  # whole batches at 0 and 1/2 and 1; the odd one of each epoch from the fourth on
+    # 16 of 120 images: seven whole batches, at radii 0, 1/2, 1, 1, and an odd one, which is seen thrice with the attack
+    assert recorder.recorded == 3
+    assert recorder.forgotten == 3
+    assert recorder.replayed == 4 * 7 - 2 * WARM
+
+
+@pytest.mark.usefixtures("_uncompiled")
+def test_steps_without_the_attack_are_not_taken_for_steps_with_it(tmp_path, capsys) -> None:
+    """At radius 0 nothing is drawn; SAM's two passes must draw the same starts all the same."""
+    rules = recipe("adversarial", "fgsm", epochs=3, warmup_epochs=1, sam=0.05)
+    network, loss = built(rules)
+    for part in network.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    recorder = Repeats()
+    run(network, loss, rules, tmp_path / "c", recorder=recorder)
+    assert "sam repeats a step's random numbers" in capsys.readouterr().out
+    assert recorder.recorded == 1  # at radius 0
+
+
+@pytest.mark.usefixtures("_uncompiled")
+def test_a_capture_that_fails_unforeseen_ends_the_training_in_one_line(tmp_path) -> None:
+    words = r"^params\.yaml, train: the step cannot be captured \(CUDA error: operation not permitted .*\); set `compile: false`"
+    with pytest.raises(BenchmarkError, match=words):
+        trained(tmp_path, "captured", Refuses())
 
 
 @pytest.mark.usefixtures("_uncompiled")
 @pytest.mark.parametrize(
     ("recorder", "changes", "why"),
     [
-        (Refuses(), {}, "CUDA error: operation not permitted when stream is capturing"),
+        (Waits(), {}, "it waits for the device: called a synchronizing CUDA operation"),
         (Repeats(), {"sam": 0.05}, "sam repeats a step's random numbers"),
     ],
 )
