@@ -8,11 +8,7 @@ partial work. It computes in `run`, and imports there what is slow to import: th
 
 from __future__ import annotations
 
-import contextlib
-import json
-import resource
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,17 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.run_settings import computes_on, gpus_of
-from benchmark.results.cost import device_cost
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
+from benchmark.stages.clock import BLOCKS, SECONDS, Clock
 
 if TYPE_CHECKING:
     import torch
-
-BLOCKS = "blocks"
-SECONDS = "seconds-*.json"  # of parts, among the blocks
 
 
 @dataclass(frozen=True)
@@ -245,67 +238,3 @@ def _write(outcome: Outcome, out: Path, code_sha256: str) -> None:
         files.write_json(out / "fields.json", dict(outcome.fields))
     digests = {p.relative_to(out).as_posix(): files.sha256_file(p) for p in sorted(out.rglob("*")) if p.is_file()}
     files.write_json(out / "stage.json", {"environment": environment(), "code": code_sha256, "sha256": digests})
-
-
-class Clock:
-    """What a stage cost, over all the runs it needed; kept in its scratch folder until it is done.
-
-    Written beside the results and never into them, since no two runs take the same time. Parts done elsewhere count.
-    """
-
-    def __init__(self, scratch: Path) -> None:
-        self._path, self._blocks = scratch / "seconds.json", scratch / BLOCKS
-        self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
-        self._wall, self._cores = time.perf_counter(), core_seconds()
-        self._memory = 0
-
-    def memory(self, held: int) -> None:
-        """Note bytes of a GPU that the stage held at a time."""
-        self._memory = max(self._memory, held)
-
-    def cost(self, gpus: int = 0) -> dict[str, Any]:
-        """Return seconds of wall and of all its processes' cores, parts included.
-
-        Where it computes on `gpus` GPUs also `device_seconds`, the wall's times their number, and `device_memory`, the bytes
-        held at most.
-        """
-        own: dict[str, Any] = self._own()
-        if gpus:
-            own |= {"device_seconds": own["wall_seconds"] * gpus, "device_memory": self._memory}
-        for part in self._parts():
-            for key, much in part.items():
-                if key == "device_memory":
-                    own[key] = max(own.get(key, 0), much)
-                elif key != "device":
-                    own[key] = own.get(key, 0.0) + much
-        return {key: round(much, 2) for key, much in own.items()}
-
-    def of_parts(self) -> dict[str, Any]:
-        """Return what parts cost among it by device (`device_cost`); nothing where none was cut off."""
-        found: dict[str, float] = {}
-        for part in self._parts():
-            found[part["device"]] = round(found.get(part["device"], 0.0) + device_cost(part), 2)
-        return {"parts": found} if found else {}
-
-    def _parts(self) -> list[dict[str, Any]]:
-        return [json.loads(path.read_text()) for path in sorted(self._blocks.glob(SECONDS))]
-
-    def _own(self) -> dict[str, float]:
-        passed = {"wall_seconds": time.perf_counter() - self._wall, "core_seconds": core_seconds() - self._cores}
-        return {key: self._before.get(key, 0.0) + much for key, much in passed.items()}
-
-    def lap(self) -> None:
-        """Keep the time so far in case this process is killed."""
-        files.write_json(self._path, self._own())
-
-
-def core_seconds() -> float:
-    """Return the seconds that cores spent on this process and on those that it has started, ended or not."""
-    import psutil
-
-    alive = 0.0
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended: it counts among the ended ones
-            alive += sum(child.cpu_times()[:4])
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime + alive

@@ -72,16 +72,17 @@ class CudaRecorder:
 
     @contextmanager
     def waits(self) -> Iterator[list[str]]:
-        found: list[str] = []
+        places: list[str] = []
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                yield found
+                yield places
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        found += [str(one.message).splitlines()[0] for one in seen if "synchroniz" in str(one.message)]
+        messages = [str(warning.message) for warning in seen]
+        places += [message.splitlines()[0] for message in messages if "synchroniz" in message]
 
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         graph = torch.cuda.CUDAGraph()

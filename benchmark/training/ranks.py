@@ -129,15 +129,15 @@ class Collective:
             about = [{name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}]
             distributed.broadcast_object_list(about, src=0, device=device)
             tensors = tensors or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in about[0].items()}
-        found = {}
+        exchanged = {}
         for name, tensor in tensors.items():
             there = tensor.detach().to(device, copy=True).contiguous()
             if kind == "first":
                 distributed.broadcast(there, src=0)
             else:
                 distributed.all_reduce(there)
-            found[name] = there.to(tensor.device)
-        return found
+            exchanged[name] = there.to(tensor.device)
+        return exchanged
 
 
 def add(total: Tensors, part: Tensors) -> None:

@@ -25,7 +25,8 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.stages import catalogue
 from benchmark.stages import smooth as smooth_stage
-from benchmark.stages.base import BLOCKS, Clock, Work, part_folder
+from benchmark.stages.base import Work, part_folder
+from benchmark.stages.clock import BLOCKS, Clock
 from benchmark.stages.evaluation import by_blocks
 
 CUT = ("attack-papers", "certify", "smooth")
