@@ -134,9 +134,8 @@ class EvaluationStage(Stage):
             of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])
             model = judged.model
             together = None
-            if (
-                self.attacks or self.searches
-            ) and device.type != "cpu":  # short of its memory the kernel ends processes
+            on_gpu = device.type != "cpu"  # on a CPU the kernel ends a process that wants too much memory, unasked
+            if on_gpu and (self.attacks or self.searches):
                 model = fitting(model, images[: rules.batch_size], work.say)
                 if self.searches and not any(work.blocks.glob(SECONDS)):  # parts were attacked batch by batch
                     most = TARGETS * len(images[seen]) if self.attacks else MOST  # runs that an attack has at a time
