@@ -8,6 +8,8 @@ import time
 
 from gpu_common import row
 
+from benchmark.runtime import errors
+
 
 def main() -> None:
     import torch
@@ -18,7 +20,7 @@ def main() -> None:
     row("machine", what="processor", found=f"{processor()}, {os.cpu_count()} cores")
     for name, version in environment().items():
         row("machine", what=name, found=version)
-    for name in ("dvc", "robustbench", "lightning-fabric", "triton"):
+    for name in ("dvc", "lightning-fabric", "triton"):
         row("machine", what=name, found=installed(name) or "not installed")
     if not torch.cuda.is_available():
         sys.exit("error: torch finds no GPU here")
@@ -54,4 +56,4 @@ def seconds(torch, work, times: int) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    errors.run(main)

@@ -27,6 +27,7 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.loading import methods, submissions, tracks
 from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.loading.trained import tensors
+from benchmark.runtime import errors
 from benchmark.runtime.torch_setup import set_up, stop_filling
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.steps import Steps
@@ -115,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    errors.run(main)

@@ -25,6 +25,10 @@ from pathlib import Path
 import yaml
 from gpu_common import left, row
 
+from benchmark.runtime import errors
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import set_up
+
 ROOT = Path(__file__).resolve().parent.parent
 TRACK = "cifar10_jpeg"
 ROWS = ("Debenedetti2022XCiT-adversarial", "Havens2024LoFAST-wide_margin", "Hu2024SpecFormer-spec")
@@ -72,12 +76,20 @@ def copy(root: Path, rows: Sequence[str], device: str, sandbox: str) -> None:
 
 
 def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python <arguments>` in the copy."""
+    """`python <arguments>` in the copy.
+
+    Raises:
+        BenchmarkError: no time is left.
+    """
     path = f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=root, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=max(left(), 1), check=False,
-    )  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    try:
+        return subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=max(left(), 1), check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise BenchmarkError("no time was left") from None
 
 
 def stages_of(root: Path, name: str) -> list[str]:
@@ -88,7 +100,7 @@ def stages_of(root: Path, name: str) -> list[str]:
     )
     found = run(root, "-c", listing)
     if found.returncode:
-        raise SystemExit(f"error: {name}: {found.stderr.strip().splitlines()[-1]}")
+        raise BenchmarkError(f"{name}: {found.stderr.strip().splitlines()[-1]}")
     return found.stdout.split()
 
 
@@ -99,8 +111,8 @@ def build(root: Path, name: str) -> bool:
         try:
             ended = run(root, "-m", "benchmark.stages", stage, TRACK, name)
             problem = "" if not ended.returncode else (ended.stderr or ended.stdout).strip().splitlines()[-1][:200]
-        except subprocess.TimeoutExpired:
-            problem = "no time was left"
+        except BenchmarkError as error:
+            problem = str(error)
         seconds, costs = time.perf_counter() - started, root / "work" / TRACK / name / "times" / f"{stage}.json"
         cost = json.loads(costs.read_text()) if costs.exists() and not problem else {}
         memory = cost.get("device_memory")
@@ -132,7 +144,8 @@ def main() -> None:
     parser.add_argument("--sandbox", default="full")
     given = parser.parse_args()
     if not (ROOT / "data" / "cifar10-jpeg").exists():
-        sys.exit("error: data/cifar10-jpeg is missing; put train.parquet and test.parquet of CIFAR-10 there")
+        raise BenchmarkError("data/cifar10-jpeg is missing; put train.parquet and test.parquet of CIFAR-10 there")
+    set_up(given.device)  # which says what is wrong
     with tempfile.TemporaryDirectory(prefix="gpu-rows-") as folder:
         root = Path(folder) / "project"
         copy(root, given.row, given.device, given.sandbox)
@@ -150,4 +163,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    errors.run(main)

@@ -48,7 +48,7 @@ def outcome(parts: Sequence[str], read: Sequence[str] = (), write: Sequence[str]
         answer, _ = process.receive()
         return "works" if answer["right"] else "computes wrongly"
     except BenchmarkError as error:
-        return str(error)[:300]
+        return str(error)[:100]
     finally:
         process.close()
 

@@ -31,6 +31,7 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.vit import timm_vit
 from benchmark.loading import methods, submissions, tracks
 from benchmark.loading.fitting import fabric_of, training_attack, training_objective
+from benchmark.runtime import errors
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up, stop_filling, tensor_float32
 from benchmark.specs.run import TrainRun
@@ -234,38 +235,39 @@ def measure(case: Case, device: torch.device, modes=MODES, limit: Callable[[], f
     return found
 
 
+def every_case(given: argparse.Namespace) -> None:
+    """Each case of the plan in a process, as far as the time goes; rows say which were not measured, and why."""
+    for number, case in enumerate(PLAN):
+        if left() < 15:
+            row("not measured", case=f"{len(PLAN) - number} more", why="no time was left")
+            return
+        again = [sys.executable, __file__, "--case", str(number), "--device", given.device, "--batch", str(given.batch)]
+        try:
+            ended = subprocess.run(
+                again, timeout=max(left(), 1), env=os.environ | {"GPU_SECONDS": str(left())}, check=False
+            )
+            why = f"exit status {ended.returncode}" if ended.returncode else ""
+        except subprocess.TimeoutExpired:
+            why = "no time was left"
+        if why:
+            row("not measured", case=", ".join(map(str, case)), why=why)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=0, help="in place of the plan's")
     parser.add_argument("--case", type=int, default=-1, help="one case of the plan by its number, in this process")
     given = parser.parse_args()
+    device = set_up(given.device)
     if given.case < 0:
-        for number in range(len(PLAN)):  # a process each: what one leaves on the device slows no other
-            if left() < 15:
-                row("not measured", cases=len(PLAN) - number, why="no time was left")
-                return
-            again = [
-                sys.executable,
-                __file__,
-                "--case",
-                str(number),
-                "--device",
-                given.device,
-                "--batch",
-                str(given.batch),
-            ]
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(
-                    again, timeout=max(left(), 1), env=os.environ | {"GPU_SECONDS": str(left())}, check=False
-                )
+        every_case(given)
         return
     network, training, batch, precision = PLAN[given.case]
     case = Case(network, training, given.batch or batch, precision)
-    device = set_up(given.device)
     stop_filling()
     measure(case, device)
 
 
 if __name__ == "__main__":
-    main()
+    errors.run(main)
