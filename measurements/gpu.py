@@ -129,8 +129,8 @@ def run_all(
     chosen, results, until = list(parts), [], time.monotonic() + 60 * minutes
     for place, part in enumerate(chosen):
         left = until - time.monotonic()
-        limit = left * part.share / sum(later.share for later in chosen[place:])
-        if limit < LEAST:
+        limit = max(LEAST, left * part.share / sum(later.share for later in chosen[place:]))
+        if left < LEAST:
             results.append(Result(part.name, part.title, problem=f"not begun: {max(left, 0):.0f} s were left"))
         else:
             print(f"{part.name}: at most {limit:.0f} s", file=sys.stderr, flush=True)
