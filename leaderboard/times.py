@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmark.results.cost import device_cost
 from benchmark.runtime import files
+from benchmark.runtime.clock import device_cost
 from leaderboard.rank import Row
 
 

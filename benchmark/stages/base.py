@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.run_settings import computes_on, gpus_of
 from benchmark.runtime import arithmetic, code, files, scratch
+from benchmark.runtime.clock import BLOCKS, SECONDS, Clock
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
-from benchmark.stages.clock import BLOCKS, SECONDS, Clock
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
+from benchmark.runtime.clock import SECONDS
 from benchmark.stages.base import Outcome, Stage, Work
-from benchmark.stages.clock import SECONDS
 
 if TYPE_CHECKING:
     import torch

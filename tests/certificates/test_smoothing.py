@@ -246,10 +246,10 @@ def test_a_model_that_breaks_outside_the_box_is_told_so() -> None:
 
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.loading.rows import load_row
+    from benchmark.runtime.clock import Clock
     from benchmark.specs.smoothing import SmoothingSpec
     from benchmark.stages import smooth as stage
     from benchmark.stages.base import Work
-    from benchmark.stages.clock import Clock
     from benchmark.stages.evaluation import Subject
     from benchmark.verdicts.prediction import Predictions
 

@@ -28,11 +28,11 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
+from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.corruptions import CorruptionSpec
 from benchmark.stages.base import Work
-from benchmark.stages.clock import Clock
 from benchmark.stages.evaluation import Subject
 from benchmark.verdicts.prediction import Predictions
 from leaderboard import build

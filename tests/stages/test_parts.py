@@ -21,12 +21,12 @@ from benchmark.evaluation import suite
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import inputs
 from benchmark.runtime import scratch
+from benchmark.runtime.clock import BLOCKS, Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.stages import catalogue
 from benchmark.stages import smooth as smooth_stage
 from benchmark.stages.base import Work, part_folder
-from benchmark.stages.clock import BLOCKS, Clock
 from benchmark.stages.evaluation import by_blocks
 
 CUT = ("attack-papers", "certify", "smooth")

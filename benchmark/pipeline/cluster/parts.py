@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.pipeline.cluster import remote
-from benchmark.stages.clock import SECONDS
+from benchmark.runtime.clock import SECONDS
 
 FOLDER = "rvb-parts"
 

@@ -27,10 +27,10 @@ from benchmark.pipeline.cluster import node, parts, remote
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.state import difference
 from benchmark.runtime import files, scratch, warm_client
+from benchmark.runtime.clock import BLOCKS, SECONDS
 from benchmark.runtime.errors import FULL_MEMORY, BenchmarkError, said
 from benchmark.stages import catalogue
 from benchmark.stages.base import inputs_file, part_folder
-from benchmark.stages.clock import BLOCKS, SECONDS
 
 KILLED = re.compile(r"exited with (?:-9|137|-15|143)\b|was ended by SIGKILL")
 LOG = 1_000_000  # characters of a stage's output that travel

@@ -9,7 +9,7 @@ import time
 from tiny_linear_row import ROW
 
 from benchmark.runtime import files
-from benchmark.stages.clock import Clock, core_seconds
+from benchmark.runtime.clock import Clock, core_seconds
 
 BUSY = 0.3  # seconds of a core
 

@@ -6,10 +6,10 @@ import contextlib
 import json
 import resource
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmark.results.cost import device_cost
 from benchmark.runtime import files
 
 BLOCKS = "blocks"  # the folder, in a stage's scratch folder, of what speaks of some images each
@@ -78,3 +78,11 @@ def core_seconds() -> float:
             with contextlib.suppress(OSError):  # it has just ended
                 alive += time.clock_gettime((~child << 3) | CPU_CLOCK)
     return time.process_time() + ended.ru_utime + ended.ru_stime + alive
+
+
+def device_cost(seconds: Mapping[str, Any]) -> float:
+    """Return the seconds of a device that a stage or a part took: of its GPUs, else of all cores that it kept busy.
+
+    Stages measured before cores were counted give seconds of wall.
+    """
+    return seconds.get("device_seconds", seconds.get("core_seconds", seconds["wall_seconds"]))
