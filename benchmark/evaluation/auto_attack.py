@@ -109,16 +109,9 @@ def auto_attack(
             search = _calls(model, inputs, together or batch_size)
             with _reporting(progress) as report:
                 state, again = run_attack(
-                    model,
-                    inputs,
-                    targets,
-                    spec,
-                    batch_size=batch_size,
-                    engine=engine,
-                    report=report,
-                    search=search,
+                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search,
                     together=together,
-                )
+                )  # fmt: skip
             adversarial, correct, remaining = state.adversarial, state.robust, state.remaining
             flags += state.warnings
             other = int((again.correct != correct).sum())

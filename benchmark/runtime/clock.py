@@ -37,11 +37,12 @@ class Clock:
         """Return seconds of wall and of all its processes' cores, parts included.
 
         Where it computes on `gpus` GPUs also `device_seconds`, the wall's times their number, and `device_memory`, the bytes
-        held at most.
+        held at most. `cost_seconds` are those of the devices that computed: of GPUs, else of cores.
         """
         own: dict[str, Any] = self._own()
         if gpus:
             own |= {"device_seconds": own["wall_seconds"] * gpus, "device_memory": self._memory}
+        own["cost_seconds"] = own.get("device_seconds", own["core_seconds"])
         for part in self._parts():
             for key, much in part.items():
                 if key == "device_memory":
@@ -51,11 +52,11 @@ class Clock:
         return {key: round(much, 2) for key, much in own.items()}
 
     def of_parts(self) -> dict[str, Any]:
-        """Return what parts cost among it by device (`device_cost`); nothing where none was cut off."""
-        found: dict[str, float] = {}
+        """Return what parts cost among it, by device; nothing where none was cut off."""
+        costs: dict[str, float] = {}
         for part in self._parts():
-            found[part["device"]] = round(found.get(part["device"], 0.0) + device_cost(part), 2)
-        return {"parts": found} if found else {}
+            costs[part["device"]] = round(costs.get(part["device"], 0.0) + part["cost_seconds"], 2)
+        return {"parts": costs} if costs else {}
 
     def _parts(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self._blocks.glob(SECONDS))]
@@ -81,8 +82,5 @@ def core_seconds() -> float:
 
 
 def device_cost(seconds: Mapping[str, Any]) -> float:
-    """Return the seconds of a device that a stage or a part took: of its GPUs, else of all cores that it kept busy.
-
-    Stages measured before cores were counted give seconds of wall.
-    """
-    return seconds.get("device_seconds", seconds.get("core_seconds", seconds["wall_seconds"]))
+    """Return what a stage cost (`Clock.cost`); seconds of wall where it was measured before cores were counted."""
+    return seconds.get("cost_seconds", seconds["wall_seconds"])

@@ -2,7 +2,7 @@
 
 The graph holds the whole step: the attack, both passes, the optimiser, and what puts the weights back. It reads its images
 and labels from fixed memory, and does what the step did when it was recorded: a step of other shapes or of another radius
-gets a graph of its own. Where the process may start compilers, torch.compile fuses the network's kernels too; behind the
+gets another graph. Where the process may start compilers, torch.compile fuses the network's kernels too; in the
 sandbox it may not.
 """
 

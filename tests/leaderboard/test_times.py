@@ -46,8 +46,20 @@ def test_parts_of_a_stage_count_for_the_devices_that_they_computed_on(tmp_path) 
 
 def test_a_gpu_counts_for_as_long_as_it_was_held_and_a_processor_by_its_cores(tmp_path) -> None:
     seconds = {
-        "train": {"wall_seconds": 9.0, "core_seconds": 30.0, "device_seconds": 18.0, "device": "A GPU"},
-        "certify": {"wall_seconds": 9.0, "core_seconds": 17.0, "parts": {"A CPU": 6.0}, "device": "A CPU"},
+        "train": {
+            "wall_seconds": 9.0,
+            "core_seconds": 30.0,
+            "device_seconds": 18.0,
+            "cost_seconds": 18.0,
+            "device": "A GPU",
+        },
+        "certify": {
+            "wall_seconds": 9.0,
+            "core_seconds": 17.0,
+            "cost_seconds": 17.0,
+            "parts": {"A CPU": 6.0},
+            "device": "A CPU",
+        },
     }
     for stage, one in seconds.items():
         files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", one)
