@@ -21,34 +21,56 @@ from benchmark.wall.process import Walled
 MORE = ("/dev", "/dev/shm", "/proc", "/sys", "/run", "/tmp", "/usr/local/nvidia", "/etc", "/var")
 
 
-# what could stay closed: in place of /proc/self to write
-NARROWER = {"no entry of /proc to write": "/dev/null", "/proc/self/task alone to write": "/proc/self/task"}
+# what could stay closed: in place of /proc/self/task to write
+NARROWER = {"no entry of /proc to write": "/dev/null"}
 
 
 def compute(channel: Channel) -> None:
-    """In the sandbox: a product on the GPU against the processor's, a captured graph, and a generator."""
+    """In the sandbox, told one after another: what training and evaluation do on a GPU, against the processor's results."""
     import torch
+    from torch import nn
+
+    def tell(what: str, right: bool) -> None:
+        torch.cuda.synchronize()
+        channel.send({"what": what, "right": right})
 
     a = torch.randn(256, 256)
-    found = (a.cuda() @ a.cuda()).cpu()
+    tell("a matrix product", torch.allclose((a.cuda() @ a.cuda()).cpu(), a @ a, atol=1e-2))
     graph, place = torch.cuda.CUDAGraph(), torch.zeros(4, device="cuda")
     with torch.cuda.graph(graph):
         result = place * 2
     place.fill_(3.0)
     graph.replay()
-    right = torch.allclose(found, a @ a, atol=1e-2) and bool((result == 6).all())
-    channel.send({"right": right, "device": torch.cuda.get_device_name()})
+    tell("a graph", bool((result == 6).all()))
+    network = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.GELU(), nn.Flatten(), nn.Linear(32 * 900, 10))
+    images = torch.rand(8, 3, 32, 32)
+    here = network.eval()(images)
+    tell("convolutions", torch.allclose(network.cuda()(images.cuda()).cpu(), here, atol=1e-3))
+    tokens = torch.randn(8, 3, 64, 64, device="cuda")
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = network.train()(images.cuda()).square().sum()
+            loss = loss + nn.functional.scaled_dot_product_attention(*[tokens.to(dtype).requires_grad_()] * 3).sum()
+            loss.backward()
+        tell(f"gradients in {name}", all(bool(p.grad.isfinite().all()) for p in network.parameters()))
+    torch.optim.AdamW(network.parameters(), fused=True).step()
+    tell("a fused optimiser", all(bool(p.isfinite().all()) for p in network.parameters()))
+    channel.send({"what": "", "right": True})
 
 
 def outcome(parts: Sequence[str], read: Sequence[str] = (), write: Sequence[str] = ()) -> str:
     """ "works", or what stopped it."""
     rules = Confinement(read=tuple(map(Path, read)), write=tuple(map(Path, write)), gpu=True)
     process = Walled(compute, rules, parts, owner="CUDA", seconds=min(60.0, max(left(), 1.0)))
+    last = "it starts"
     try:
-        answer, _ = process.receive()
-        return "works" if answer["right"] else "computes wrongly"
+        while (answer := process.receive()[0])["what"]:
+            if not answer["right"]:
+                return f"{answer['what']}: wrong"
+            last = answer["what"]
+        return "works"
     except BenchmarkError as error:
-        return str(error)[:100]
+        return f"after {last}: {error}"[:160]
     finally:
         process.close()
 
@@ -68,9 +90,9 @@ def allowed(name: str) -> Iterator[None]:
 
 @contextmanager
 def in_place_of_proc(place: str) -> Iterator[None]:
-    """With another path to write in place of /proc/self."""
+    """With another path to write in place of /proc/self/task."""
     kept = confinement._written_by_cuda
-    confinement._written_by_cuda = lambda: [*(path for path in kept() if path != Path("/proc/self")), Path(place)]
+    confinement._written_by_cuda = lambda: [*(path for path in kept() if path != Path("/proc/self/task")), Path(place)]
     try:
         yield
     finally:

@@ -5,8 +5,7 @@
 The loop is `benchmark.training.steps`, an epoch of random images without augmentation or validation; `captured` is
 `train.compile` as the sandbox has it, `compiled` as it is without (torch.compile before the capture). The bare loops have the
 same network, losses, attack and optimiser (fused AdamW), and nothing else; `graph` captures the whole step. The first epoch
-of each warms up. `of best` is the loop's best over the best bare loop at the same precision; the aim is 0.9. Each case is
-a process of its own, since a mode that fails may spoil those after it.
+of each warms up. `of best` is the loop's best over the best bare loop at the same precision; the aim is 0.9.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -205,52 +205,69 @@ def rate(case: Case, take: Callable[[int], None], device: torch.device) -> float
     return count * case.batch / timed(count)
 
 
-# what is compiled comes last: it takes up to a minute
+# (side, mode, how) of a process; what is compiled takes up to a minute, and a mode that fails may spoil those after it
 MODES = (
-    ("loop", "plain", ours), ("loop", "captured", ours), ("bare", "eager", bare), ("bare", "graph", bare),
-    ("loop", "compiled", ours), ("bare", "compiled and graph", bare),
-)  # fmt: skip
+    (("loop", "plain", ours), ("loop", "captured", ours), ("bare", "eager", bare), ("bare", "graph", bare)),
+    (("loop", "compiled", ours),),
+    (("bare", "compiled and graph", bare),),
+)
 COMPILES = 40.0  # seconds that a compiled mode is begun with
 
 
-def measure(case: Case, device: torch.device, modes=MODES, limit: Callable[[], float] = left) -> dict[str, float]:
-    """Images a second by side and mode, each printed as it is measured; words in its place where it could not be."""
-    about = {"network": case.network, "training": case.training, "batch": case.batch, "precision": case.precision}
-    found: dict[str, float] = {}
+def measure(case: Case, device: torch.device, modes=MODES[0]) -> None:
+    """Print images a second by side and mode, each as it is measured; words in its place where it could not be."""
     for side, mode, make in modes:
-        if "compiled" in mode and limit() < COMPILES:
-            continue
         try:
             with tensor_float32(case.run.tf32):
                 speed = round(rate(case, make(case, device, mode), device), 1)
-            found[side] = max(found.get(side, 0.0), speed)
-            row("images a second", **about, side=side, mode=mode, rate=speed, problem="")
+            row("images a second", **about(case), side=side, mode=mode, rate=speed, problem="")
         except Exception as error:  # another mode may work: what stopped this one is the finding
             problem = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
-            row("images a second", **about, side=side, mode=mode, rate=None, problem=problem)
+            row("images a second", **about(case), side=side, mode=mode, rate=None, problem=problem)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    if found.get("bare") and found.get("loop"):
-        row("of best", **about, loop=found["loop"], bare=found["bare"], ratio=round(found["loop"] / found["bare"], 2))
-    return found
+
+
+def about(case: Case) -> dict[str, str | int]:
+    return {"network": case.network, "training": case.training, "batch": case.batch, "precision": case.precision}
 
 
 def every_case(given: argparse.Namespace) -> None:
-    """Each case of the plan in a process, as far as the time goes; rows say which were not measured, and why."""
-    for number, case in enumerate(PLAN):
+    """Each case of the plan in processes, as far as the time goes; rows say which were not measured, and why."""
+    for number, planned in enumerate(PLAN):
         if left() < 15:
             row("not measured", case=f"{len(PLAN) - number} more", why="no time was left")
             return
-        again = [sys.executable, __file__, "--case", str(number), "--device", given.device, "--batch", str(given.batch)]
-        try:
-            ended = subprocess.run(
-                again, timeout=max(left(), 1), env=os.environ | {"GPU_SECONDS": str(left())}, check=False
-            )
-            why = f"exit status {ended.returncode}" if ended.returncode else ""
-        except subprocess.TimeoutExpired:
-            why = "no time was left"
-        if why:
-            row("not measured", case=", ".join(map(str, case)), why=why)
+        found: list[dict[str, object]] = []
+        for modes in range(len(MODES)):
+            if modes and left() < COMPILES:
+                break
+            found += apart(given, number, modes, ", ".join(map(str, planned)))
+        best = {
+            side: max((one["rate"] for one in found if one["side"] == side and one["rate"]), default=0.0)
+            for side in ("loop", "bare")
+        }
+        if all(best.values()):
+            case = Case(*planned)
+            row("of best", **about(case), **best, ratio=round(best["loop"] / best["bare"], 2))
+
+
+def apart(given: argparse.Namespace, number: int, modes: int, words: str) -> list[dict[str, object]]:
+    """Measure some modes of a case in a process; its rows, which are printed too."""
+    again = [sys.executable, __file__, "--case", str(number), "--modes", str(modes), "--device", given.device]
+    again += ["--batch", str(given.batch)]
+    environment = os.environ | {"GPU_SECONDS": str(left())}
+    try:
+        ended = subprocess.run(
+            again, timeout=max(left(), 1), env=environment, stdout=subprocess.PIPE, text=True, check=False
+        )
+        printed, why = ended.stdout, f"exit status {ended.returncode}" if ended.returncode else ""
+    except subprocess.TimeoutExpired as error:
+        printed, why = (error.stdout or b"").decode(), "no time was left"
+    print(printed, end="", flush=True)
+    if why:
+        row("not measured", case=f"{words}: {MODES[modes][0][1]} and on", why=why)
+    return [json.loads(line) for line in printed.splitlines() if line.startswith('{"table"') and line.endswith("}")]
 
 
 def main() -> None:
@@ -258,6 +275,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=0, help="in place of the plan's")
     parser.add_argument("--case", type=int, default=-1, help="one case of the plan by its number, in this process")
+    parser.add_argument(
+        "--modes", type=int, default=0, help="which of its modes: not compiled, the loop's, the bare loop's"
+    )
     given = parser.parse_args()
     device = set_up(given.device)
     if given.case < 0:
@@ -266,7 +286,7 @@ def main() -> None:
     network, training, batch, precision = PLAN[given.case]
     case = Case(network, training, given.batch or batch, precision)
     stop_filling()
-    measure(case, device)
+    measure(case, device, MODES[given.modes])
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ def test_a_radius_that_grows_is_captured_anew(monkeypatch, capsys) -> None:
     assert "is not captured" not in capsys.readouterr().out
 
 
-def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(capsys) -> None:
+def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("benchmark.training.steps.compiled", lambda network: network)
+
     class Waits(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -102,7 +104,6 @@ def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(c
     device, fabric = torch.device("cuda", 0), fabric_of(TrainRun(device="cuda:0"))
     loss = built(rules)[1]
     steps = Steps.of(Waits(), loss, rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
-    steps.learning.module = steps.model  # as it is, not compiled
     images, labels = (t.cuda() for t in blobs(0, 96))
     assert all(torch.isfinite(torch.tensor(steps.epoch(images, labels, epoch, 0))) for epoch in range(2))
     assert "it waits for the device" in capsys.readouterr().out

@@ -108,7 +108,7 @@ class LayerAudit:
 
     def _check(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> None:
         """Found (s * n,) against claimed (n,); a claim of NaN fails."""
-        found = found.reshape(-1, len(self.x)).amax(0) - self.noise
+        found, claimed = found.reshape(-1, len(self.x)).amax(0) - self.noise, claimed.to(found.device)
         share = torch.where(found > 0, found / claimed.clamp(min=1e-300), 0.0)
         self.tally.trials += len(self.x)
         self.tally.worst = max(self.tally.worst, float(share.max()))

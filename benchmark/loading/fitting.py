@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from torch import nn
 
 from benchmark.data.images import load_split
@@ -187,7 +188,12 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
         accelerator, index = "cuda", str(ranks.rank % gpus)
     devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, precision=run.precision)  # type: ignore[arg-type]
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            precision=run.precision,  # type: ignore[arg-type]
+            plugins=LightningEnvironment(),  # else it looks for a cluster, and starts MPI's daemons where mpi4py is installed
+        )
     except (ValueError, RuntimeError) as error:
         raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
     if fabric.device.type == "cpu" and run.precision not in PORTABLE and arithmetic.in_force() == "portable":

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -81,8 +81,7 @@ class CudaRecorder:
                 yield places
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        messages = [str(warning.message) for warning in seen]
-        places += [message.splitlines()[0] for message in messages if "synchroniz" in message]
+        places += waits_among(str(warning.message) for warning in seen)
 
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         graph = torch.cuda.CUDAGraph()
@@ -92,6 +91,11 @@ class CudaRecorder:
 
     def forget(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()  # graphs that are gone leave a pool that no other may use
+
+
+def waits_among(warned: Iterable[str]) -> list[str]:
+    """The first lines of torch's warnings that tell of a wait; it also warns of the mode that looks for waits."""
+    return [message.splitlines()[0] for message in warned if "called a synchronizing" in message]
 
 
 @dataclass(frozen=True)

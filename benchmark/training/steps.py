@@ -46,17 +46,23 @@ class Autocast(nn.Module):
 
     It does what Fabric's wrapper does, but for that wrapper's hook on the logits: it lets nobody but Fabric differentiate
     them, and attacks do too. Images are not rounded for mixed precision; autocast rounds what its operations take.
+
+    Args:
+        compiled: the same model compiled, for batches of `full` images; compiling it for others would take minutes.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision) -> None:
+    def __init__(
+        self, model: nn.Module, precision: Precision, compiled: nn.Module | None = None, full: int = 0
+    ) -> None:
         super().__init__()
         self.module, self._precision = model, precision
+        self._compiled, self._full = [compiled or model], full  # in a list: no module of its own, it shares the weights
         self._mixed = str(precision.precision).endswith("mixed")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         given = images if self._mixed else self._precision.convert_input(images)
         with self._precision.forward_context():
-            logits = self.module(given)
+            logits = (self._compiled[0] if len(given) == self._full else self.module)(given)
         return self._precision.convert_output(checked(logits, len(images)))
 
 
@@ -115,7 +121,7 @@ class Steps:
             model, optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
         )
         steps = cls(
-            Autocast(compiled(model) if recorder else model, precision),
+            Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size),
             model, objective, optimizer, spec, fabric,
             ema=_averaged(model, spec.ema) if spec.ema else None,
             augment=augment,

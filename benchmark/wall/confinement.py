@@ -102,9 +102,9 @@ def _read_by_cuda() -> list[Path]:
 
 
 def _written_by_cuda() -> list[Path]:
-    """The GPUs' devices, and this process's own entry in /proc, where CUDA names its threads."""
+    """The GPUs' devices, and this process's threads in /proc, which CUDA names."""
     devices = [*Path("/dev").glob("nvidia*"), *Path("/dev/nvidia-caps").glob("*")]
-    return [*sorted(path for path in devices if path.is_char_device()), Path("/proc/self")]
+    return [*sorted(path for path in devices if path.is_char_device()), Path("/proc/self/task")]
 
 
 def folders_of(library: str, maps: str) -> list[Path]:
@@ -141,11 +141,12 @@ def _clean_environment(home: Path) -> None:
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     _wipe_environment()
     os.environ.clear()
-    # GitPython, which foolbox imports, would else run a program, and joblib share memory
+    # GitPython, which foolbox imports, would else run a program, joblib share memory, and torch look the user's name up
     own = {
         "HOME": str(home),
         "TMPDIR": str(home),
         "PATH": os.defpath,
+        "USER": "nobody",
         "GIT_PYTHON_REFRESH": "quiet",
         "JOBLIB_MULTIPROCESSING": "0",
     }
@@ -222,6 +223,7 @@ def _installed() -> list[Path]:
 
 
 def _packages() -> list[Path]:
-    """Folders of installed packages, and the one in which the benchmark stands."""
+    """Folders of installed packages, those that PYTHONPATH adds too, and the one in which the benchmark stands."""
     places = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    places |= {Path(place).absolute() for place in sys.path if place and any(Path(place).glob("*.dist-info"))}
     return [*sorted(places), Path(__file__).parents[2]]

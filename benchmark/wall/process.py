@@ -97,9 +97,7 @@ class Walled:
         self._end()
 
     def _broken(self, problem: Broken) -> BenchmarkError:
-        number = _ended_by(self._pid)
-        memory = ", perhaps for want of memory" if number == signal.SIGKILL else ""
-        words = f"it was ended by {signal.Signals(number).name}{memory}" if number else str(problem)
+        words = _ended_by(self._pid) or str(problem)
         self.close()
         return BenchmarkError(f"{self.owner}: the process that runs its code failed: {words}")
 
@@ -165,15 +163,18 @@ def _close_all_but(kept: int) -> None:
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 - for as long as it lives
 
 
-def _ended_by(pid: int) -> int:
-    """The number of the signal that ended a process, which may need a moment to end; 0 for none."""
-    for _ in range(50):
+def _ended_by(pid: int) -> str:
+    """Say how a process ended, which may need seconds where it held a GPU's memory; "" where it says nothing of itself."""
+    for _ in range(300):
         with contextlib.suppress(ChildProcessError):
             status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                memory = ", perhaps for want of memory" if status.si_status == signal.SIGKILL else ""
+                return f"it was ended by {signal.Signals(status.si_status).name}{memory}"
             if status is not None:
-                return status.si_status if status.si_code in (os.CLD_KILLED, os.CLD_DUMPED) else 0
+                return f"it ended with exit status {status.si_status}" if status.si_status else ""
         time.sleep(0.01)
-    return 0
+    return ""
 
 
 def _end(parent: int, pid: int, connection: socket.socket, home: Path) -> None:

@@ -106,7 +106,6 @@ ATTEMPTS = {
 OPENED = {
     "a stream that listens": "import socket; s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + 'rvb-test'); s.listen()",
     "packets that listen": "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(chr(0) + 'rvb-other'); s.listen()",
-    "its own entry in /proc": "open('/proc/self/comm', 'w').write('x')",
     "a thread's name": "import threading; open(f'/proc/self/task/{{threading.get_native_id()}}/comm', 'r+').write('x')",
 }
 CLOSED = [
@@ -123,6 +122,7 @@ CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
     "a socket of the new network": "import socket; socket.socket(socket.AF_INET6)",
     "a netlink": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
     "a family with high bits": call(41, "(1 << 32) | 2", "1", "0"),
+    "its own place in a full memory": "open('/proc/self/oom_score_adj', 'w').write('0')",
     "the judge's name": "import os; open(f'/proc/{{os.getppid()}}/comm', 'w').write('x')",
     "the judge's place in a full memory": "import os; open(f'/proc/{{os.getppid()}}/oom_score_adj', 'w').write('1000')",
     "a file by its own root": "open('/proc/self/root{tmp}/test.safetensors').read()",
@@ -186,6 +186,18 @@ def test_a_process_on_a_gpu_may_do_no_more(place, name) -> None:
     assert tried(CLOSED_ON_GPU[name], place, gpu=True), f"{name} came through"
 
 
+def test_packages_are_read_where_pythonpath_has_them_and_a_user_has_a_name(place, monkeypatch, tmp_path) -> None:
+    """torch's optimisers ask for the name; /etc/passwd is not for submissions."""
+    site, other = tmp_path / "site", tmp_path / "other"
+    for folder in (site, other):
+        folder.mkdir()
+        (folder / f"kept_in_{folder.name}.py").write_text("")
+        monkeypatch.syspath_prepend(folder)
+    (site / "kept_in_site-1.dist-info").mkdir()
+    assert tried("import kept_in_site, getpass; assert getpass.getuser() == 'nobody'", place) == ""
+    assert "Permission denied" in tried(f"open('{other}/kept_in_other.py').read()", place)
+
+
 def test_the_driver_is_read_where_it_is_loaded_from() -> None:
     maps = (
         "7f00-7f01 r--p 0000 08:01 12 /usr/local/nvidia/lib64/libcuda.so.580.1\n"
@@ -207,6 +219,7 @@ def test_an_attempt_fails_and_leaves_no_trace(place, name) -> None:
 
 ENDS = {
     "it leaves without a word": ("import os; os._exit(0)", "it ended"),
+    "it leaves as a library may": ("import os; os._exit(3)", "it ended with exit status 3"),
     "it calls sys.exit": ("import sys; sys.exit(0)", "it calls sys.exit(0)"),
     "it aborts": ("import os; os.abort()", "SIGABRT"),
     "it crashes": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),

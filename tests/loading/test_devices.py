@@ -125,3 +125,13 @@ def test_a_gpu_that_is_not_there_is_refused() -> None:
 def test_a_device_that_nobody_knows_is_refused() -> None:
     with pytest.raises(BenchmarkError, match="unknown device 'gpu'"):
         torch_setup.set_up("gpu")
+
+
+def test_fabric_looks_for_no_cluster(monkeypatch) -> None:
+    """Where mpi4py is installed, looking starts MPI, which ends a sandboxed process that may start no daemon."""
+
+    def detect() -> bool:
+        raise AssertionError("it looked")
+
+    monkeypatch.setattr("lightning_fabric.plugins.environments.MPIEnvironment.detect", detect)
+    assert fabric_of(TrainRun()).device == torch.device("cpu")

@@ -109,7 +109,8 @@ class Project:
 
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "PYTHONPATH": str(self.root), "OMP_NUM_THREADS": "1"}
+        packages = os.pathsep.join(filter(None, (str(self.root), os.environ.get("PYTHONPATH", ""))))
+        return {**os.environ, "PATH": path, "PYTHONPATH": packages, "OMP_NUM_THREADS": "1"}
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs `python -m <arguments>` here."""

@@ -17,10 +17,10 @@ from benchmark.attacks import fgsm
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.training import capture, standard
-from benchmark.training.capture import WARM
+from benchmark.training.capture import WARM, waits_among
 from benchmark.training.optimisers import optimizer
 from benchmark.training.penalties import msvp, spectral_norm
-from benchmark.training.steps import Steps
+from benchmark.training.steps import Autocast, Steps
 
 IMAGES, LABELS = blobs(0, 16)
 
@@ -266,3 +266,30 @@ def test_an_attack_leaves_no_gradient_at_weights() -> None:
     network = model()
     fgsm.attack(network, IMAGES, LABELS, ThreatModel(norm="Linf", eps=0.1), seed=0)
     assert all(p.grad is None for p in network.parameters())
+
+
+def test_a_wait_is_told_from_the_warning_that_torch_looks_for_waits() -> None:
+    looks = "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations"
+    wait = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:1.)"
+    assert waits_among([looks, f"{wait}\nmore", "unrelated"]) == [wait]
+
+
+def test_full_batches_alone_run_compiled() -> None:
+    """The last batch of an epoch is of another size: compiling it too would take minutes."""
+    sizes: dict[str, list[int]] = {"plain": [], "compiled": []}
+
+    class Counts(torch.nn.Module):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes[self.name].append(len(x))
+            return x.flatten(1)[:, :4]
+
+    precision = Fabric(accelerator="cpu", devices=1).strategy.precision
+    learning = Autocast(Counts("plain"), precision, Counts("compiled"), full=16)
+    for size in (16, 16, 5):
+        learning(torch.rand(size, 1, 6, 6))
+    assert sizes == {"plain": [5], "compiled": [16, 16]}
+    assert [*learning.children()] == [learning.module]
