@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from torch import nn
 
 from benchmark.data.images import load_split
