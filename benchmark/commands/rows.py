@@ -7,38 +7,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from rich.table import Table
 
 from benchmark.commands.completion import track_names
 from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import WORK
+from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
+    from benchmark.loading.rows import Row
     from benchmark.results.record import Record
 
 
 def list_rows(
     track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "",
 ) -> None:
-    """List tracks, their rows and studies: what is built and today's, what is stale and why, what is published."""
+    """List tracks, their rows and studies: what is built here, what is published. `dvc status` says what is stale."""
     from benchmark.loading import tracks
     from benchmark.loading.rows import load_rows
-    from benchmark.pipeline.state import State, row_state
     from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
     from benchmark.studies.ages import ages
 
     loaded, stale = grids.load_all(), False
     for name in [tracks.load(track).name] if track else tracks.names():
-        rows, state = load_rows(name), State(name)
+        rows = load_rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
         for row in rows:
             left_out = "" if row.default else "; by `rvb repro --all` alone"
             title = row.submission.variants[row.variant].title
-            console.print(f"  {row.name}  {title}{left_out}; {escape(row_state(state, row))}")
+            console.print(f"  {row.name}  {title}{left_out}; {_state(row)}")
         if not rows:
             console.print("  no submission yet")
         published = ages(name)
@@ -52,6 +51,11 @@ def list_rows(
             console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
     if stale:
         console.print("`rvb study --stale` says how to run again the studies that are not today's")
+
+
+def _state(row: Row) -> str:
+    built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
+    return built + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
 
 
 def _words(age: list[str] | None) -> str:

@@ -1,4 +1,4 @@
-"""What every stage of benchmark/stages keeps to, found by where it stands."""
+"""What every stage of benchmark/steps keeps to, found by where it stands."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stages import stage_code, stage_names
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages import catalogue
+from benchmark.steps import catalogue
 
 ROWS = ("Havens2024LoFAST-mean_pool", "Wong2020Fast-linf", "Debenedetti2022XCiT-adversarial")
 SHARED = {"__init__", "__main__", "base", "catalogue", "evaluation"}  # of all stages, or of those that evaluate
-FOLDER = Path("benchmark/stages")
+FOLDER = Path("benchmark/steps")
 STAGES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

@@ -11,7 +11,7 @@ from stages import stage_code, stage_names
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import load_row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages import catalogue
+from benchmark.steps import catalogue
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> N
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("PYTHONPATH", str(project.root))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    stage = project.root / "benchmark/stages/data.py"
+    stage = project.root / "benchmark/steps/data.py"
     says = '        print(f"{split}: sha256 {digest}")\n'
     assert says in stage.read_text()
     stage.write_text(

@@ -75,7 +75,7 @@ def test_changing_one_attack_runs_that_suite_again_and_nothing_else_before_colle
 def test_a_comment_runs_nothing_and_corruptions_touched_concern_no_row_without_them(built) -> None:
     with (built.root / "benchmark/attacks/fgsm.py").open("a") as code:
         code.write("\n# a comment\n")
-    with (built.root / "benchmark/stages/corrupt.py").open("a") as code:
+    with (built.root / "benchmark/steps/corrupt.py").open("a") as code:
         code.write("\nCHANGED = True\n")
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
     assert {stage.rpartition(":")[2] for stage in ran(output)} <= {"inputs"}

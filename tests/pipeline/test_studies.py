@@ -109,7 +109,7 @@ def test_its_inputs_are_what_it_really_imports(project, study) -> None:
     file = generate.study_file("tiny", study)
     stage = yaml.safe_load((project.root / file).read_text())["stages"]["study"]
     project.run("benchmark.pipeline.inputs", "tiny")
-    project.run("benchmark.stages", "data", "tiny")
+    project.run("benchmark.steps", "data", "tiny")
     module, *arguments = stage["cmd"].removeprefix("python -m ").split()
     planned = planned_code(project, f"_studies/{study}", "study")
     assert really_imported(project, module, arguments) == planned

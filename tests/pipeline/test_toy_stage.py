@@ -22,11 +22,11 @@ from __future__ import annotations
 import time
 
 from benchmark.runtime import files
-from benchmark.stages.base import Outcome
-from benchmark.stages.evaluation import EvaluationStage
+from benchmark.steps.base import Outcome
+from benchmark.steps.evaluation import EvaluationStep
 
 
-class Brightness(EvaluationStage):
+class Brightness(EvaluationStep):
     name = "brightness"
     order = 70
 
@@ -55,7 +55,7 @@ stage = Brightness()
 
 @pytest.mark.long
 def test_one_file_runs_survives_a_kill_and_reaches_the_record(built) -> None:
-    (built.root / "benchmark/stages/brightness.py").write_text(BRIGHTNESS)
+    (built.root / "benchmark/steps/brightness.py").write_text(BRIGHTNESS)
     built.rvb("pipeline")
     built.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
     scratch = built.root / "work/scratch/tiny" / ROW / "brightness"

@@ -95,7 +95,7 @@ def test_deps_are_what_the_stages_really_import(project) -> None:
     project.rvb("pipeline")
     project.run("benchmark.pipeline.inputs", "tiny")
     stages = yaml.safe_load((project.root / generate.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
-    for name, stage in {"data": {"cmd": "python -m benchmark.stages data tiny"}, **stages}.items():
+    for name, stage in {"data": {"cmd": "python -m benchmark.steps data tiny"}, **stages}.items():
         module, *arguments = stage["cmd"].removeprefix("python -m ").split()
         row = "Tiny2026Net-small" if name != "data" else ""
         assert really_imported(project, module, arguments) == planned_code(project, row, name), name

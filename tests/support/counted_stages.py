@@ -30,7 +30,7 @@ class Counted:
         folder.mkdir(exist_ok=True)
 
     def watch(self, project: Project) -> None:
-        edit(project.root / "benchmark/stages/__main__.py", BEGINS, BEGINS + COUNTS.format(beside=str(self.folder)))
+        edit(project.root / "benchmark/steps/__main__.py", BEGINS, BEGINS + COUNTS.format(beside=str(self.folder)))
 
     def clear(self) -> None:
         for path in self.folder.iterdir():

@@ -12,7 +12,7 @@ from benchmark.loading.rows import load_rows
 from benchmark.pipeline import generate, inputs
 from benchmark.pipeline.state import outputs
 from benchmark.runtime import code, files
-from benchmark.stages.base import inputs_file
+from benchmark.steps.base import inputs_file
 
 
 def lock(track: str) -> None:

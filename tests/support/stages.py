@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmark.commands.pipeline import stage
 from benchmark.pipeline import inputs
 from benchmark.runtime import code
-from benchmark.stages import catalogue
+from benchmark.steps import catalogue
 
 
 def run_stage(name: str, track: str, row: str = "") -> None:
