@@ -73,14 +73,16 @@ def step_file(name: str) -> Path:
 
 @cache
 def load(name: str) -> Any:
-    """The step of this name, of those of rows, tracks and studies.
+    """The step that does `name`, such as attack-standard, of those of rows, tracks and studies.
 
     Raises:
         BenchmarkError: there is none; the near miss is suggested.
     """
-    if name not in STEPS | SHARED:
-        raise BenchmarkError(f"unknown step {name!r}{near_miss(name, STEPS | SHARED)}")
-    return importlib.import_module(f"benchmark.steps.{name}").step
+    kind, _, what = name.partition("-")
+    step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS | SHARED else None
+    if step is None or (what and not getattr(step, "several", False)):
+        raise BenchmarkError(f"unknown step {name!r}{near_miss(kind, STEPS | SHARED)}")
+    return step
 
 
 def plan(row: Row) -> list[Planned]:
@@ -106,12 +108,11 @@ def planned(row: Row, name: str) -> Planned:
     Raises:
         BenchmarkError: there is no such step, or it does not apply to the row.
     """
-    kind = name.partition("-")[0]
-    step = load(kind)
+    step = load(name)
     for one in plan(row):
         if one.name == name:
             return one
-    if kind in SHARED:
+    if name in SHARED:
         raise BenchmarkError(f"step {name} does not work on rows")
     raise step.refuse(row, name)
 

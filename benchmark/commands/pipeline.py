@@ -112,7 +112,7 @@ def step(
     from benchmark.loading.run_settings import using_engine
     from benchmark.pipeline import inputs
 
-    kind = protocol.load(name.partition("-")[0])
+    kind = protocol.load(name)
     if bool(kind.subject) != bool(row):
         needs = f"step {name} needs a {kind.subject}: <submission>-<{'variant' if kind.subject == 'row' else 'study'}>"
         raise BenchmarkError(needs if kind.subject else f"the {name} step takes no row")
@@ -121,6 +121,6 @@ def step(
         if engine and "engine" not in settings:
             raise BenchmarkError("only attack steps have engines")
         inputs.write(track)
-        kind.execute(name, track, row)
+        kind.execute(name, track, row, **({"again": True} if kind.subject == "row" else {}))
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

@@ -114,10 +114,11 @@ class Step(ABC):
     @abstractmethod
     def run(self, work: Work) -> Outcome: ...
 
-    def execute(self, name: str, track: str, row_name: str) -> None:
+    def execute(self, name: str, track: str, row_name: str, again: bool = False) -> None:
         """Runs on one row, or goes on where a killed process stopped; writes `folder` and the times beside it.
 
-        A result that stands and is of the same key is left as it is.
+        Args:
+            again: even where a result of the same key stands, which is else left as it is.
 
         Raises:
             BenchmarkError: it does not apply, what it reads is missing, or its inputs file is of other settings.
@@ -135,7 +136,7 @@ class Step(ABC):
         identity, folder = self.identity(row, name), self.folder(row, name)
         key = scratch.key(identity)
         with scratch.locked(f"{track}/{row.name}/{name}", identity) as kept:
-            if stands(folder, key):
+            if not again and stands(folder, key):
                 print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
                 return
             work = Work(row, name, settings, reads, kept, Clock(kept))

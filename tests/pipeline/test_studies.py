@@ -10,11 +10,8 @@ import sys
 import pytest
 import tiny_linear_row
 import tiny_study
-import yaml
 from stage_imports import planned_code, really_imported
 from stage_processes import stage_processes, wait_for
-
-from benchmark.pipeline import generate
 
 pytestmark = pytest.mark.slow
 
@@ -106,11 +103,6 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
     "study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)]
 )
 def test_its_inputs_are_what_it_really_imports(project, study) -> None:
-    file = generate.study_file("tiny", study)
-    stage = yaml.safe_load((project.root / file).read_text())["stages"]["study"]
     project.run("benchmark.pipeline.inputs", "tiny")
-    project.run("benchmark.steps", "data", "tiny")
-    module, *arguments = stage["cmd"].removeprefix("python -m ").split()
-    planned = planned_code(project, f"_studies/{study}", "study")
-    assert really_imported(project, module, arguments) == planned
-    assert file.parent.name == study
+    project.run("benchmark.protocol", "data", "tiny")
+    assert really_imported(project, "study", "tiny", study) == planned_code(project, f"_studies/{study}", "study")

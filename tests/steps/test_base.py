@@ -9,16 +9,18 @@ import tiny_linear_row
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
 
+from benchmark import protocol
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import inputs
-from benchmark.runtime import errors
+from benchmark.runtime import errors, files, scratch
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.steps import catalogue
+from benchmark.steps.base import stands
 
 
 def test_code_that_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatch) -> None:
     """DVC would note the new code beside the old result."""
     method = linear_row.root / "submissions/Tiny2026Linear/method.py"
-    stage = catalogue.find("attack-papers")
+    stage = protocol.load("attack")
     honest = type(stage).run
 
     def edited(self, work):
@@ -37,7 +39,7 @@ def test_code_that_changes_while_a_stage_runs_leaves_no_result(linear_row, monke
 
 def test_settings_that_change_while_a_stage_runs_leave_no_result(linear_row, monkeypatch) -> None:
     track = linear_row.root / "benchmark/tracks/tiny.yaml"
-    stage = catalogue.find("attack-papers")
+    stage = protocol.load("attack")
     honest = type(stage).run
 
     def edited(self, work):
@@ -141,7 +143,28 @@ def test_a_component_that_is_no_file_is_one_line_with_the_near_miss(linear_row) 
         run_stage("train", *NAMES)
 
 
-def test_a_suffix_is_for_stages_that_have_several(linear_row) -> None:
+def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
     for name in ("train-x", "data-x"):
-        with pytest.raises(BenchmarkError, match=f"unknown stage '{name}'"):
+        with pytest.raises(BenchmarkError, match=f"unknown step '{name}'"):
             run_stage(name, *(NAMES if name == "train-x" else NAMES[:1]))
+    with pytest.raises(BenchmarkError, match="unknown step 'trian'; did you mean 'train'"):
+        run_stage("trian", *NAMES)
+
+
+def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear_row, capsys) -> None:
+    step, folder = protocol.load("attack"), ROW / "attack-papers"
+    inputs.write("tiny")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def ran() -> bool:
+        step.execute("attack-papers", *NAMES)
+        return "attack-papers is kept" not in capsys.readouterr().out
+
+    assert not ran()
+    (folder / "evidence.parquet").write_bytes(b"other")
+    assert ran()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
+    key = files.read_json(folder / "stage.json")["key"]
+    assert stands(folder, key)
+    assert key != scratch.key(step.identity(load_row(*NAMES), "attack-papers")), "other weights, another key"

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import yaml
 from scipy.stats import binomtest
 from stage_imports import planned_code, really_imported
 from tiny_colours import textures
@@ -26,7 +25,6 @@ from benchmark.evaluation.corrupted import corrupted
 from benchmark.evaluation.proportion import mean_proportion
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
-from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
@@ -145,7 +143,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
         work = Work(row, "corrupt", {}, (), tmp_path / name, Clock(tmp_path))
         clean = Predictions(labels, torch.ones(len(labels)))
         subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.corrupted_columns(work, subject, rules, range(len(images)))
+        return stage.corrupted_columns(work, subject, rules)
 
     whole = run(Brightness(), "whole")
     assert list(whole) == [f"corrupted {name} {severity}" for name, severity in rules.cells]
@@ -247,10 +245,10 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert "cannot be compared with numbers on CIFAR-10-C" in page
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
     colours.rvb("pipeline", "--check")
-    stages = yaml.safe_load((colours.root / generate.row_file("colours", row)).read_text())["stages"]
-    module, *arguments = stages["corrupt"]["cmd"].removeprefix("python -m ").split()
     before = (folder / "corrupt/evidence.parquet").read_bytes()
-    assert really_imported(colours, module, arguments) == planned_code(colours, "Tiny2026Colour-small", "corrupt")
+    assert really_imported(colours, "corrupt", "colours", row) == planned_code(
+        colours, "Tiny2026Colour-small", "corrupt"
+    )
     assert (folder / "corrupt/evidence.parquet").read_bytes() == before  # run again from scratch, the same bytes
     rules = colours.root / "benchmark/tracks/colours.yaml"
     rules.write_text(TRACK.replace("severities: [1, 5]", "severities: [1]"))

@@ -8,12 +8,13 @@ import torch
 from stages import run_stage
 from torch import nn
 
+from benchmark import protocol
 from benchmark.certificates import lipschitz
 from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.loading.rows import load_row
 from benchmark.measures import lipschitz_constant, unsound_formula
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.steps import catalogue
 
 
 def network() -> nn.Sequential:
@@ -84,4 +85,4 @@ def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
 
 def test_a_row_without_formulas_has_no_such_stage() -> None:
     with pytest.raises(BenchmarkError, match="names no `unsound_formulas`"):
-        catalogue.planned("digits", "Wong2020Fast-linf", "formula")
+        protocol.planned(load_row("digits", "Wong2020Fast-linf"), "formula")

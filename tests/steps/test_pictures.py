@@ -15,13 +15,14 @@ from stages import run_stage
 from tiny_linear_row import NAMES, PICTURES, ROW
 from tiny_record import record
 
+from benchmark import protocol
 from benchmark.analysis.grids import png
 from benchmark.evaluation import evidence
 from benchmark.loading import tracks
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.steps.catalogue import planned
 from leaderboard.rank import rank
 
 GREYS = torch.full((10, 1, 2, 5), 0.5)
@@ -60,8 +61,8 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
         assert hashlib.sha256(kept).hexdigest() == picture.sha256
     assert "PGD of 5 steps" in named[0].caption
     stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
-    assert str(ROW / "pictures") in stages["collect"]["deps"]
-    assert planned(*NAMES, "pictures").settings["pictures"]["images"] == 3
+    assert str(ROW / "pictures") in stages["record"]["deps"]
+    assert protocol.planned(load_row(*NAMES), "pictures").settings["pictures"]["images"] == 3
 
 
 def test_the_page_shows_them_with_alt_texts(tmp_path) -> None:

@@ -64,10 +64,9 @@ def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_traine
 def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
     give(linear_row, "{path: weights/given.pt}")
     stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
-    assert stages["pretrained"]["cmd"] == "python -m benchmark.steps pretrained tiny Tiny2026Linear-small"
-    assert stages["pretrained"]["outs"] == [str(ROW / "train")]
-    assert "train" not in stages
-    assert "weights/given.pt" in stages["pretrained"]["deps"]
+    assert stages["train"]["cmd"] == "python -m benchmark.protocol train tiny Tiny2026Linear-small"
+    assert stages["train"]["outs"] == [{str(ROW / "train"): {"persist": True}}]
+    assert "weights/given.pt" in stages["train"]["deps"]
     code = stage_code("pretrained", *NAMES)
     assert Path("submissions/Tiny2026Linear/method.py") in code
     assert not [path for path in code if path.parent.name == "training"]

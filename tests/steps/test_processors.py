@@ -17,8 +17,11 @@ from benchmark.runtime import arithmetic
 
 EMULATOR = shutil.which("qemu-x86_64")
 ROW = "Tiny2026Net-small"
-# one process for all stages, since importing torch is most of an emulated one
-RUN = "from benchmark.steps.__main__ import main\nfor stage in {stages}: main(stage, 'tiny', '{row}')"
+# one process for all steps, since importing torch is most of an emulated one
+RUN = (
+    "from benchmark.protocol import load\nfrom benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
+    "for name in {stages}: load(name.partition('-')[0]).execute(name, 'tiny', '{row}')"
+)
 
 pytestmark = [
     pytest.mark.slow,

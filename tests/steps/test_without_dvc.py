@@ -25,11 +25,11 @@ def test_a_row_is_prepared_trained_and_certified_where_neither_is_installed(proj
         "from benchmark.runtime import arithmetic\n"
         "arithmetic.fix(run_settings().arithmetic)\n"
         "from benchmark.pipeline import inputs\n"
-        "from benchmark.steps.__main__ import main\n"
+        "from benchmark.protocol import run\n"
         "inputs.write('tiny')\n"
-        "main('data', 'tiny')\n"
+        "run('data', 'tiny')\n"
         "for stage in ('train', 'certify'):\n"
-        "    main(stage, 'tiny', 'Tiny2026Net-small')\n"
+        "    run(stage, 'tiny', 'Tiny2026Net-small')\n"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=project.root, env=project.environment(), capture_output=True, text=True,

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import tiny_linear_row
-from edited_file import edit
-from tiny_project import Project
-
-from benchmark.pipeline import generate, inputs
 from benchmark.pipeline.cluster.engine import Arrived
 from benchmark.pipeline.cluster.orders import Answer, Order
 from benchmark.pipeline.cluster.resources import Resources
 from benchmark.pipeline.cluster.site import Shipment
+from edited_file import edit
+from tiny_project import Project
+
+from benchmark.pipeline import generate, inputs
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Linear-other")
 OTHER = """\

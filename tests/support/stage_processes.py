@@ -31,6 +31,6 @@ def stage_processes(project, stage: str) -> list[int]:
         except OSError:
             continue
         named = any(word.partition(b"-")[0] == stage.encode() for word in words)
-        if b"benchmark.steps" in words and named and here == str(project.root):
+        if b"benchmark.protocol" in words and named and here == str(project.root):
             found[int(entry.name)] = parent
     return [pid for pid, parent in found.items() if parent not in found]

@@ -100,7 +100,7 @@ class Project:
         `but` does its own.
         """
         for path in (one for one in (other.root / ".dvc/cache").rglob("*") if one.is_file()):
-            if but and "runs" in path.parts and f"benchmark.steps {but} " in path.read_text():
+            if but and "runs" in path.parts and f"benchmark.protocol {but} " in path.read_text():
                 continue
             here = self.root / path.relative_to(other.root)
             if not here.exists():

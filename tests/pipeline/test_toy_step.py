@@ -1,4 +1,4 @@
-"""A new kind of stage is one file: it runs, survives a kill, and reaches the Record."""
+"""A new kind of step is one file and a line of protocol.py: it runs, survives a kill, and reaches the Record."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import subprocess
 import sys
 
 import pytest
+from edited_file import edit
 from stage_processes import wait_for
 
 pytestmark = pytest.mark.slow
 
 ROW = "Tiny2026Net-small"
 DVC_FILE = f"pipelines/tiny/{ROW}/dvc.yaml"
-BRIGHTNESS = '''"""Stage `brightness`: how bright each evaluation image is."""
+BRIGHTNESS = '''"""Step `brightness`: how bright each evaluation image is."""
 
 from __future__ import annotations
 
@@ -28,7 +29,6 @@ from benchmark.steps.evaluation import EvaluationStep
 
 class Brightness(EvaluationStep):
     name = "brightness"
-    order = 70
 
     def applies(self, row):
         return True
@@ -49,17 +49,22 @@ class Brightness(EvaluationStep):
         return Outcome({"brightness": found}, {"brightness": {"mean": float(found.mean())}}, summary="done")
 
 
-stage = Brightness()
+step = Brightness()
 '''
 
 
 @pytest.mark.long
-def test_one_file_runs_survives_a_kill_and_reaches_the_record(built) -> None:
+def test_one_file_and_a_line_runs_survives_a_kill_and_reaches_the_record(built) -> None:
     (built.root / "benchmark/steps/brightness.py").write_text(BRIGHTNESS)
+    edit(
+        built.root / "benchmark/protocol.py",
+        '    "attention": "record",',
+        '    "brightness": "certify",\n    "attention": "record",',
+    )
     built.rvb("pipeline")
     built.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
     scratch = built.root / "work/scratch/tiny" / ROW / "brightness"
-    command = [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:brightness"]
+    command = [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:certify"]
     dvc = subprocess.Popen(
         command, cwd=built.root, env=built.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
