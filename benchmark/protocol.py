@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.wall.confinement import die_with_parent
 
 if TYPE_CHECKING:
     from benchmark.steps.base import Step
@@ -144,9 +145,11 @@ def _import_all(steps: list[Planned]) -> None:
 
 
 def _apart(one: Planned) -> None:
+    """In a fork, which ends when this process does; what is done of the step then stands in its scratch folder."""
     from benchmark.runtime import errors
 
     def work() -> None:
+        die_with_parent()
         errors.run(lambda: one.step.execute(one.name, one.row.track.name, one.row.name))
 
     process = multiprocessing.get_context("fork").Process(target=work)
