@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +11,13 @@ from rich.table import Table
 from benchmark.commands import baselines
 from benchmark.commands.publish import all_rows, default_rows
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.paths import PUBLISHED
 
 if TYPE_CHECKING:
-    from benchmark.results.regression import RowComparison
+    from benchmark.results.record import Record
+    from benchmark.results.regression import Built, RowComparison
 
 
 def regress(
@@ -22,12 +26,18 @@ def regress(
     published: Annotated[
         bool, typer.Option("--published", help="Check what is published for itself; nothing needs to be built.")
     ] = False,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="Note the commit beside each row that is byte-identical.")
+    ] = False,
 ) -> None:
     """Compare the rows just built with their published Records; exit status 1 if one differs more than is allowed."""
     from benchmark.loading import tracks
     from benchmark.results.headline import headline_names
     from benchmark.results.regression import RULE, compare_rows
 
+    if mark and published:
+        raise BenchmarkError("--mark notes rows that were built, and --published builds none; leave one out")
+    commit = git.clean_commit() if mark else ""
     if published:
         for name in tracks.names():
             _check(name, baselines.published_rows(name))
@@ -48,6 +58,8 @@ def regress(
     headline = {*headline_names(tracks.load(track))}
     for comparison in found:
         _print_row(comparison, headline)
+    if mark:
+        _mark(track, before, built, commit)
     failed = [one.row for one in found if one.failed]
     if failed:
         raise BenchmarkError(
@@ -55,6 +67,31 @@ def regress(
             "find out why, or publish them anew with --reason"
         )
     console.print(f"{len(found)} row{'s are' if len(found) > 1 else ' is'} what was published")
+
+
+def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built], commit: str) -> None:
+    """Note `commit` beside each row that its code built byte-identical to what is published."""
+    from benchmark.results import reproduced
+    from benchmark.results.regression import compare_exactly
+
+    same = [row for row in published.keys() & built.keys() if not compare_exactly(published[row], built[row]).failed]
+    older = sorted(row for row in same if not built_by_present_code(track, built[row].record))
+    for row in older:
+        console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
+    if rows := sorted({*same} - {*older}):
+        path = reproduced.mark(PUBLISHED / track, dict.fromkeys(rows, "row"), commit)
+        console.print(f"wrote {path}: {len(rows)} rows reproduced byte for byte; commit it")
+
+
+def built_by_present_code(track: str, record: Record) -> bool:
+    """Return whether every stage of a row ran by the code that stands here now, by its digests in the Record."""
+    from benchmark.loading.rows import load_row
+    from benchmark.pipeline import inputs
+    from benchmark.stages import catalogue
+
+    planned = catalogue.plan(load_row(track, record.row))
+    present = {f"code {one.name}": code.combined(inputs.of_stage(one)["code"]) for one in planned}
+    return all(present.get(name) == value for name, value in record.sha256.items() if name.startswith("code "))
 
 
 def _check(track: str, rows: list[str]) -> None:

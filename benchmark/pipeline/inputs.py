@@ -3,8 +3,7 @@
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on its own file:
 work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
 defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
-docstring or a setting of somebody else makes nothing stale. Which published studies are no longer today's is written
-there too, and what papers and studies are declared.
+docstring or a setting of somebody else makes nothing stale. What papers and studies are declared is written there too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from benchmark.runtime.paths import WORK
 from benchmark.stages import catalogue, data
 from benchmark.stages.base import inputs_file
 from benchmark.studies import grids
-from benchmark.studies.ages import ages, ages_file
 from benchmark.studies.declared import declared_papers, papers_file
 
 Digests = Callable[[Path], dict[str, str]]
@@ -68,7 +66,6 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
         found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
-    found[ages_file(track)] = ages(track)
     found[papers_file(track)] = declared_papers(track, studies)
     return found
 
