@@ -87,7 +87,7 @@ def _publish_rows(track: str, rows: list[str], reason: str) -> None:
         before = kept[row]
         why = reason if row in moved else before.record.reason if before else ""
         built[row] = replace(one, record=one.record.model_copy(update={"reason": why}))
-    reproduced.forget(PUBLISHED / track, moved)
+    reproduced.update(PUBLISHED / track, {}, forget=moved)
     for path in baselines.write(track, built):
         console.print(f"wrote {path}; commit it")
     if moved:
@@ -113,10 +113,9 @@ def _publish_study(owner: str, name: str, track: str) -> None:
     from benchmark.specs.base import to_json
     from benchmark.studies import grids
     from benchmark.studies.published import collect_study
-    from benchmark.studies.published_files import published_file
 
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
-    path = published_file(grid.track.name, grid.id)
+    path = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json"
     files.write(path, to_json(collect_study(grid)))
-    reproduced.forget(PUBLISHED / grid.track.name, [grid.id])
+    reproduced.update(PUBLISHED / grid.track.name, {}, forget=[grid.id])
     console.print(f"wrote {path}; commit it")

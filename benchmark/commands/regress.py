@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,24 +75,29 @@ def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built]
     from benchmark.results import reproduced
     from benchmark.results.regression import compare_exactly
 
+    present = present_code(track)
     same = [row for row in published.keys() & built.keys() if not compare_exactly(published[row], built[row]).failed]
-    older = sorted(row for row in same if not built_by_present_code(track, built[row].record))
-    for row in older:
+    reproduced_rows = [row for row in sorted(same) if _codes(built[row].record).items() <= present[row].items()]
+    for row in sorted({*same} - {*reproduced_rows}):
         console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
-    if rows := sorted({*same} - {*older}):
-        path = reproduced.mark(PUBLISHED / track, dict.fromkeys(rows, "row"), commit)
-        console.print(f"wrote {path}: {len(rows)} rows reproduced byte for byte; commit it")
+    reproduced.update(PUBLISHED / track, dict.fromkeys(reproduced_rows, "row"), commit)
+    console.print(f"{len(reproduced_rows)} rows noted in {PUBLISHED / track / reproduced.FILE}; commit it")
 
 
-def built_by_present_code(track: str, record: Record) -> bool:
-    """Return whether every stage of a row ran by the code that stands here now, by its digests in the Record."""
-    from benchmark.loading.rows import load_row
+def _codes(record: Record) -> dict[str, str]:
+    """The digest of the code that each step ran by, by the step's name."""
+    return {name[5:]: digest for name, digest in record.sha256.items() if name.startswith("code ")}
+
+
+def present_code(track: str) -> dict[str, dict[str, str]]:
+    """Return the digest of the present code of each step, by row and step."""
     from benchmark.pipeline import inputs
-    from benchmark.stages import catalogue
 
-    planned = catalogue.plan(load_row(track, record.row))
-    present = {f"code {one.name}": code.combined(inputs.of_stage(one)["code"]) for one in planned}
-    return all(present.get(name) == value for name, value in record.sha256.items() if name.startswith("code "))
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, content in inputs.contents(track).items():
+        if "code" in content:
+            found[path.parent.name][path.stem] = code.combined(content["code"])
+    return found
 
 
 def _check(track: str, rows: list[str]) -> None:

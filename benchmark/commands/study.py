@@ -72,12 +72,13 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
     from benchmark.runtime import git
     from benchmark.specs.study import publish_command
     from benchmark.studies import grids
-    from benchmark.studies.published_files import published_file, read_published
+    from benchmark.studies.published_files import read_published
     from benchmark.studies.reproduce import reproduce
 
     commit = git.clean_commit() if mark else ""
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
-    path = published_file(grid.track.name, grid.id)
+    folder = PUBLISHED / grid.track.name
+    path = folder / "studies" / f"{grid.id}.json"
     if not path.exists():
         command = publish_command(grid.id, grid.track.name)
         raise BenchmarkError(f"{grid.id} is not published; run `{grid.command}`, then `{command}`")
@@ -86,7 +87,8 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
         raise BenchmarkError(f"{grid.id}: {what} differs from {path} in {', '.join(differ)}")
     console.print(f"{grid.id}: {what} is byte-identical to the published run")
     if mark:
-        console.print(f"wrote {reproduced.mark(PUBLISHED / grid.track.name, {grid.id: what}, commit)}; commit it")
+        reproduced.update(folder, {grid.id: what}, commit)
+        console.print(f"noted in {folder / reproduced.FILE}; commit it")
 
 
 def print_study(published: PublishedStudy) -> None:

@@ -23,44 +23,20 @@ class Reproduced(Frozen):
     what: str = Field(pattern=r"^(row|cell .+, seed \d+)$")
 
 
-ENTRIES = TypeAdapter(dict[str, Reproduced])
-
-
 def read(folder: Path) -> dict[str, Reproduced]:
-    """Return the entries of a track by row name or study id; none where the folder has no such file.
-
-    Raises:
-        BenchmarkError: the file is damaged.
-    """
+    """Return a track's entries by row name or study id. Raise a BenchmarkError for a damaged file."""
     path = folder / FILE
-    if not path.exists():
-        return {}
     try:
-        return ENTRIES.validate_json(path.read_bytes())
+        return TypeAdapter(dict[str, Reproduced]).validate_json(path.read_bytes()) if path.exists() else {}
     except ValidationError as error:
         words = error.errors()[0]["msg"]
         raise BenchmarkError(f"{path} is damaged ({words}); restore it with git, or delete it") from None
 
 
-def mark(folder: Path, reproduced: Mapping[str, str], commit: str) -> Path:
-    """Record that rows or studies were reproduced today at `commit`; return the file written.
-
-    Args:
-        reproduced: what was computed again, by row name or study id.
-        commit: 12 hex digits.
-    """
-    date = datetime.now(UTC).date().isoformat()
-    added = {name: Reproduced(commit=commit, date=date, what=what) for name, what in reproduced.items()}
-    return _write(folder, {**read(folder), **added})
-
-
-def forget(folder: Path, names: Iterable[str]) -> None:
-    """Remove the entries of rows or studies whose published bytes change."""
-    kept = read(folder)
-    if gone := kept.keys() & set(names):
-        _write(folder, {name: entry for name, entry in kept.items() if name not in gone})
-
-
-def _write(folder: Path, entries: Mapping[str, Reproduced]) -> Path:
-    files.write_json(folder / FILE, {name: entry.model_dump() for name, entry in entries.items()})
-    return folder / FILE
+def update(folder: Path, reproduced: Mapping[str, str], commit: str = "", *, forget: Iterable[str] = ()) -> None:
+    """Note what was reproduced today at `commit`, by row or study; forget rows or studies that are published anew."""
+    date, before = datetime.now(UTC).date().isoformat(), read(folder)
+    now = {name: entry for name, entry in before.items() if name not in {*forget}}
+    now |= {name: Reproduced(commit=commit, date=date, what=what) for name, what in reproduced.items()}
+    if now != before:
+        files.write_json(folder / FILE, {name: entry.model_dump() for name, entry in now.items()})

@@ -17,16 +17,15 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     """Train and measure the first cell with its first seed. The published results and those in work/ stay as they are.
 
     Returns:
-        The run, such as "cell all, seed 0", and the fields of it that differ from the published run: none where the weights
-        (by sha256) and all numbers are the same.
-
-    Raises:
-        BenchmarkError: the study asks for other settings than were published, or its data are not prepared.
+        The run, such as "cell all, seed 0", and its fields that differ: none where the sha256 of the weights and all numbers
+        are the same. Raise a BenchmarkError where the study asks for other settings than were published.
     """
     if changed := changed_settings(published, grid):
         raise BenchmarkError(f"{grid.file} asks for other {', '.join(changed)} than were published; publish it again")
-    one = _first_run(grid)
-    (cell,), (seed,) = one.cells, one.study.seeds
+    cell, seed = grid.study.grid()[0], grid.study.seeds[0]  # the first cell starts from no other
+    alone = {"cells": (Cell(name=cell.name, set=cell.set),), "axes": {}, "seeds": (seed,)}
+    study = grid.study.model_copy(update=alone)
+    one = replace(grid, name=f"{grid.name}-check", study=study, cells={cell.name: grid.cells[cell.name]})
     if not (grid.data / "data.json").exists():
         raise BenchmarkError(f"{grid.data} is missing; run `rvb stage data --track {grid.track.name}`")
     from benchmark.studies.running import run_study  # imports torch
@@ -35,15 +34,6 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     (retrained,) = StudyResult.model_validate(files.read_json(one.folder / "study.json")).runs
     shutil.rmtree(one.folder)
     (one.folder.parent / "times" / f"{one.id}.json").unlink()
-    (before,) = [run for run in published.runs if (run.cell, run.seed) == (cell, seed)]
+    (before,) = [run for run in published.runs if (run.cell, run.seed) == (cell.name, seed)]
     differ = [name for name in type(before).model_fields if getattr(before, name) != getattr(retrained, name)]
-    return f"cell {cell}, seed {seed}", differ
-
-
-def _first_run(grid: Grid) -> Grid:
-    """A study of the first cell, which starts from no other cell, and the first seed alone."""
-    first = grid.study.grid()[0]
-    study = grid.study.model_copy(
-        update={"cells": (Cell(name=first.name, set=first.set),), "axes": {}, "seeds": grid.study.seeds[:1]}
-    )
-    return replace(grid, name=f"{grid.name}-check", study=study, cells={first.name: grid.cells[first.name]})
+    return f"cell {cell.name}, seed {seed}", differ

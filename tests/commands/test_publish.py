@@ -88,10 +88,10 @@ def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(m
     rvb("publish", "--all")
     assert "git knows no commit of this checkout" in error("regress", "--mark")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
-    monkeypatch.setattr(regress, "built_by_present_code", lambda *_: False)
+    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
     assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
     assert reproduced.read(PUBLISHED) == {}
-    monkeypatch.setattr(regress, "built_by_present_code", lambda *_: True)
+    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
     put(ROWS[0], "clean", to=regression_record.proportion(96))
     assert "not what was published: Tiny2026Linear-small" in error("regress", "--mark")
     ((row, made),) = reproduced.read(PUBLISHED).items()

@@ -68,7 +68,7 @@ def test_one_run_trained_again_is_compared_and_marked(project, monkeypatch) -> N
     check = ("study", "Tiny2026Linear-small", "seeds", "--track", "tiny", "--check")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
     before, results = PUBLISHED.read_bytes(), sorted(Path("work/tiny/studies").rglob("*"))
-    assert f"{ID}: cell all, seed 0 is byte-identical to the published run wrote " in rvb(*check, "--mark")
+    assert f"{ID}: cell all, seed 0 is byte-identical to the published run noted in " in rvb(*check, "--mark")
     marks = PUBLISHED.parents[1]
     assert [(m.commit, m.what) for m in reproduced.read(marks).values()] == [("0123456789ab", "cell all, seed 0")]
     assert (PUBLISHED.read_bytes(), sorted(Path("work/tiny/studies").rglob("*"))) == (before, results)
