@@ -28,9 +28,9 @@ def list_rows(
     from benchmark.loading.rows import load_rows
     from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
-    from benchmark.studies.ages import ages
+    from benchmark.studies.published_files import published_files
 
-    loaded, stale = grids.load_all(), False
+    loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():
         rows = load_rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
@@ -40,29 +40,19 @@ def list_rows(
             console.print(f"  {row.name}  {title}{left_out}; {_state(row)}")
         if not rows:
             console.print("  no submission yet")
-        published = ages(name)
-        stale = stale or any(published.values())
+        published = {path.stem for path in published_files(name)}
         for grid in [grid for grid in loaded if grid.track.name == name]:
             if variant_of(grid.name) and grid.id not in published:
                 continue  # every row has one; a line below says so
-            age = _words(published.get(grid.id))
-            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){age}")
+            also = "; published" if grid.id in published else ""
+            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){also}")
         if grids.trained_rows(name):
             console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
-    if stale:
-        console.print("`rvb study --stale` says how to run again the studies that are not today's")
 
 
 def _state(row: Row) -> str:
     built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
     return built + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
-
-
-def _words(age: list[str] | None) -> str:
-    """What `rvb list` says of a published study; nothing of one that is not published."""
-    if age is None:
-        return ""
-    return f"; published, not today's: {'; '.join(age)}" if age else "; published"
 
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:

@@ -22,13 +22,14 @@ from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results.brought import FOLDER as BROKEN
 from benchmark.results.headline import headline_names
+from benchmark.results.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track
 from benchmark.steps.base import inputs_file
-from benchmark.studies.ages import ages_file, published_files
 from benchmark.studies.declared import papers_file
 from benchmark.studies.grids import Grid
+from benchmark.studies.published_files import published_files
 
 FOLDER = Path("pipelines")
 DEFAULT_TRACK = "digits"
@@ -211,8 +212,8 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     deps += [folder for folder in beside if folder.is_dir()]
     deps += [papers_file(track.name), rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
     deps += [row.folder / "record" for row in rows]
-    studies = published_files(track.name)
-    deps += [*studies, ages_file(track.name)] if studies else []
+    deps += published_files(track.name)
+    deps += [marks] if (marks := PUBLISHED / track.name / REPRODUCED).exists() else []
     numbers = [numbers_folder(track.name, everything) / name for name in ("leaderboard.json", "leaderboard.csv")]
     return {
         "cmd": f"python -m leaderboard.build {track.name}" + (" all" if everything else ""),

@@ -3,8 +3,7 @@
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on the files of its steps:
 work/<track>/inputs/<row>/<step>.json holds the digests of the code that the step really imports, its settings with their
 defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
-docstring or a setting of somebody else makes nothing stale. Which published studies are no longer today's is written
-there too, and what papers and studies are declared.
+docstring or a setting of somebody else makes nothing stale. What papers and studies are declared is written there too.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from benchmark.runtime.paths import WORK
 from benchmark.steps import data
 from benchmark.steps.base import inputs_file
 from benchmark.studies import grids
-from benchmark.studies.ages import ages, ages_file
 from benchmark.studies.declared import declared_papers, papers_file
 
 Digests = Callable[[Path], dict[str, str]]
@@ -68,7 +66,6 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
         found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
-    found[ages_file(track)] = ages(track)
     found[papers_file(track)] = declared_papers(track, studies)
     return found
 
