@@ -41,7 +41,8 @@ STEPS = {
     "collect": "record",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
 }
 SHARED = {"data": "", "study": "study"}  # what works on a track, or on a study
-PRELOADED = ("torch", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "timm")  # slow to import, by most steps
+TRAINED = ("benchmark.loading.walled_training",)  # what is slow to import, once for all steps of a stage
+JUDGED = ("benchmark.loading.judged", "pyarrow.parquet", "safetensors.torch", "scipy.stats")
 
 
 @dataclass(frozen=True)
@@ -127,21 +128,16 @@ def run(stage: str, track: str, subject: str = "") -> None:
     steps = stages(row).get(stage)
     if not steps:
         raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, stages(row))}")
-    _import_all(steps)
+    _import_all(row, stage)
     for one in steps:
         _apart(one)
 
 
-def _import_all(steps: list[Planned]) -> None:
-    """Import what the steps of the project need, once for all forks; nothing of submissions."""
-    from benchmark.runtime import files
-    from benchmark.steps.base import inputs_file
-
-    for one in steps:
-        code = files.read_json(inputs_file(one.row.track.name, one.row.name, one.name))["code"]
-        own = [Path(file) for file in code if file.startswith("benchmark/") and not file.endswith("__init__.py")]
-        for name in (*PRELOADED, *(".".join(path.with_suffix("").parts) for path in own)):
-            importlib.import_module(name)
+def _import_all(row: Row, stage: str) -> None:
+    """Import what is slow to import and not of submissions."""
+    uses_timm = any(word in row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit"))
+    for name in (*(TRAINED if stage == "train" else JUDGED), *(("benchmark.layers.vit",) if uses_timm else ())):
+        importlib.import_module(name)
 
 
 def _apart(one: Planned) -> None:

@@ -56,15 +56,12 @@ def read_at(commit: str, path: Path) -> bytes | None:
     return _git("cat-file", "blob", f"{commit}:{path.as_posix()}")
 
 
-def export(commit: str, target: Path) -> None:
-    """Writes all files of `commit` below the folder `target`; a BenchmarkError where git or tar cannot."""
-    archive = _git("archive", "--format=tar", commit)
-    done = (
-        archive is not None
-        and not subprocess.run(["tar", "-x", "-C", str(target)], input=archive, check=False).returncode
+def changed_since(commit: str) -> set[Path]:
+    """Files that differ from `commit` in the working tree, those that git does not know yet among them."""
+    listed = (_git("diff", "-z", "--name-only", commit) or b"") + (
+        _git("ls-files", "-z", "-o", "--exclude-standard") or b""
     )
-    if not done:
-        raise BenchmarkError(f"the files of commit {commit[:12]} could not be written to {target}; is its disk full?")
+    return {Path(name.decode()) for name in listed.split(b"\0") if name}
 
 
 def _git(*arguments: str) -> bytes | None:
