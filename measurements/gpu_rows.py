@@ -92,36 +92,40 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         raise BenchmarkError("no time was left") from None
 
 
-def stages_of(root: Path, name: str) -> list[str]:
-    """The stages of a row in this copy, in order."""
+def stages_of(root: Path, name: str) -> dict[str, list[str]]:
+    """The stages of a row in this copy, in order, with their steps."""
     listing = (
-        "from benchmark.steps import catalogue; "
-        f"print(*[one.name for one in catalogue.plan(catalogue.load_row('{TRACK}', '{name}'))])"
+        "import json; from benchmark import protocol; from benchmark.loading.rows import load_row; "
+        f"stages = protocol.stages(load_row('{TRACK}', '{name}')); "
+        "print(json.dumps({stage: [one.name for one in steps] for stage, steps in stages.items()}))"
     )
     found = run(root, "-c", listing)
     if found.returncode:
         raise BenchmarkError(f"{name}: {found.stderr.strip().splitlines()[-1]}")
-    return found.stdout.split()
+    return json.loads(found.stdout)
 
 
 def build(root: Path, name: str) -> bool:
-    """Run the row's stages; whether all did."""
-    for stage in stages_of(root, name):
+    """Run the row's stages; whether all did. A row of the report a step, and one for a stage that did not end well."""
+    for stage, steps in stages_of(root, name).items():
         started = time.perf_counter()
         try:
-            ended = run(root, "-m", "benchmark.steps", stage, TRACK, name)
+            ended = run(root, "-m", "benchmark.protocol", stage, TRACK, name)
             problem = "" if not ended.returncode else (ended.stderr or ended.stdout).strip().splitlines()[-1][:200]
         except BenchmarkError as error:
             problem = str(error)
-        seconds, costs = time.perf_counter() - started, root / "work" / TRACK / name / "times" / f"{stage}.json"
-        cost = json.loads(costs.read_text()) if costs.exists() and not problem else {}
-        memory = cost.get("device_memory")
-        row(
-            "stages", row=name, stage=stage, outcome=problem or "ran", seconds=round(seconds, 1),
-            cores=cost.get("core_seconds"), GPU=cost.get("device_seconds"),
-            MiB=round(memory / 2**20) if memory is not None else None,
-        )  # fmt: skip
+        for step in steps:
+            costs = root / "work" / TRACK / name / "times" / f"{step}.json"
+            if costs.exists():
+                cost = json.loads(costs.read_text())
+                memory = cost.get("device_memory")
+                row(
+                    "steps", row=name, step=step, outcome="ran", seconds=cost["wall_seconds"],
+                    cores=cost.get("core_seconds"), GPU=cost.get("device_seconds"),
+                    MiB=round(memory / 2**20) if memory is not None else None,
+                )  # fmt: skip
         if problem:
+            row("steps", row=name, step=stage, outcome=problem, seconds=round(time.perf_counter() - started, 1))
             return False
     return True
 
@@ -149,7 +153,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-rows-") as folder:
         root = Path(folder) / "project"
         copy(root, given.row, given.device, given.sandbox)
-        for arguments in (("benchmark.pipeline.inputs", TRACK), ("benchmark.steps", "data", TRACK)):
+        for arguments in (("benchmark.pipeline.inputs", TRACK), ("benchmark.protocol", "data", TRACK)):
             ended = run(root, "-m", *arguments)
             if ended.returncode:
                 sys.exit(re.sub(r"\s+", " ", ended.stderr.strip().splitlines()[-1]))

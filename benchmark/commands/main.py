@@ -15,7 +15,6 @@ from benchmark.commands import (
     audit,
     board,
     check,
-    compare_engines,
     completion,
     diff,
     doctor,
@@ -65,7 +64,6 @@ app.command()(rows.show)
 app.command()(board.board)
 app.command()(site.site)
 app.command()(audit.audit)
-app.command()(compare_engines.compare_engines)
 app.command()(attack.attack)
 app.command()(study.study)
 app.command()(new.new)

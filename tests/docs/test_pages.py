@@ -115,7 +115,7 @@ def test_a_key_stands_with_its_type_default_limits_and_comment(reference) -> Non
 
 def test_every_command_stands_with_its_options(reference) -> None:
     commands = reference.pages()["commands"]
-    for name in ("repro", "publish", "compare-engines", "stage"):
+    for name in ("repro", "publish", "regress", "step"):
         assert f"## rvb {name}\n" in commands
     assert (
         "| `--jobs`, `-j` | the number of cores | Stages at a time; by default one a core, or one a GPU. |" in commands
