@@ -1,7 +1,7 @@
 """What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row>]`.
 
-A row is a network with its recipe on a track (loading/rows.py). DVC sees four stages of it (pipeline/generate.py); each
-is a few steps, a file of benchmark/steps each. A step's result is kept under its key: the code that it imports, its
+A row is a network with its recipe on a track (loading/rows.py). DVC sees two stages of it (pipeline/generate.py); each is
+some steps, a file of benchmark/steps each. A step's result is kept under its key: the code that it imports, its
 settings, and what it reads (steps/base.py). So a stage that runs again does again what changed: an edited attack is run on
 every row, and nothing is trained. A step that was killed goes on where it was (runtime/scratch.py).
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import sys
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,19 +31,20 @@ if TYPE_CHECKING:
 STEPS = {
     "train": "train",  # weights by the row's recipe, on training images alone
     "pretrained": "train",  # or weights that were trained elsewhere
-    "attack": "attack",  # attack-<suite>: each suite of the track, and the attacks brought against the row
-    "certify": "certify",  # l2 radii proven by the row's certificate, and the audit that tried to break them
-    "formula": "certify",  # what a paper's unsound formula would claim, beside it
-    "reliability": "attack",  # whether the attacks can be trusted: probes of the model
-    "smooth": "certify",  # the smoothed version, certified by sampling
-    "pictures": "attack",  # what perturbations look like
-    "corrupt": "attack",  # accuracy on corrupted copies
-    "attention": "record",  # what the attention does
-    "collect": "record",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
+    "attack": "evaluate",  # attack-<suite>: each suite of the track, and the attacks brought against the row
+    "certify": "evaluate",  # l2 radii proven by the row's certificate, and the audit that tried to break them
+    "formula": "evaluate",  # what a paper's unsound formula would claim, beside it
+    "reliability": "evaluate",  # whether the attacks can be trusted: probes of the model
+    "smooth": "evaluate",  # the smoothed version, certified by sampling
+    "pictures": "evaluate",  # what perturbations look like
+    "corrupt": "evaluate",  # accuracy on corrupted copies
+    "attention": "evaluate",  # what the attention does
+    "collect": "evaluate",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
 }
 SHARED = {"data": "", "study": "study"}  # what works on a track, or on a study
-TRAINED = ("benchmark.loading.walled_training",)  # what is slow to import, once for all steps of a stage
-JUDGED = ("benchmark.loading.judged", "pyarrow.parquet", "safetensors.torch", "scipy.stats")
+# what is slow to import, once for all steps of a stage
+TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
+EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "timm", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -128,16 +130,27 @@ def run(stage: str, track: str, subject: str = "") -> None:
     steps = stages(row).get(stage)
     if not steps:
         raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, stages(row))}")
-    _import_all(row, stage)
+    _import_all(row, steps)
     for one in steps:
         _apart(one)
 
 
-def _import_all(row: Row, stage: str) -> None:
+def _import_all(row: Row, steps: list[Planned]) -> None:
     """Import what is slow to import and not of submissions."""
-    uses_timm = any(word in row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit"))
-    for name in (*(TRAINED if stage == "train" else JUDGED), *(("benchmark.layers.vit",) if uses_timm else ())):
-        importlib.import_module(name)
+    from benchmark.runtime import files
+    from benchmark.steps.base import inputs_file
+
+    names = dict.fromkeys(TRAINING if steps[0].stage == "train" else EVALUATING)
+    if any(word in row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit")):
+        names["benchmark.layers.vit"] = None
+    for one in steps if steps[0].stage == "evaluate" else ():
+        code = map(Path, files.read_json(inputs_file(row.track.name, row.name, one.name))["code"])
+        own = [path for path in code if path.parts[0] == "benchmark" and path.name != "__init__.py"]
+        names |= dict.fromkeys(".".join(path.with_suffix("").parts) for path in own)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
+        for name in names:
+            importlib.import_module(name)
 
 
 def _apart(one: Planned) -> None:

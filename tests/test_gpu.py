@@ -194,13 +194,13 @@ def test_a_row_trains_and_is_attacked_on_the_device_in_the_sandbox(project) -> N
     )
     project.run("benchmark.pipeline.inputs", "tiny")
     project.run("benchmark.protocol", "data", "tiny")
-    for stage in ("train", "attack", "certify"):
+    for stage in ("train", "evaluate"):
         project.run("benchmark.protocol", stage, "tiny", "Tiny2026Net-small")
     row = project.root / "work/tiny/Tiny2026Net-small"
     training = json.loads((row / "train/fields.json").read_text())
     assert training["wall"] == "landlock, seccomp, namespaces, limits"
     assert training["training"]["device"] == "cuda"
-    for stage in ("train", "attack", "certify"):
+    for stage in ("train", "evaluate"):
         cost = json.loads((row / f"times/{stage}.json").read_text())
         assert cost["device_seconds"] > 0
         assert cost["device_memory"] > 2**20

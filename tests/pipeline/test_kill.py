@@ -63,12 +63,12 @@ def kill(pid: int) -> None:
 
 MOMENTS = {
     "train": ("train", "training/checkpoint.safetensors"),
-    "attack": ("attack-standard", "blocks/autoattack-*.safetensors"),
+    "evaluate": ("attack-standard", "blocks/autoattack-*.safetensors"),
 }
 
 
 @pytest.mark.parametrize("victims", ["stage", *(pytest.param(one, marks=pytest.mark.long) for one in ("dvc", "both"))])
-@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.long), "attack"])
+@pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.long), "evaluate"])
 def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished, moment, victims, tmp_path) -> None:
     """dvc resumes the killed stage; `rvb repro` makes the rest, to the Record, of steps whose results are there."""
     stage, checkpoint = MOMENTS[moment]

@@ -66,9 +66,9 @@ def test_changing_one_attack_runs_it_again_and_trains_nothing(built) -> None:
     with (built.root / "benchmark/attacks/fgsm.py").open("a") as code:
         code.write("\nCHANGED = True\n")
     output = built.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
-    assert {stage.rpartition(":")[2] for stage in ran(output)} == {"inputs", "attack", "record", "leaderboard"}
+    assert {stage.rpartition(":")[2] for stage in ran(output)} == {"inputs", "evaluate", "leaderboard"}
     kept = set(re.findall(r"Tiny2026Net-small: (\S+) is kept", output))
-    assert kept == {"attack-standard", "attention"}, "the suite with the attack, and what reads it, alone run again"
+    assert kept == {"attack-standard", "certify", "smooth", "attention"}, "the suite, and what reads it, alone run again"
 
 
 def test_a_comment_runs_nothing_and_corruptions_touched_concern_no_row_without_them(built) -> None:
@@ -179,7 +179,7 @@ def test_a_lock_that_a_killed_dvc_left_cut_short_is_written_anew_and_nothing_is_
 def test_a_dry_run_is_dvcs_and_runs_nothing(project) -> None:
     project.add("Tiny2026Net")
     output = project.rvb("repro", "--track", "tiny", "--dry-run").stdout
-    assert "benchmark.protocol attack tiny Tiny2026Net-small" in output
+    assert "benchmark.protocol evaluate tiny Tiny2026Net-small" in output
     assert not (project.root / "work/tiny/Tiny2026Net-small").exists()
 
 

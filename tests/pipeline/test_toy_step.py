@@ -59,12 +59,12 @@ def test_one_file_and_a_line_runs_survives_a_kill_and_reaches_the_record(built) 
     edit(
         built.root / "benchmark/protocol.py",
         '    "attention": "record",',
-        '    "brightness": "certify",\n    "attention": "record",',
+        '    "brightness": "evaluate",\n    "attention": "record",',
     )
     built.rvb("pipeline")
     built.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")
     scratch = built.root / "work/scratch/tiny" / ROW / "brightness"
-    command = [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:certify"]
+    command = [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:evaluate"]
     dvc = subprocess.Popen(
         command, cwd=built.root, env=built.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

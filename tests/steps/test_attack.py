@@ -270,7 +270,7 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     assert "submissions/Tiny2026Linear/brought.py" in stage["code"]
     assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["brought"]
     assert ROW / "attack-adaptive" in protocol.planned(load_row(*NAMES), "reliability").reads
-    assert str(ROW / "attack-adaptive") in after["record"]["deps"]
+    assert {str(ROW / "attack-adaptive"): {"persist": True}} in after["evaluate"]["outs"]
     for name in earlier:
         assert "brought" not in json.dumps(written[inputs_file("tiny", "Tiny2026Linear-small", name)])
 

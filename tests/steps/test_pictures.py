@@ -61,7 +61,7 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
         assert hashlib.sha256(kept).hexdigest() == picture.sha256
     assert "PGD of 5 steps" in named[0].caption
     stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
-    assert str(ROW / "pictures") in stages["record"]["deps"]
+    assert {str(ROW / "pictures"): {"persist": True}} in stages["evaluate"]["outs"]
     assert protocol.planned(load_row(*NAMES), "pictures").settings["pictures"]["images"] == 3
 
 

@@ -28,7 +28,7 @@ def test_a_row_is_prepared_trained_and_certified_where_neither_is_installed(proj
         "from benchmark.protocol import run\n"
         "inputs.write('tiny')\n"
         "run('data', 'tiny')\n"
-        "for stage in ('train', 'certify'):\n"
+        "for stage in ('train', 'evaluate'):\n"
         "    run(stage, 'tiny', 'Tiny2026Net-small')\n"
     )
     ended = subprocess.run(
