@@ -29,7 +29,7 @@ def repro(
     jobs: JobsOption = None,
     everything: AllOption = False,
     dry: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say which stages `dvc repro` would run; run nothing.")
+        bool, typer.Option("--dry-run", "-n", help="Say which stages would run; run nothing.")
     ] = False,
     engine: Annotated[
         str, typer.Option("--engine", help="ray or slurm: stages on many machines (docs/scale.md).")
@@ -55,7 +55,7 @@ def repro(
     from benchmark.pipeline import repro as pipeline
 
     if dry:
-        pipeline.dry_run(track, rows or (), everything)
+        pipeline.dry_run(track, console.print, rows or (), everything)
     else:
         pipeline.repro(track, jobs, console.print, rows or (), everything)
 

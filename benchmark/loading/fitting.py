@@ -31,6 +31,7 @@ from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
 from benchmark.training import overfitting, selection
+from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.loop import train
@@ -44,7 +45,6 @@ from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
     from benchmark.layers.attention_weights import AttentionWeights
-    from benchmark.training.augment import Augment
 
 PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
 
@@ -145,11 +145,7 @@ def fit(
 
 
 def _augment(spec: Augmentation, data: DataSpec) -> Augment | None:
-    if not spec.any:
-        return None
-    from benchmark.training.augment import Augment  # which imports timm and torchvision
-
-    return Augment(spec, data.shape, data.classes)
+    return Augment(spec, data.shape, data.classes) if spec.any else None
 
 
 def _check_gradients(model: nn.Module, validation: Split) -> None:

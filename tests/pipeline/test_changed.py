@@ -34,7 +34,7 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     git("branch", "-M", "main")
     assert changed() == []
     (project.root / "README.md").write_text("not read")
-    (project.root / "benchmark/steps/corrupt.py").write_text("not of these rows")
+    (project.root / "benchmark/steps/corrupt.py").write_text("step = None\n")
     assert changed() == []
     yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
     assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"

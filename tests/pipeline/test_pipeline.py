@@ -176,10 +176,10 @@ def test_a_lock_that_a_killed_dvc_left_cut_short_is_written_anew_and_nothing_is_
     assert built.results("Tiny2026Net-small") == finished.results("Tiny2026Net-small")
 
 
-def test_a_dry_run_is_dvcs_and_runs_nothing(project) -> None:
+def test_a_dry_run_names_the_stages_and_runs_nothing(project) -> None:
     project.add("Tiny2026Net")
     output = project.rvb("repro", "--track", "tiny", "--dry-run").stdout
-    assert "benchmark.protocol evaluate tiny Tiny2026Net-small" in output
+    assert "pipelines/tiny/Tiny2026Net-small/dvc.yaml:evaluate\n" in output
     assert not (project.root / "work/tiny/Tiny2026Net-small").exists()
 
 
