@@ -1,11 +1,10 @@
-"""`rvb doctor`: whether this machine, its checkout and the machines of a cluster are ready; a line a check."""
+"""`rvb doctor`: whether this machine, its checkout are ready; a line a check."""
 
 from __future__ import annotations
 
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -38,13 +37,12 @@ def doctor(
     engine: Annotated[
         str, typer.Option("--engine", help="ray or slurm: what `rvb repro --engine` needs is needed.")
     ] = "",
-    address: Annotated[str, typer.Option("--address", help="Of a Ray cluster: each of its machines is asked.")] = "",
 ) -> None:
-    """Check this machine and its checkout, or a cluster; exit status 1 if what `rvb repro` needs is broken."""
-    if engine not in ("", "ray", "slurm") or (address and engine != "ray"):
-        raise BenchmarkError("--engine is ray or slurm, and --address needs --engine ray")
+    """Check this machine and its checkout; exit status 1 if what `rvb repro` needs is broken."""
+    if engine not in ("", "ray", "slurm"):
+        raise BenchmarkError("--engine is ray or slurm")
     failed = False
-    for name, check in _checks(engine, address):
+    for name, check in _checks(engine):
         try:
             findings = [*check()]
         except BenchmarkError as error:
@@ -56,7 +54,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _checks(engine: str, address: str) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]]:
+def _checks(engine: str) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]]:
     missing = "fail" if engine else "note"
     yield "Python", _python
     yield "packages", _packages
@@ -65,12 +63,9 @@ def _checks(engine: str, address: str) -> Iterator[tuple[str, Callable[[], Itera
     yield "room", _room
     yield "pipeline", lambda: _pipeline(missing)
     yield "locks", _locks
-    yield "git", lambda: _git(missing)
     yield "DVC remote", lambda: _remote(missing)
     yield "Ray", lambda: _ray("fail" if engine == "ray" else "note")
     yield "SLURM", lambda: _slurm("fail" if engine == "slurm" else "note")
-    if address:
-        yield "machine", lambda: _machines(address)
 
 
 def _python() -> Iterator[Finding]:
@@ -172,38 +167,15 @@ def _locks() -> Iterator[Finding]:
         yield Finding("ok", f"whole{f'; dvc runs as process {running[0]}' if running else ''}")
 
 
-def _git(otherwise: str) -> Iterator[Finding]:
-    from benchmark.pipeline.cluster import shipping
-
-    try:
-        edited = shipping.edited_files()
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    except BenchmarkError as error:
-        yield Finding(otherwise, str(error))
-        return
-    if edited:
-        more = f" and {len(edited) - 1} more" if len(edited) > 1 else ""
-        yield Finding(
-            otherwise, f"{edited[0]}{more} differs from the commit, which alone other machines get; commit it"
-        )
-    else:
-        yield Finding("ok", f"clean at {commit.stdout.strip()}")
-
-
 def _remote(otherwise: str) -> Iterator[Finding]:
-    from benchmark.pipeline.cluster import remote
+    from benchmark.pipeline import ray
 
     if not Path(".dvc").is_dir():
         return
     try:
-        settings = remote.settings()
-        remote.check()
+        yield Finding("ok", ", ".join(ray.default_remote()))
     except BenchmarkError as error:
         yield Finding(otherwise, str(error))
-        return
-    folder = Path(settings["url"])
-    free = f", {shutil.disk_usage(folder).free / 2**30:.1f} GiB free" if folder.is_dir() else ""
-    yield Finding("ok", f"{settings['name']}, {settings['url']}: written, read and removed from{free}")
 
 
 def _ray(otherwise: str) -> Iterator[Finding]:
@@ -218,25 +190,5 @@ def _ray(otherwise: str) -> Iterator[Finding]:
 def _slurm(otherwise: str) -> Iterator[Finding]:
     found = shutil.which("sbatch")
     yield (
-        Finding("ok", found)
-        if found
-        else Finding(otherwise, "no sbatch here; for --engine slurm send the scripts where there is one")
+        Finding("ok", found) if found else Finding(otherwise, "no sbatch here; run --engine slurm where there is one")
     )
-
-
-def _machines(address: str) -> Iterator[Finding]:
-    """What each machine of a cluster says of itself, by the checkout that it gets."""
-    from benchmark.pipeline.cluster import node, remote
-    from benchmark.pipeline.cluster.ray_engine import Ray
-    from benchmark.pipeline.cluster.shipping import shipment
-
-    sent = shipment(remote.settings())
-    engine, own = Ray(address, 1), node.here()
-    try:
-        engine.start(sent)
-        for said in engine.introduced(""):
-            about = f"{said['host']}, {said['cores']} cores, {said['processor']}, {said['memory']} GiB"
-            problem = node.problem(said, own, said["asked"], said["answered"])
-            yield Finding("fail" if problem else "ok", problem or about)
-    finally:
-        engine.stop(end=True)

@@ -144,7 +144,7 @@ def _accept(
 
 
 def _become(program: str, arguments: list[str], descriptors: list[int]) -> None:
-    """In the fork: a stage, DVC or an order, with the standard streams of the process that asked; does not return."""
+    """In the fork: a stage or DVC, with the standard streams of the process that asked; does not return."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -159,16 +159,6 @@ def _become(program: str, arguments: list[str], descriptors: list[int]) -> None:
             from dvc.cli import main as dvc
 
             status = dvc(arguments)
-        elif program == "order":
-            from benchmark.pipeline.cluster.worker import main as carry_out
-
-            carry_out(*arguments)
-            status = 0
-        elif program == "node":
-            from benchmark.pipeline.cluster.node import introduce
-
-            introduce(*arguments)
-            status = 0
         else:
             errors.run(lambda: main(*arguments))
             status = 0
