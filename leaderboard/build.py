@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmark.results import study_table
+from benchmark.results import reproduced, study_table
 from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.headline import headline
 from benchmark.runtime import errors, files
@@ -25,7 +25,7 @@ from leaderboard.charts import vega
 from leaderboard.pages import boards, compare, papers, row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, columns, rank
-from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
+from leaderboard.reading import read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -60,10 +60,10 @@ def build(name: str, *options: str) -> None:
         return
     files.write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
     files.write(numbers / "leaderboard.csv", table(rows, track))
-    ages = read_ages(work / "inputs" / "study_ages.json") if studies else {}
     claimed = read_claimed(Path("leaderboard/claimed") / name)
     declared = read_papers(work / "inputs" / "papers.json")
-    board = Board(track, rows, work, studies, claimed, ages, missing, images=images, papers=declared)
+    marks = reproduced.read(PUBLISHED / name)
+    board = Board(track, rows, work, studies, claimed, marks, missing, images=images, papers=declared)
     render(folder / "site", board)
     write_times(folder / "site", work, rows)
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmark.results import study_table
+from benchmark.results import reproduced, study_table
 from benchmark.results.brought import FOLDER, Scores, lowered_all
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
@@ -29,7 +29,7 @@ from leaderboard.charts import vega
 from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import ENVIRONMENT, Board
 from leaderboard.rank import Row, headline_columns, rank, ranking_name
-from leaderboard.reading import read_ages, read_claimed, read_images, read_papers, read_record
+from leaderboard.reading import read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -131,13 +131,12 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     every = {path.stem: path for path in sorted(kept.glob("*-*.json"))}
     every |= {row: place / "record.json" for row, place in places.items()}
     known = _ranked(track, [read_record(path) for path in every.values()], studies)
-    ages = read_ages(work / "inputs/study_ages.json") if (work / "inputs/study_ages.json").exists() else {}
     claimed = read_claimed(Path("leaderboard/claimed") / track.name)
     papers = work / "inputs/papers.json"
     declared = read_papers(papers) if papers.exists() else {}
     board = Board(
-        track, built[0], work, studies, claimed, ages, elsewhere=len(every) - len(places), front="../index.html",
-        images=built[1], papers=declared,
+        track, built[0], work, studies, claimed, reproduced.read(kept), elsewhere=len(every) - len(places),
+        front="../index.html", images=built[1], papers=declared,
     )  # fmt: skip
     return board, Card(track, known[0], frozenset(places), len(studies), changed)
 

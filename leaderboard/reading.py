@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -49,16 +48,6 @@ def read_claimed(folder: Path) -> list[ClaimedBoard]:
             place = ".".join(map(str, first["loc"]))
             sys.exit(f"error: {path} holds no claimed rows ({place}: {first['msg']}); import it again or delete it")
     return found
-
-
-def read_ages(path: Path) -> dict[str, list[str]]:
-    """By published study why it is not today's; exits with one line when the file is missing or damaged."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
-    except ValueError as error:
-        sys.exit(f"error: {path} is no valid JSON ({error}); delete it and run `rvb repro`")
 
 
 def read_papers(path: Path) -> dict[str, DeclaredPaper]:

@@ -95,7 +95,7 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def stages_of(root: Path, name: str) -> list[str]:
     """The stages of a row in this copy, in order."""
     listing = (
-        "from benchmark.stages import catalogue; "
+        "from benchmark.steps import catalogue; "
         f"print(*[one.name for one in catalogue.plan(catalogue.load_row('{TRACK}', '{name}'))])"
     )
     found = run(root, "-c", listing)
@@ -109,7 +109,7 @@ def build(root: Path, name: str) -> bool:
     for stage in stages_of(root, name):
         started = time.perf_counter()
         try:
-            ended = run(root, "-m", "benchmark.stages", stage, TRACK, name)
+            ended = run(root, "-m", "benchmark.steps", stage, TRACK, name)
             problem = "" if not ended.returncode else (ended.stderr or ended.stdout).strip().splitlines()[-1][:200]
         except BenchmarkError as error:
             problem = str(error)
@@ -149,7 +149,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpu-rows-") as folder:
         root = Path(folder) / "project"
         copy(root, given.row, given.device, given.sandbox)
-        for arguments in (("benchmark.pipeline.inputs", TRACK), ("benchmark.stages", "data", TRACK)):
+        for arguments in (("benchmark.pipeline.inputs", TRACK), ("benchmark.steps", "data", TRACK)):
             ended = run(root, "-m", *arguments)
             if ended.returncode:
                 sys.exit(re.sub(r"\s+", " ", ended.stderr.strip().splitlines()[-1]))

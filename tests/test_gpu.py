@@ -193,14 +193,14 @@ def test_a_row_trains_and_is_attacked_on_the_device_in_the_sandbox(project) -> N
         "arithmetic: native\nwall: full\ntrain: {device: cuda, compile: true}\nevaluate: {device: cuda}\n"
     )
     project.run("benchmark.pipeline.inputs", "tiny")
-    project.run("benchmark.stages", "data", "tiny")
-    for stage in ("train", "attack-papers", "certify"):
-        project.run("benchmark.stages", stage, "tiny", "Tiny2026Net-small")
+    project.run("benchmark.protocol", "data", "tiny")
+    for stage in ("train", "attack", "certify"):
+        project.run("benchmark.protocol", stage, "tiny", "Tiny2026Net-small")
     row = project.root / "work/tiny/Tiny2026Net-small"
     training = json.loads((row / "train/fields.json").read_text())
     assert training["wall"] == "landlock, seccomp, namespaces, limits"
     assert training["training"]["device"] == "cuda"
-    for stage in ("train", "attack-papers", "certify"):
+    for stage in ("train", "attack", "certify"):
         cost = json.loads((row / f"times/{stage}.json").read_text())
         assert cost["device_seconds"] > 0
         assert cost["device_memory"] > 2**20

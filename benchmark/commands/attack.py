@@ -82,8 +82,7 @@ def try_suite(
     names = [spec.attack for spec in suites[suite]] if adaptive else []
     with brought_attacks(row, names, device) as brought, judged_model(row, device) as judged:
         inputs = _inputs(row, suites[suite], row.submission.name if adaptive else None, used)
-        with scratch.locked(stage, inputs, scratch.FOLDER / stage / "no result is kept") as folder:
-            assert folder is not None
+        with scratch.locked(stage, inputs) as folder:
             return _run(row, judged.model, device, suites[suite], brought, folder, used, report)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,19 +60,9 @@ def board(
     console.print(f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side.")
     if lowered:
         console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
-    if paths is built and (old := _not_todays(track, paths)):
-        console.print(f"Not of today's code and settings: {', '.join(old)}; `rvb list` says why")
     if missing := [name for name in files if name not in paths]:
         others = " (`rvb board --published` shows the published ones)" if paths is built else ""
         console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}{others}")
-
-
-def _not_todays(track: str, names: Iterable[str]) -> list[str]:
-    from benchmark.loading.rows import load_row
-    from benchmark.pipeline.state import State, stale_stages
-
-    state = State(track)
-    return [name for name in names if stale_stages(state, load_row(track, name))]
 
 
 def _table(records: list[Record], names: list[str], title: str) -> Table:

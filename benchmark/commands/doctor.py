@@ -158,13 +158,9 @@ def _pipeline(otherwise: str) -> Iterator[Finding]:
 def _locks() -> Iterator[Finding]:
     from benchmark.pipeline import locks
 
-    cut, running = locks.cut_short(), locks.running_dvc()
-    if cut and running:
-        yield Finding("fail", f"{cut[0]} is cut short and dvc runs as process {running[0]}; wait for it or end it")
-    elif cut:
-        yield Finding("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it")
-    else:
-        yield Finding("ok", f"whole{f'; dvc runs as process {running[0]}' if running else ''}")
+    locks.check_rwlock()
+    cut = locks.cut_short()
+    yield Finding("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it") if cut else Finding("ok", "whole")
 
 
 def _remote(otherwise: str) -> Iterator[Finding]:

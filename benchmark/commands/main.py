@@ -77,7 +77,7 @@ app.command()(verify.verify)
 app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
 app.command()(exchange.export_robustbench)
-app.command()(pipeline.stage)
+app.command()(pipeline.step)
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""Commands of the pipeline: `rvb repro`, `rvb pipeline`, `rvb stage`. torch is imported by the calls that need it."""
+"""Commands of the pipeline: `rvb repro`, `rvb pipeline`, `rvb step`. torch is imported by the calls that need it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +19,6 @@ from benchmark.commands.terminal import (
 )
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
-if TYPE_CHECKING:
-    from benchmark.pipeline.progress import Progress
-
 ENGINES = ("ray", "slurm")
 INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
@@ -33,10 +29,7 @@ def repro(
     jobs: JobsOption = None,
     everything: AllOption = False,
     dry: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say which stages would run, why and for how long; run nothing.")
-    ] = False,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", "-k", help="Where rows fail, render a board of those that stand.")
+        bool, typer.Option("--dry-run", "-n", help="Say which stages `dvc repro` would run; run nothing.")
     ] = False,
     engine: Annotated[
         str, typer.Option("--engine", help="ray or slurm: stages on many machines (docs/scale.md).")
@@ -57,30 +50,25 @@ def repro(
 
     jobs = jobs or default_jobs(run_settings())
     if engine or address:
-        _on_engine(engine, address, jobs, track, rows or (), everything, dry, keep_going)
+        _on_engine(engine, address, jobs, track, rows or (), everything, dry)
         return
+    from benchmark.pipeline import repro as pipeline
+
     if dry:
-        from benchmark.pipeline.dry_run import dry_run
-
-        dry_run(track, jobs, console.print, rows or (), everything)
-        return
-    from benchmark.pipeline.repro import repro as run
-
-    watch = _watch if console.is_terminal else None
-    run(track, jobs, console.print, rows or (), everything, keep_going, watch)
+        pipeline.dry_run(track, rows or (), everything)
+    else:
+        pipeline.repro(track, jobs, console.print, rows or (), everything)
 
 
 def _on_engine(
-    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool, keep_going: bool
+    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool
 ) -> None:
     if engine and engine not in ENGINES:
         raise BenchmarkError(f"unknown engine {engine!r}{near_miss(engine, ENGINES)}")
     if address and engine != "ray":
         raise BenchmarkError("--address needs --engine ray")
-    if dry or keep_going:
-        raise BenchmarkError(
-            f"{'--dry-run' if dry else '--keep-going'} does not go with --engine; leave out one of them"
-        )
+    if dry:
+        raise BenchmarkError("--dry-run does not go with --engine; leave out one of them")
     from benchmark.pipeline import ray, slurm
 
     try:
@@ -91,16 +79,6 @@ def _on_engine(
     except KeyboardInterrupt:
         console.print("interrupted; what is done is kept, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _watch(progress: Progress) -> AbstractContextManager[object]:
-    """One live line below what is printed."""
-
-    class Line:
-        def __rich__(self) -> str:
-            return progress.line()
-
-    return console.status(Line())
 
 
 def pipeline(
@@ -119,26 +97,27 @@ def pipeline(
     console.print("\n".join(changed) or "the pipeline fits the submissions")
 
 
-def stage(
+def step(
     name: Annotated[str, typer.Argument(help="Such as data, train, attack-<suite>, certify or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data", autocompletion=row_names)] = "",
     track: TrackOption = "digits",
     engine: EngineOption = "",
 ) -> None:
-    """Run one stage by hand, outside DVC (to debug a submission)."""
+    """Run one step by hand, outside DVC (to debug a submission)."""
+    from benchmark import protocol
+    from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import using_engine
     from benchmark.pipeline import inputs
-    from benchmark.stages import catalogue
 
-    kind = catalogue.find(name)
+    kind = protocol.load(name)
     if bool(kind.subject) != bool(row):
-        needs = f"stage {name} needs a {kind.subject}: <submission>-<{'variant' if kind.subject == 'row' else 'study'}>"
-        raise BenchmarkError(needs if kind.subject else f"the {name} stage takes no row")
+        needs = f"step {name} needs a {kind.subject}: <submission>-<{'variant' if kind.subject == 'row' else 'study'}>"
+        raise BenchmarkError(needs if kind.subject else f"the {name} step takes no row")
     with using_engine(checked_engine(engine)):
-        settings = catalogue.planned(track, row, name).settings if kind.subject == "row" else {}
+        settings = protocol.planned(load_row(track, row), name).settings if kind.subject == "row" else {}
         if engine and "engine" not in settings:
-            raise BenchmarkError("only attack stages have engines")
+            raise BenchmarkError("only attack steps have engines")
         inputs.write(track)
-        kind.execute(name, track, row)
+        kind.execute(name, track, row, **({"again": True} if kind.subject == "row" else {}))
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

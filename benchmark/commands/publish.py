@@ -63,6 +63,8 @@ def all_rows(track: str) -> list[str]:
 
 def _publish_rows(track: str, rows: list[str], reason: str) -> None:
     """All of them or none: what is published moves only for a reason that is given."""
+    from benchmark.results import reproduced
+
     found = {row: baselines.built_row(track, row) for row in rows}
     built = {row: one for row, one in found.items() if one is not None}
     if missing := [row for row in rows if row not in built]:
@@ -85,6 +87,7 @@ def _publish_rows(track: str, rows: list[str], reason: str) -> None:
         before = kept[row]
         why = reason if row in moved else before.record.reason if before else ""
         built[row] = replace(one, record=one.record.model_copy(update={"reason": why}))
+    reproduced.update(PUBLISHED / track, {}, forget=moved)
     for path in baselines.write(track, built):
         console.print(f"wrote {path}; commit it")
     if moved:
@@ -106,6 +109,7 @@ def _moved(track: str, row: str, built: Built) -> str:
 
 
 def _publish_study(owner: str, name: str, track: str) -> None:
+    from benchmark.results import reproduced
     from benchmark.specs.base import to_json
     from benchmark.studies import grids
     from benchmark.studies.published import collect_study
@@ -113,4 +117,5 @@ def _publish_study(owner: str, name: str, track: str) -> None:
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
     path = PUBLISHED / grid.track.name / "studies" / f"{grid.id}.json"
     files.write(path, to_json(collect_study(grid)))
+    reproduced.update(PUBLISHED / grid.track.name, {}, forget=[grid.id])
     console.print(f"wrote {path}; commit it")

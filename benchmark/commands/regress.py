@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +12,13 @@ from rich.table import Table
 from benchmark.commands import baselines
 from benchmark.commands.publish import all_rows, default_rows
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.paths import PUBLISHED
 
 if TYPE_CHECKING:
-    from benchmark.results.regression import RowComparison
+    from benchmark.results.record import Record
+    from benchmark.results.regression import Built, RowComparison
 
 
 def regress(
@@ -22,12 +27,18 @@ def regress(
     published: Annotated[
         bool, typer.Option("--published", help="Check what is published for itself; nothing needs to be built.")
     ] = False,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="Note the commit beside each row that is byte-identical.")
+    ] = False,
 ) -> None:
     """Compare the rows just built with their published Records; exit status 1 if one differs more than is allowed."""
     from benchmark.loading import tracks
     from benchmark.results.headline import headline_names
     from benchmark.results.regression import RULE, compare_rows
 
+    if mark and published:
+        raise BenchmarkError("--mark notes rows that were built, and --published builds none; leave one out")
+    commit = git.clean_commit() if mark else ""
     if published:
         for name in tracks.names():
             _check(name, baselines.published_rows(name))
@@ -48,6 +59,8 @@ def regress(
     headline = {*headline_names(tracks.load(track))}
     for comparison in found:
         _print_row(comparison, headline)
+    if mark:
+        _mark(track, before, built, commit)
     failed = [one.row for one in found if one.failed]
     if failed:
         raise BenchmarkError(
@@ -55,6 +68,36 @@ def regress(
             "find out why, or publish them anew with --reason"
         )
     console.print(f"{len(found)} row{'s are' if len(found) > 1 else ' is'} what was published")
+
+
+def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built], commit: str) -> None:
+    """Note `commit` beside each row that its code built byte-identical to what is published."""
+    from benchmark.results import reproduced
+    from benchmark.results.regression import compare_exactly
+
+    present = present_code(track)
+    same = [row for row in published.keys() & built.keys() if not compare_exactly(published[row], built[row]).failed]
+    reproduced_rows = [row for row in sorted(same) if _codes(built[row].record).items() <= present[row].items()]
+    for row in sorted({*same} - {*reproduced_rows}):
+        console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
+    reproduced.update(PUBLISHED / track, dict.fromkeys(reproduced_rows, "row"), commit)
+    console.print(f"{len(reproduced_rows)} rows noted in {PUBLISHED / track / reproduced.FILE}; commit it")
+
+
+def _codes(record: Record) -> dict[str, str]:
+    """The digest of the code that each step ran by, by the step's name."""
+    return {name[5:]: digest for name, digest in record.sha256.items() if name.startswith("code ")}
+
+
+def present_code(track: str) -> dict[str, dict[str, str]]:
+    """Return the digest of the present code of each step, by row and step."""
+    from benchmark.pipeline import inputs
+
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, content in inputs.contents(track).items():
+        if "code" in content:
+            found[path.parent.name][path.stem] = code.combined(content["code"])
+    return found
 
 
 def _check(track: str, rows: list[str]) -> None:

@@ -7,58 +7,52 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.markup import escape
 from rich.table import Table
 
 from benchmark.commands.completion import track_names
 from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import WORK
+from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
+    from benchmark.loading.rows import Row
     from benchmark.results.record import Record
 
 
 def list_rows(
     track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "",
 ) -> None:
-    """List tracks, their rows and studies: what is built and today's, what is stale and why, what is published."""
+    """List tracks, their rows and studies: what is built here, what is published. `dvc status` says what is stale."""
     from benchmark.loading import tracks
     from benchmark.loading.rows import load_rows
-    from benchmark.pipeline.state import State, row_state
     from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
-    from benchmark.studies.ages import ages
+    from benchmark.studies.published_files import published_files
 
-    loaded, stale = grids.load_all(), False
+    loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():
-        rows, state = load_rows(name), State(name)
+        rows = load_rows(name)
         console.print(f"[bold]{name}[/]  {tracks.load(name).title} (version {tracks.load(name).version})")
         for row in rows:
             left_out = "" if row.default else "; by `rvb repro --all` alone"
             title = row.submission.variants[row.variant].title
-            console.print(f"  {row.name}  {title}{left_out}; {escape(row_state(state, row))}")
+            console.print(f"  {row.name}  {title}{left_out}; {_state(row)}")
         if not rows:
             console.print("  no submission yet")
-        published = ages(name)
-        stale = stale or any(published.values())
+        published = {path.stem for path in published_files(name)}
         for grid in [grid for grid in loaded if grid.track.name == name]:
             if variant_of(grid.name) and grid.id not in published:
                 continue  # every row has one; a line below says so
-            age = _words(published.get(grid.id))
-            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){age}")
+            also = "; published" if grid.id in published else ""
+            console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){also}")
         if grids.trained_rows(name):
             console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
-    if stale:
-        console.print("`rvb study --stale` says how to run again the studies that are not today's")
 
 
-def _words(age: list[str] | None) -> str:
-    """What `rvb list` says of a published study; nothing of one that is not published."""
-    if age is None:
-        return ""
-    return f"; published, not today's: {'; '.join(age)}" if age else "; published"
+def _state(row: Row) -> str:
+    built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
+    return built + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
 
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:

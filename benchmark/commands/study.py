@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import WORK
+from benchmark.runtime.paths import PUBLISHED
 
 if TYPE_CHECKING:
     from benchmark.results.study import PublishedStudy
@@ -24,17 +24,24 @@ def study(
     owner: Annotated[str, typer.Argument(help="<submission>, or <submission>-<variant> with `seeds`")] = "",
     name: Annotated[str, typer.Argument(help="One of its studies; `seeds`: the row's training with five seeds.")] = "",
     track: TrackOption = "digits",
-    stale: Annotated[bool, typer.Option("--stale", help="List published studies that are not today's.")] = False,
     all_seeds: Annotated[bool, typer.Option("--all-seeds", help="`seeds` of every row of the track.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Train one cell with one seed again and compare it with the published run.")
+    ] = False,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="With --check: note the commit where the bytes are the same.")
+    ] = False,
 ) -> None:
     """Do a paper's table or figure again, or a row with other seeds: train and measure what is not done, then print it."""
-    if (stale or all_seeds) and (owner or stale == all_seeds):
-        raise BenchmarkError("--stale and --all-seeds stand alone; leave out the other arguments")
-    if stale:
-        _list_stale()
-        return
+    if all_seeds and (owner or check):
+        raise BenchmarkError("--all-seeds stands alone; leave out the other arguments")
+    if mark and not check:
+        raise BenchmarkError("--mark notes what --check compared; give both")
     if not name and not all_seeds:
         raise BenchmarkError("name a submission and one of its studies; `rvb list` shows them")
+    if check:
+        _check(owner, name, track, mark)
+        return
     from benchmark.pipeline.repro import repro_study
     from benchmark.studies import grids
     from benchmark.studies.published import collect_study
@@ -59,26 +66,29 @@ def _seeds_of_rows(track: str) -> list[str]:
     return [study_name(row) for row in trained]
 
 
-def _list_stale() -> None:
-    """A line for each published study that is not today's: why, and the commands that make it so."""
-    from benchmark.loading import tracks
-    from benchmark.specs.study import publish_command, run_command
+def _check(owner: str, name: str, track: str, mark: bool) -> None:
+    """Compare one retrained run with the published one; a BenchmarkError where they differ."""
+    from benchmark.results import reproduced
+    from benchmark.runtime import git
+    from benchmark.specs.study import publish_command
     from benchmark.studies import grids
-    from benchmark.studies.ages import ages
+    from benchmark.studies.published_files import read_published
+    from benchmark.studies.reproduce import reproduce
 
-    found = {track: ages(track) for track in tracks.names()}
-    unknown = [track for track, studies in found.items() if studies and not (WORK / track / "data").exists()]
-    if unknown:
-        console.print(f"data not prepared here, so not compared: {', '.join(unknown)}")
-    stale = [(track, study, why) for track, studies in found.items() for study, why in studies.items() if why]
-    for track, study, why in stale:
-        command = run_command(study, track)
-        again = f"`{command}`, then `{publish_command(study, track)}`"
-        if not grids.exists(*grids.split_id(study), track):
-            again = "`git rm` what is published of it"
-        console.print(f"{command.removeprefix('rvb study ')}: {'; '.join(why)}: {again}")
-    if not stale:
-        console.print(f"all {sum(map(len, found.values()))} published studies are today's")
+    commit = git.clean_commit() if mark else ""
+    grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
+    folder = PUBLISHED / grid.track.name
+    path = folder / "studies" / f"{grid.id}.json"
+    if not path.exists():
+        command = publish_command(grid.id, grid.track.name)
+        raise BenchmarkError(f"{grid.id} is not published; run `{grid.command}`, then `{command}`")
+    what, differ = reproduce(grid, read_published(path).result)
+    if differ:
+        raise BenchmarkError(f"{grid.id}: {what} differs from {path} in {', '.join(differ)}")
+    console.print(f"{grid.id}: {what} is byte-identical to the published run")
+    if mark:
+        reproduced.update(folder, {grid.id: what}, commit)
+        console.print(f"noted in {folder / reproduced.FILE}; commit it")
 
 
 def print_study(published: PublishedStudy) -> None:

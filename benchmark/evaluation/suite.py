@@ -33,7 +33,7 @@ def run_suite(
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
     An attack goes through all its components on one batch of images before it turns to the next, so that what it finds for
-    an image depends on that batch alone: `attack_part` may have done some of them elsewhere.
+    an image depends on that batch alone.
 
     `brought` gives the attack that somebody brought under a name, or None; without it none takes the place of
     benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
@@ -48,9 +48,7 @@ def run_suite(
             attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
         module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
         state = AttackState.joined(
-            _attack_batches(
-                attacked, images, labels, spec, range(len(images)), batch_size, folder, engine, report, module, together
-            )
+            _attack_batches(attacked, images, labels, spec, batch_size, folder, engine, report, module, together)
         )
         state.warnings += flags(module, state)
         after = predict(attacked, state.adversarial, labels, batch_size)
@@ -59,32 +57,11 @@ def run_suite(
         yield spec, state, after
 
 
-def attack_part(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    specs: Sequence[AttackSpec],
-    part: range,
-    *,
-    batch_size: int,
-    folder: Path,
-    engine: Engine,
-    report: Report,
-) -> None:
-    """Leaves in `folder` what `run_suite` takes up there in place of attacking some of all `images` itself: those of
-    `part`, whole batches.
-    """
-    for spec in specs:
-        module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-        _attack_batches(model, images, labels, spec, part, batch_size, folder, engine, report, module)
-
-
 def _attack_batches(
     model: nn.Module,
     images: torch.Tensor,
     labels: torch.Tensor,
     spec: AttackSpec,
-    part: range,
     batch_size: int,
     folder: Path,
     engine: Engine,
@@ -93,7 +70,7 @@ def _attack_batches(
     together: int | None = None,
 ) -> list[AttackState]:
     states, size = [], together or batch_size
-    for first in part[::size]:
+    for first in range(0, len(images), size):
         batch = slice(first, min(first + size, len(images)))
         place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > size else ""
         kept = f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"

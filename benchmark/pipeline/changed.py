@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmark import protocol
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen
-from benchmark.stages import catalogue
-from benchmark.stages.base import inputs_file
+from benchmark.steps.base import inputs_file
 
 Contents = Mapping[str, Any]  # of one inputs file, as JSON values
 
@@ -57,7 +57,7 @@ def _of_track(track: str, before: Mapping[Path, Contents], everything: bool) -> 
     found: dict[str, list[str]] = {}
     shown = set()
     for row in rows:
-        stages = {one.name: inputs_file(track, row.name, one.name) for one in catalogue.plan(row)}
+        stages = {one.name: inputs_file(track, row.name, one.name) for one in protocol.plan(row)}
         differing = {name: differences(before.get(path), now[path]) for name, path in stages.items()}
         found[row.name] = of_data + [f"{name}: {every[0]}" for name, every in differing.items() if every]
         if row.default or everything or any(_own(one) for every in differing.values() for one in every):

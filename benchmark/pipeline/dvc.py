@@ -1,87 +1,67 @@
-"""Runs dvc: one command at a time to the end, its output to a log."""
+"""Runs DVC by its command line, with its output in a log."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
-from benchmark.pipeline.locks import mend_locks
-from benchmark.runtime import warm_client
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 LOGS = WORK / "logs"
+DVC = (sys.executable, "-m", "dvc")
 Report = Callable[[str], None]
 
 
-def changed_stages(board: Path, report: Report) -> set[str]:
-    """The stages, `<dvc.yaml>:<name>`, that DVC would run now for this board; those after them not among them."""
-    command = [*_command(), "status", "--json", str(board), "--with-deps"]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment())
-    if result.returncode and mend_locks(report):
-        result = subprocess.run(command, capture_output=True, text=True, env=environment())
+def changed_stages(files: Sequence[Path]) -> set[str]:
+    """The stages, `<dvc.yaml>:<name>`, that DVC would run now for these files and what they depend on; those after them not.
+
+    Raises:
+        BenchmarkError: dvc fails.
+    """
+    command = [*DVC, "status", "--json", "--with-deps", *map(str, files)]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     if result.returncode:
         raise BenchmarkError(f"dvc status failed: {last_line(result.stderr or result.stdout)}")
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
 def run(
-    arguments: list[str], name: str, report: Report, warm: str = "", about: str = "", gpu: str | None = None
+    arguments: Sequence[str], name: str, report: Report, about: str = "", variables: Mapping[str, str] | None = None
 ) -> None:
-    """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study and errors also to `report`.
+    """Runs dvc; all it prints goes to the log of this name, lines `about` a row or study also to `report`.
 
     Args:
-        warm: the socket of a warm process, which then forks to be dvc.
-        gpu: the only one that its stages see, as CUDA_VISIBLE_DEVICES names it.
+        variables: of the environment, beside those of this process.
 
     Raises:
         BenchmarkError: dvc failed: its first error, or else its last line, and the log.
     """
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{name}.log"
-    output, wait = _started(arguments, warm, gpu)
-    with log.open("w") as kept, output:
-        for line in output:
+    with (
+        subprocess.Popen(
+            [*DVC, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment() | dict(variables or {}),
+        ) as process,
+        log.open("w") as kept,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
             kept.write(line)
             kept.flush()
             if _is_news(line, about):
                 report(line.strip())
-    if wait():
+    if process.returncode:
         raise BenchmarkError(f"{failure(log.read_text())} [log: {log}]")
 
 
-def _started(arguments: list[str], warm: str, gpu: str | None) -> tuple[IO[str], Callable[[], int]]:
-    """What dvc prints, and how to wait for its exit status once that has ended."""
-    reading, writing = os.pipe()
-    connection = warm_client.ask(warm, "dvc", arguments, (writing, writing, writing), gpu) if warm else None
-    if connection is not None:
-        os.close(writing)
-        return os.fdopen(reading), lambda: _status(connection)
-    seen = {} if gpu is None else {warm_client.GPUS: gpu}
-    process = subprocess.Popen(
-        [*_command(), *arguments], stdout=writing, stderr=subprocess.STDOUT, env=environment() | seen
-    )
-    os.close(writing)
-    return os.fdopen(reading), process.wait
-
-
-def _status(connection: socket.socket) -> int:
-    try:
-        ended = warm_client.status(connection)
-    except EOFError as error:
-        raise BenchmarkError(str(error)) from None
-    assert ended is not None  # it was started for this folder
-    return ended
-
-
 def _is_news(line: str, about: str) -> bool:
-    return line.startswith((f"{about}: ", f"{about} is ", "resuming ")) or " is already running " in line
+    return (bool(about) and line.startswith((f"{about}: ", f"{about} is "))) or " is already running " in line
 
 
 def failure(text: str) -> str:
@@ -93,10 +73,6 @@ def failure(text: str) -> str:
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
-
-
-def _command() -> list[str]:
-    return [sys.executable, "-m", "dvc"]
 
 
 def environment() -> dict[str, str]:

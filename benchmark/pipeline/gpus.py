@@ -7,8 +7,9 @@ import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmark.runtime.warm_client import GPUS
 from benchmark.specs.run import RunSettings
+
+GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 def shared_gpus(settings: RunSettings) -> list[str]:

@@ -1,10 +1,9 @@
-"""What each stage's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track>`.
+"""What each step's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track>`.
 
-DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on its own file:
-work/<track>/inputs/<row>/<stage>.json holds the digests of the code that the stage really imports, its settings with their
+DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on the files of its steps:
+work/<track>/inputs/<row>/<step>.json holds the digests of the code that the step really imports, its settings with their
 defaults, the arithmetic, and what it reads. So plain `dvc repro` sees every edit of code or settings, and a comment, a
-docstring or a setting of somebody else makes nothing stale. Which published studies are no longer today's is written
-there too, and what papers and studies are declared.
+docstring or a setting of somebody else makes nothing stale. What papers and studies are declared is written there too.
 """
 
 from __future__ import annotations
@@ -16,19 +15,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmark import protocol
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, code, errors, files
 from benchmark.runtime.paths import WORK
-from benchmark.stages import catalogue, data
-from benchmark.stages.base import inputs_file
+from benchmark.steps import data
+from benchmark.steps.base import inputs_file
 from benchmark.studies import grids
-from benchmark.studies.ages import ages, ages_file
 from benchmark.studies.declared import declared_papers, papers_file
 
 Digests = Callable[[Path], dict[str, str]]
-MAIN = Path("benchmark/stages/__main__.py")
 
 
 def folder(track: str) -> Path:
@@ -36,7 +34,7 @@ def folder(track: str) -> Path:
 
 
 def write(track: str) -> None:
-    """Writes the inputs of every stage of a track, and removes those of stages that are gone.
+    """Writes the inputs of every step of a track, and removes those of steps that are gone.
 
     Raises:
         BenchmarkError: a submission, study or file of code that does not load.
@@ -58,24 +56,23 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
     found[inputs_file(track, "", "data")] = _inputs(
-        [MAIN, catalogue.stage_file("data"), *data.stage.components(rules)], data.stage.settings(rules), []
+        [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), []
     )
     found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [])
     for row in load_rows(track):
-        for one in catalogue.plan(row):
+        for one in protocol.plan(row):
             found[inputs_file(track, row.name, one.name)] = of_stage(one, digests)
     studies = grids.load_all(track)
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
         found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
-    found[ages_file(track)] = ages(track)
     found[papers_file(track)] = declared_papers(track, studies)
     return found
 
 
-def of_stage(one: catalogue.Planned, digests: Digests = code.digests) -> dict[str, Any]:
-    """What the inputs file of a row's stage should hold."""
-    return _inputs([MAIN, *one.entries], one.settings, list(one.reads), digests)
+def of_stage(one: protocol.Planned, digests: Digests = code.digests) -> dict[str, Any]:
+    """What the inputs file of a row's step should hold."""
+    return _inputs(one.entries, one.settings, list(one.reads), digests)
 
 
 def _inputs(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from typing import Any
 import yaml
 
 from benchmark.loading.run_settings import device_of, run_settings
-from benchmark.pipeline import dvc, generate, inputs, repro
+from benchmark.pipeline import dvc, generate, repro
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
@@ -57,23 +54,20 @@ def alone() -> Iterator[None]:
 
 
 def plan(track: str, names: Sequence[str], everything: bool, pull: bool, report: Report) -> Plan:
-    """Write the generated files, build the data, and ask DVC which stages of the rows are stale.
+    """Prepare the track as `rvb repro` does, the data too, and ask DVC which stages of the rows are stale.
 
     Args:
         pull: first bring what the DVC remote has of the rows' results.
     """
     rows, boards = repro.chosen_rows(track, names, everything)
-    for line in generate.write():
-        report(line)
-    stages, reads = _needed([generate.row_file(track, row.name) for row in rows])
-    data = {generate.data_file(other).as_posix(): other for other in (track, *(key.split("/")[1] for key in stages))}
-    for file, other in data.items():
-        inputs.write(other)
-        dvc.run(["repro", file], f"{other}-data", report)
-    keys = [key for key in stages if key.rpartition(":")[0] not in data]
+    repro.prepare(track, rows, report)
+    chosen = [generate.row_file(track, row.name) for row in rows]
+    stages, reads = _needed(chosen)
+    data = generate.data_file(track).as_posix()
+    keys = [key for key in stages if key.split("/")[1] == track and not key.startswith(f"{data}:")]
     if pull and keys:
         dvc.run(["pull", "--force", "--allow-missing", *keys], f"{track}-pull", report)
-    changed = set(json.loads(output("status", "--json", *keys))) if keys else set()
+    changed = dvc.changed_stages(chosen) if keys else set()
     stale: list[str] = []
     for key in keys:
         if key in changed or reads[key] & {*stale}:
@@ -122,9 +116,7 @@ def close(done: Plan, failed: dict[str, str], report: Report) -> None:
         words = "; ".join(f"{row}: {why}" for row, why in failed.items())
         board = ", so there is no new board" if done.boards else ""
         raise BenchmarkError(f"{len(failed)} of {len(done.rows)} rows failed{board}: {words}")
-    for board in done.boards:
-        dvc.run(["repro", str(board)], f"{done.track}-board", report)
-    report("done")
+    repro.close(done.track, done.boards, report)
 
 
 def processes(key: str) -> int:
@@ -135,15 +127,6 @@ def processes(key: str) -> int:
 def device(key: str) -> str:
     """Return the device of a stage, as params.yaml names it."""
     return device_of(key.rpartition(":")[2])
-
-
-def output(*arguments: str, cwd: Path | None = None) -> str:
-    """Return what a dvc command prints; raise BenchmarkError with its last line if it fails."""
-    command = [sys.executable, "-m", "dvc", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=dvc.environment(), check=False)
-    if result.returncode:
-        raise BenchmarkError(f"dvc {arguments[0]} failed: {dvc.last_line(result.stderr or result.stdout)}")
-    return result.stdout
 
 
 def outs(stage: dict[str, Any]) -> list[str]:
@@ -182,4 +165,5 @@ def _needed(files: Sequence[Path]) -> tuple[dict[str, dict[str, Any]], dict[str,
         paths = set().union(*(with_parents(dep) for dep in stages[key].get("deps", ())))
         reads[key] = {writers[path] for path in paths & writers.keys()}
         left += reads[key] - reads.keys()
-    return {key: stages[key] for key in TopologicalSorter(reads).static_order()}, reads
+    graph = {key: sorted(reads[key]) for key in stages if key in reads}  # in the order of the files, as DVC writes locks
+    return {key: stages[key] for key in TopologicalSorter(graph).static_order()}, reads

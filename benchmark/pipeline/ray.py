@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,8 @@ def repro(
         plan = machines.plan(track, names, everything, True, report)
         if plan.stale:
             made = {read for key in plan.stale for read in plan.reads[key]} - {*plan.stale}
-            dvc.run(["push", *sorted(made)], f"{track}-push", report)
+            if made:
+                dvc.run(["push", *sorted(made)], f"{track}-push", report)
             with _checkout(plan, *remote) as folder, _cluster(address, jobs, folder) as ray:
                 failed = _run(ray, plan, report)
             dvc.run(["pull", "--force", "--allow-missing", *plan.stale], f"{track}-pull", report)
@@ -52,24 +54,29 @@ def repro(
 
 def default_remote() -> tuple[str, str]:
     """Return the name and the URL of the default DVC remote; raise BenchmarkError if there is none."""
-    for line in machines.output("remote", "list").splitlines():
-        if line.rstrip().endswith("(default)"):
-            name, url = line.removesuffix("(default)").split(maxsplit=1)
-            return name, url.strip()
+    with contextlib.suppress(BenchmarkError):
+        if name := _output(*dvc.DVC, "config", "core.remote").strip():
+            return name, _output(*dvc.DVC, "config", f"remote.{name}.url").strip()
     raise BenchmarkError(
         "no default DVC remote carries the results between machines; run: dvc remote add --default <name> <folder or URL>"
     )
 
 
+def _output(*command: str, cwd: Path | None = None) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    if result.returncode:
+        words = " ".join(command).removeprefix(f"{sys.executable} -m ")
+        raise BenchmarkError(f"{words} failed: {dvc.last_line(result.stderr or result.stdout)}")
+    return result.stdout
+
+
 @contextlib.contextmanager
 def _checkout(plan: Plan, remote: str, url: str) -> Iterator[Path]:
     """A folder with the files that git tracks or does not ignore, and what else the stages read of this machine."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-coz", "--exclude-standard"], capture_output=True, text=True, check=True
-    )
+    listed = _output("git", "ls-files", "-coz", "--exclude-standard")
     outs = {out for stage in plan.stages.values() for out in machines.outs(stage)}
     read = {dep for stage in plan.stages.values() for dep in stage.get("deps", ())}
-    paths = {*listed.stdout.split("\0"), ".dvc/config.local", *(p for p in read if not outs & machines.with_parents(p))}
+    paths = {*listed.split("\0"), ".dvc/config.local", *(p for p in read if not outs & machines.with_parents(p))}
     with tempfile.TemporaryDirectory(prefix="rvb-") as name:
         folder = Path(name)
         for path in sorted(paths - {""}):
@@ -78,10 +85,10 @@ def _checkout(plan: Plan, remote: str, url: str) -> Iterator[Path]:
                 shutil.copytree(path, folder / path, dirs_exist_ok=True)
             elif Path(path).exists():
                 shutil.copy2(path, folder / path)
-        machines.output("config", "--local", "core.no_scm", "true", cwd=folder)
-        machines.output("config", "--local", "cache.dir", "../cache", cwd=folder)  # one for all copies
+        _output(*dvc.DVC, "config", "--local", "core.no_scm", "true", cwd=folder)
+        _output(*dvc.DVC, "config", "--local", "cache.dir", "../cache", cwd=folder)  # one for all copies
         if url.startswith("/"):
-            machines.output("remote", "modify", "--local", remote, "url", url, cwd=folder)
+            _output(*dvc.DVC, "remote", "modify", "--local", remote, "url", url, cwd=folder)
         yield folder
 
 
@@ -228,9 +235,8 @@ def _carried_out(key: str, reads: Sequence[str]) -> dict[str, Any]:
     file, _, stage = key.rpartition(":")
     lock, error = Path(file).with_name("dvc.lock"), ""
     log = f"{Path(file).parts[1]}-{Path(file).parts[2]}-{stage}"
-    before = [key] if lock.exists() and stage in _entries(lock.read_text()) else []
     try:
-        dvc.run(["pull", "--force", "--allow-missing", *reads, *before], f"{log}-pull", print)
+        dvc.run(["pull", "--force", "--allow-missing", *reads, key], f"{log}-pull", print)
         dvc.run(["repro", "-s", key], log, print)
         dvc.run(["push", key], f"{log}-push", print)
     except BenchmarkError as failure:

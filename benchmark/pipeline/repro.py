@@ -1,93 +1,127 @@
-"""Runs a track's pipeline through DVC, stages side by side.
+"""Runs a track's pipeline through DVC, rows side by side.
 
 DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
-the inputs files and the data first, then each stale stage by a command of its own, `dvc --wait-for-lock repro -s
-FILE:STAGE`, as soon as what it reads is there, then one plain `dvc repro`, which finds the rows done, renders the board
-and leaves the locks as a serial run would. Stages run as forks of one warm process, which has imported torch once.
+the inputs files and the data first, then each row by `dvc --wait-for-lock repro -s <its dvc.yaml>`, then one plain
+`dvc repro` of the board, which finds the rows done.
 """
 
 from __future__ import annotations
 
-import shutil
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+from benchmark import protocol
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
-from benchmark.pipeline import dvc, generate, graph, inputs, partial_board, schedule
+from benchmark.pipeline import dvc, generate, inputs, locks
 from benchmark.pipeline.gpus import Places
-from benchmark.pipeline.locks import mend_rwlock, put_in_order
-from benchmark.pipeline.progress import Progress
-from benchmark.pipeline.warm import warm_process
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
-from benchmark.stages.catalogue import Planned
 from benchmark.studies.grids import Grid
 
 Report = Callable[[str], None]
-Watch = Callable[[Progress], AbstractContextManager[object]]
 
 
-def repro(
-    track: str,
-    jobs: int,
-    report: Report,
-    names: Sequence[str] = (),
-    everything: bool = False,
-    keep_going: bool = False,
-    watch: Watch | None = None,
-) -> None:
-    """Brings rows of the track and its board up to date with `jobs` stages at a time.
+def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
+    """Bring rows of the track and its board up to date, `jobs` rows at a time.
 
-    A stage that fails ends no other row's stages, but the run ends with an error and no board.
+    A row that fails ends no other row, but the run ends with an error and no board.
 
     Args:
         names: only these rows, and no board.
         everything: all rows, those with `default: false` too, and the board that shows them all beside the other.
-        keep_going: where rows fail, render a board of the others in a folder of its own, which names those it lacks.
-        watch: shows how far the run is as long as its context is open; without it, `report` gets a line a stage.
 
     Raises:
-        BenchmarkError: unknown track or row, a stage that failed (its last line and its log are named), or DVC in a state
-            that a person must mend.
+        BenchmarkError: unknown track or row, rows that failed (the first error of each and its log are named), or DVC in a
+            state that a person must mend.
     """
-    chosen, boards = chosen_rows(track, names, everything)
-    everything = generate.board_file(track, True) in boards
-    mend_rwlock(report)
+    rows, boards = chosen_rows(track, names, everything)
+    prepare(track, rows, report)
+    changed = dvc.changed_stages([_file(row) for row in rows] + boards)
+    if not {stage for stage in changed if not stage.endswith("_data/dvc.yaml:inputs")}:
+        report(f"everything is up to date{f': open {_page(track, boards)}' if boards else ''}")
+        return
+    stale: dict[str, Row] = {}
+    for row in with_sources(rows):
+        if (row.source and row.source.name in stale) or any(stage.startswith(f"{_file(row)}:") for stage in changed):
+            stale[row.name] = row
+    if failed := build([*stale.values()], jobs, report):
+        words = "; ".join(f"{name}: {why}" for name, why in failed.items())
+        board = ", so there is no new board" if boards else ""
+        raise BenchmarkError(f"{len(failed)} of {len(rows)} rows failed{board}: {words}")
+    close(track, boards, report)
+
+
+def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
+    """Write what DVC reads of the submissions, the inputs files and the data; train what rows of other tracks bring."""
+    locks.check_rwlock()
+    locks.remove_cut(report)
     for line in generate.write():
         report(line)
-    if boards:
-        shutil.rmtree(partial_board.folder(track), ignore_errors=True)
-    inputs.write(track)
-    for source in graph.foreign_sources(track, chosen):
-        dvc.run(["repro", source], f"{track}-sources", report)
-    changed = _changed(track, chosen, boards, report)
-    if not changed:
-        report(f"everything is up to date{f': open {_page(track, everything)}' if boards else ''}")
-        return
-    # a board needs no torch, which takes a warm process 9 core-seconds to import
-    rendered = {f"{board}:leaderboard" for board in boards}
-    with nullcontext("") if changed <= rendered else warm_process() as warm:
-        data = f"{generate.data_file(track)}:data"
-        if data in changed:
-            dvc.run(["repro", "-s", data], f"{track}-data", report, warm)
-        failed = _run_rows(track, graph.tasks_of(track, chosen, changed), jobs, report, warm, watch)
-        if failed:
-            stand = [row.name for row in chosen if row.name not in failed] if boards else []
-            if keep_going and stand:
-                partial_board.render(track, stand, failed, everything, report)
-            raise partial_board.missing(failed, len(chosen), hint=bool(stand) and not keep_going)
-        for board in boards:
-            dvc.run(["repro", str(board)], f"{track}-board", report, warm)
-    put_in_order(generate.data_file(track))
+    for source in {row.source.name: row.source for row in with_sources(rows) if row.source}.values():
+        if source.track.name != track:
+            dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
+    dvc.run(["repro", str(generate.data_file(track))], f"{track}-data", report)
+
+
+def build(rows: Sequence[Row], jobs: int, report: Report) -> dict[str, str]:
+    """Bring rows up to date, `jobs` at a time, those that take longest first; by row that failed: why."""
+    known = {row.name: row for row in rows}
+    order = TopologicalSorter(
+        {name: {row.source.name} & known.keys() if row.source else () for name, row in known.items()}
+    )
+    order.prepare()
+    places, failed = Places(run_settings(), jobs), dict[str, str]()
+    running: dict[Future[None], str] = {}
+
+    def one(row: Row) -> None:
+        started = time.monotonic()
+        with places.one() as gpu:
+            variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+            arguments = ["--wait-for-lock", "repro", "-s", str(_file(row))]
+            dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
+        report(f"{row.name}: done in {time.monotonic() - started:.0f} s")
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        while order.is_active():
+            for name in sorted(order.get_ready(), key=lambda name: -seconds(known[name])):
+                running[pool.submit(one, known[name])] = name
+            if not running:
+                break  # what is left waits for a row that failed
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                name = running.pop(future)
+                try:
+                    future.result()
+                    order.done(name)
+                except BenchmarkError as error:
+                    report(f"{name}: failed")
+                    failed[name] = str(error)
+    waiting = [row.name for row in rows if row.source and row.source.name in failed]
+    return failed | {name: "starts from the weights of a row that failed" for name in waiting}
+
+
+def close(track: str, boards: Sequence[Path], report: Report) -> None:
+    """Render the boards by plain `dvc repro`."""
     for board in boards:
+        dvc.run(["repro", str(board)], f"{track}-board", report)
         refresh_times(track, board == generate.board_file(track, True))
-    report(f"done: open {_page(track, everything)}" if boards else "done")
+    report(f"done: open {_page(track, boards)}" if boards else "done")
+
+
+def dry_run(track: str, names: Sequence[str] = (), everything: bool = False) -> None:
+    """Print what DVC would run, in its own words."""
+    rows, boards = chosen_rows(track, names, everything)
+    generate.write()
+    inputs.write(track)
+    files = boards or [generate.row_file(track, row.name) for row in rows]
+    subprocess.run([*dvc.DVC, "repro", "--dry", *map(str, files)], env=dvc.environment(), check=True)
 
 
 def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
@@ -107,6 +141,26 @@ def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[lis
     return [row for row in rows if everything or row.default], boards
 
 
+def with_sources(rows: Sequence[Row]) -> list[Row]:
+    """The rows, and before each that of the same track from whose weights it starts."""
+    found: dict[str, Row] = {}
+
+    def add(row: Row) -> None:
+        if row.source and row.source.track.name == row.track.name:
+            add(row.source)
+        found.setdefault(row.name, row)
+
+    for row in rows:
+        add(row)
+    return [*found.values()]
+
+
+def seconds(row: Row) -> float:
+    """What the row's steps took when they last ran here; endless where one never did, so that it begins first."""
+    times = [row.folder / "times" / f"{one.name}.json" for one in protocol.plan(row)]
+    return sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
+
+
 def refresh_times(track: str, everything: bool) -> None:
     """Times on the board's pages: DVC keeps none, so a board brought back from its cache lacks them."""
     shown = generate.board_folder(track, everything) / "site" / "times.js"
@@ -117,67 +171,22 @@ def refresh_times(track: str, everything: bool) -> None:
 
 
 def repro_study(grid: Grid, report: Report) -> None:
-    """Brings a study up to date, with the data that it needs and nothing else.
+    """Bring a study up to date, with the data that it needs and nothing else.
 
     Raises:
-        BenchmarkError: the same.
+        BenchmarkError: as `repro`.
     """
-    mend_rwlock(report)
+    locks.check_rwlock()
+    locks.remove_cut(report)
     for line in generate.write():
         report(line)
-    dvc.run(
-        ["repro", str(generate.study_file(grid.track.name, grid.id))],
-        f"{grid.track.name}-{grid.id}",
-        report,
-        about=grid.id,
-    )
+    file = generate.write_study(grid)
+    dvc.run(["repro", str(file)], f"{grid.track.name}-{grid.id}", report, grid.id)
 
 
-def _page(track: str, everything: bool) -> Path:
-    return generate.board_folder(track, everything) / "site" / "index.html"
+def _page(track: str, boards: Sequence[Path]) -> Path:
+    return generate.board_folder(track, generate.board_file(track, True) in boards) / "site" / "index.html"
 
 
-def _changed(track: str, rows: Sequence[Row], boards: Sequence[Path], report: Report) -> set[str]:
-    """The stages that DVC would run now; what only writes the inputs files, which it always would, left out."""
-    files = [*boards] or [generate.row_file(track, row.name) for row in rows]
-    found = set().union(*(dvc.changed_stages(file, report) for file in files))
-    return {stage for stage in found if not stage.endswith("_data/dvc.yaml:inputs")}
-
-
-def _run_rows(
-    track: str, tasks: dict[str, schedule.Task[Planned]], jobs: int, report: Report, warm: str, watch: Watch | None
-) -> dict[str, str]:
-    """Runs the stages; by row that is not done then, in order: why."""
-    started: dict[str, float] = {}
-    failed: dict[str, str] = {}
-    places = Places(run_settings(), jobs)
-    left = {name: sum(task.what.row.name == name for task in tasks.values()) for name in _names(tasks)}
-    progress = Progress(tasks, jobs, None if watch else report)
-
-    def work(key: str, one: Planned) -> None:
-        row = one.row.name
-        started.setdefault(row, time.monotonic())
-        progress.start(key)
-        try:
-            with places.one() as gpu:
-                dvc.run(["--wait-for-lock", "repro", "-s", key], f"{track}-{row}-{one.name}", report, warm, row, gpu)
-        except BenchmarkError as error:
-            report(f"{row}: failed")
-            failed.setdefault(row, str(error))
-            progress.end(key, failed=True)
-            raise
-        progress.end(key)
-        left[row] -= 1
-        if not left[row]:
-            report(f"{row}: done in {time.monotonic() - started[row]:.0f} s")
-
-    with watch(progress) if watch and tasks else nullcontext():
-        schedule.run(tasks, jobs, work)
-    for name in _names(tasks):
-        put_in_order(generate.row_file(track, name))
-    waits = {name: "starts from the weights of a row that failed" for name in left if left[name]}
-    return failed | {name: why for name, why in waits.items() if name not in failed}
-
-
-def _names(tasks: dict[str, schedule.Task[Planned]]) -> list[str]:
-    return list(dict.fromkeys(task.what.row.name for task in tasks.values()))
+def _file(row: Row) -> Path:
+    return generate.row_file(row.track.name, row.name)

@@ -40,7 +40,8 @@ def repro(track: str, report: Report, names: Sequence[str] = (), everything: boo
             raise BenchmarkError("no sbatch on this machine; run --engine slurm where SLURM is installed")
         kind = submitit.LocalJob if _local() else submitit.SlurmJob
         for file, number in (files.read_json(JOBS) if JOBS.exists() else {}).items():
-            if not _ended(job := kind(JOBS.parent, number)):
+            job: Any = kind(JOBS.parent, number)
+            if not _ended(job):
                 report(f"{file}: waiting for job {number} of an earlier run")
             while not _ended(job):
                 time.sleep(1)
@@ -87,7 +88,7 @@ def _submit(submitit: Any, keys: Sequence[str], name: str) -> Any:
     try:
         executor.update_parameters(**settings, name=name)
     except (NameError, TypeError, ValueError) as error:
-        raise BenchmarkError(f"{SETTINGS}: {dvc.last_line(str(error))}") from None
+        raise BenchmarkError(f"{SETTINGS}: {str(error).strip().splitlines()[0]}") from None
     return executor.submit(run_row, keys, name)
 
 

@@ -1,4 +1,4 @@
-"""What a stage cost: seconds of wall, of cores and of GPUs, with the memory that it held there."""
+"""What a step cost: seconds of wall, of cores and of GPUs, with the memory that it held there."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ from typing import Any
 
 from benchmark.runtime import files
 
-BLOCKS = "blocks"  # the folder, in a stage's scratch folder, of what speaks of some images each
-SECONDS = "seconds-*.json"  # what parts cost, among the blocks
+BLOCKS = "blocks"  # the folder, in a step's scratch folder, of what speaks of some images each
 CPU_CLOCK = 2  # of a process, in the number of its clock: man 3 clock_getcpuclockid
 
 
 class Clock:
-    """What a stage cost, over all the runs it needed; kept in its scratch folder until it is done.
+    """What a step cost, over all the runs it needed; kept in its scratch folder until it is done.
 
-    Written beside the results and never into them, since no two runs take the same time. Parts done elsewhere count.
+    Written beside the results and never into them, since no two runs take the same time.
     """
 
     def __init__(self, scratch: Path) -> None:
-        self._path, self._blocks = scratch / "seconds.json", scratch / BLOCKS
+        self._path = scratch / "seconds.json"
         self._before: dict[str, float] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self._wall, self._cores = time.perf_counter(), core_seconds()
         self._memory = 0
 
     def memory(self, held: int) -> None:
-        """Note bytes of a GPU that the stage held at a time."""
+        """Note bytes of a GPU that the step held at a time."""
         self._memory = max(self._memory, held)
 
     def cost(self, gpus: int = 0) -> dict[str, Any]:
-        """Return seconds of wall and of all its processes' cores, parts included.
+        """Return seconds of wall and of all its processes' cores.
 
         Where it computes on `gpus` GPUs also `device_seconds`, the wall's times their number, and `device_memory`, the bytes
         held at most. `cost_seconds` are those of the devices that computed: of GPUs, else of cores.
@@ -43,23 +42,7 @@ class Clock:
         if gpus:
             own |= {"device_seconds": own["wall_seconds"] * gpus, "device_memory": self._memory}
         own["cost_seconds"] = own.get("device_seconds", own["core_seconds"])
-        for part in self._parts():
-            for key, much in part.items():
-                if key == "device_memory":
-                    own[key] = max(own.get(key, 0), much)
-                elif key != "device":
-                    own[key] = own.get(key, 0.0) + much
         return {key: round(much, 2) for key, much in own.items()}
-
-    def of_parts(self) -> dict[str, Any]:
-        """Return what parts cost among it, by device; nothing where none was cut off."""
-        costs: dict[str, float] = {}
-        for part in self._parts():
-            costs[part["device"]] = round(costs.get(part["device"], 0.0) + part["cost_seconds"], 2)
-        return {"parts": costs} if costs else {}
-
-    def _parts(self) -> list[dict[str, Any]]:
-        return [json.loads(path.read_text()) for path in sorted(self._blocks.glob(SECONDS))]
 
     def _own(self) -> dict[str, float]:
         passed = {"wall_seconds": time.perf_counter() - self._wall, "core_seconds": core_seconds() - self._cores}
@@ -82,5 +65,5 @@ def core_seconds() -> float:
 
 
 def device_cost(seconds: Mapping[str, Any]) -> float:
-    """Return what a stage cost (`Clock.cost`); seconds of wall where it was measured before cores were counted."""
+    """Return what a step cost (`Clock.cost`); seconds of wall where it was measured before cores were counted."""
     return seconds.get("cost_seconds", seconds["wall_seconds"])

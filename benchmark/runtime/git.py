@@ -1,4 +1,4 @@
-"""What git holds of this checkout at another commit, read without touching the working tree."""
+"""What git holds of this checkout, read without touching the working tree."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 
 from benchmark.runtime.errors import BenchmarkError
+
+WRITTEN_BY_RUNS = ("**/dvc.lock", "pipelines/**/leaderboard.*", "leaderboard/results/*/reproduced.json")
 
 
 def merge_base(base: str) -> str:
@@ -25,6 +27,22 @@ def merge_base(base: str) -> str:
             f"{known[0]} and HEAD have no commit in common; fetch the whole history (`git fetch --unshallow`)"
         )
     return found.decode().strip()
+
+
+def clean_commit() -> str:
+    """Return the first 12 digits of the commit that is checked out.
+
+    Raises:
+        BenchmarkError: no commit, or uncommitted changes. Files that a run itself writes do not count.
+    """
+    commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    changed = _git("status", "--porcelain", "--", ".", *(f":(exclude,glob){path}" for path in WRITTEN_BY_RUNS))
+    if commit is None or changed is None:
+        raise BenchmarkError("git knows no commit of this checkout, so none can be noted")
+    if changed:
+        first = changed.decode().splitlines()[0][3:]
+        raise BenchmarkError(f"uncommitted changes, such as {first}: no commit can be noted; commit or undo them")
+    return commit.decode()[:12]
 
 
 def files_at(commit: str, folder: Path) -> list[Path]:

@@ -26,7 +26,7 @@ from benchmark.studies import checks
 from benchmark.studies.cells import cell_settings, check_starts
 from benchmark.studies.cells import recipe as recipe
 
-STAGES = Path("benchmark/stages")
+STEPS = Path("benchmark/steps")
 
 
 WITHOUT: dict[str, Any] = {"wall": True, "train": {"processes"}}  # of params.yaml: no number of a study depends on them
@@ -92,7 +92,7 @@ class Grid:
     @property
     def entries(self) -> list[Path]:
         """The files from which its code is followed: the stage's, and those that its settings name."""
-        files = {STAGES / "__main__.py", STAGES / "study.py", *submissions.method_files(self.submission.name)}
+        files = {STEPS / "study.py", *submissions.method_files(self.submission.name)}
         for settings in self.cells.values():
             files |= {*recipe_files(recipe(settings))}
             source = Row(self.track, self.submission, self.study.variant, settings).source

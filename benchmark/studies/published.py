@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -10,12 +12,11 @@ from benchmark.loading.confining import messages, wall
 from benchmark.results.finding import Finding
 from benchmark.results.quantiles import is_named
 from benchmark.results.study import PublishedStudy, StudyResult
-from benchmark.results.study_age import changed_settings
 from benchmark.results.study_points import point_labels
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies import checks
-from benchmark.studies.ages import today
 from benchmark.studies.grids import Grid
 from benchmark.wall.channel import Channel
 
@@ -36,8 +37,8 @@ def collect_study(grid: Grid) -> PublishedStudy:
         result = StudyResult.model_validate(files.read_json(path))
     except ValidationError as error:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
-    if changed_settings(result, today(grid)):
-        raise BenchmarkError(f"{path} is of other settings than {grid.file} has now; {again}")
+    if changed := changed_settings(result, grid):
+        raise BenchmarkError(f"{path} is of other settings than {grid.file} has now ({', '.join(changed)}); {again}")
     _check_figure(grid, PublishedStudy(study=grid.study, result=result))
     if not grid.study.findings:
         return PublishedStudy(study=grid.study, result=result)
@@ -45,6 +46,27 @@ def collect_study(grid: Grid) -> PublishedStudy:
     return PublishedStudy(
         study=grid.study, result=result, findings=found, findings_code=checks.findings_code(grid.submission.name)
     )
+
+
+def changed_settings(result: StudyResult, grid: Grid) -> list[str]:
+    """Return what of a result's settings the study no longer asks for, such as "cells"; none where all are the same."""
+    cells = {cell.name: cell.settings for cell in result.cells}
+    same = {
+        "track version": result.track_version == grid.track.version,
+        "images": result.n == grid.images,
+        "seeds": {run.seed for run in result.runs} == {*grid.study.seeds},
+        "cells": cells.keys() == grid.cells.keys() and all(_same(cells[name], grid.cells[name]) for name in cells),
+        "measures": result.measures == grid.study.measures,
+    }
+    return [name for name, equal in same.items() if not equal]
+
+
+def _same(before: Mapping[str, object], now: VariantOnTrack) -> bool:
+    """Validate first: a setting that did not exist when the cell was trained has its default."""
+    try:
+        return VariantOnTrack.model_validate(before) == now.model_copy(update={"adaptive": ()})
+    except ValidationError:
+        return False
 
 
 def _check_figure(grid: Grid, study: PublishedStudy) -> None:

@@ -70,13 +70,12 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
         "packages": packages,
         "left_out": left_out,
     }
-    with scratch.locked(f"{grid.track.name}/studies/{grid.id}", inputs, grid.folder) as folder:
-        if folder is not None:
-            run = partial(_checked_run, grid, settings, folder, inputs)
-            seconds = run_held(grid, folder, settings.devices, run)
-            _check_plain(folder / "out", grid)
-            files.put_folder(folder / "out", grid.folder)
-            files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)
+    with scratch.locked(f"{grid.track.name}/studies/{grid.id}", inputs) as folder:
+        run = partial(_checked_run, grid, settings, folder, inputs)
+        seconds = run_held(grid, folder, settings.devices, run)
+        _check_plain(folder / "out", grid)
+        files.put_folder(folder / "out", grid.folder)
+        files.write_json(grid.folder.parent / "times" / f"{grid.id}.json", seconds)
 
 
 def _check_plain(out: Path, grid: Grid) -> None:

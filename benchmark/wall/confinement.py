@@ -82,9 +82,9 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
     os.setsid()
     if "namespaces" in on:  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
         _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
+    die_with_parent()
     if sys.platform.startswith("linux"):
-        for option, value in (DIE_WITH_PARENT, NOT_DUMPABLE):
-            ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+        ctypes.CDLL(None).prctl(*NOT_DUMPABLE, 0, 0, 0)
     _limit(wanted)
     if "landlock" in on:
         read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
@@ -92,6 +92,12 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
         landlock.restrict(read, written, listed=_packages(), network=wanted.network)
     if "seccomp" in on:
         system_calls.refuse(network=wanted.network, gpu=wanted.gpu)
+
+
+def die_with_parent() -> None:
+    """From now on this process is killed when the one that forked it ends, on Linux."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(*DIE_WITH_PARENT, 0, 0, 0)
 
 
 def _read_by_cuda() -> list[Path]:

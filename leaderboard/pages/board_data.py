@@ -13,6 +13,7 @@ import jinja2
 from benchmark.results import study_table
 from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.declared_paper import DeclaredPaper
+from benchmark.results.reproduced import Reproduced
 from benchmark.results.study import PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
@@ -29,7 +30,7 @@ class Board:
         folder: work/<track>, where each row's Record stands with its evidence.
         studies: the published studies of the track.
         claimed: what other boards say of the same data.
-        ages: by study's id why it is not today's.
+        reproduced: by row or study id when its published bytes were last reproduced.
         missing: by row why the board lacks it.
         elsewhere: how many rows are published and not built here.
         front: the address of the front page of all tracks from the board's; "" where there is none.
@@ -42,7 +43,7 @@ class Board:
     folder: Path
     studies: Sequence[PublishedStudy] = ()
     claimed: Sequence[ClaimedBoard] = ()
-    ages: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reproduced: Mapping[str, Reproduced] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     elsewhere: int = 0
     front: str = ""

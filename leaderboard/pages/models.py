@@ -36,7 +36,7 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table, found: Im
         site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
     citation = bibtex(record.submission, record.paper)
     site.write(f"{place}/paper.bib", citation)
-    studies, files = on_page(record, board.tables, board.ages)
+    studies, files = on_page(record, board.tables, board.reproduced)
     radii = l2_radii(board.track)
     charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))

@@ -140,7 +140,7 @@ def _page(
 def _run(
     board: Board, tables: Sequence[Table], declared: DeclaredPaper | None
 ) -> tuple[list[PaperStudy], dict[str, str]]:
-    pictured, files = shown(tables, board.ages)
+    pictured, files = shown(tables, board.reproduced)
     found = []
     for one in pictured:
         study, result = one.table.study.study, one.table.study.result

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from benchmark.results.record import Record
+from benchmark.results.reproduced import Reproduced
 from benchmark.results.study_points import PointSheet, point_sheets, points_csv
 from benchmark.results.study_sheets import Sheet, sheets
 from benchmark.results.study_table import Table
@@ -17,17 +18,17 @@ from leaderboard.seeds import belongs_on_page
 
 @dataclass(frozen=True)
 class Shown:
-    """One study: `age` says why it is not today's (empty: it is; None: unknown); `download` is the file of its points."""
+    """One study: `reproduced` is None where that is unknown; `download` is the file of its points."""
 
     table: Table
     charts: Sequence[tuple[str, Markup]]
     sheets: Sequence[Sheet]
     points: Sequence[PointSheet]
-    age: Sequence[str] | None
+    reproduced: Reproduced | None
     download: str
 
 
-def shown(tables: Iterable[Table], ages: Mapping[str, Sequence[str]]) -> tuple[tuple[Shown, ...], dict[str, str]]:
+def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
     """Studies as a page shows them, and the files beside it: their points, as CSV."""
     found, files = [], {}
     for table in tables:
@@ -36,13 +37,13 @@ def shown(tables: Iterable[Table], ages: Mapping[str, Sequence[str]]) -> tuple[t
         if text:
             files[download] = text
         found.append(
-            Shown(table, figures(table), sheets(table), point_sheets(table.study), ages.get(result.id), download)
+            Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
         )
     return tuple(found), files
 
 
 def on_page(
-    record: Record, tables: Sequence[Table], ages: Mapping[str, Sequence[str]]
+    record: Record, tables: Sequence[Table], marks: Mapping[str, Reproduced]
 ) -> tuple[tuple[Shown, ...], dict[str, str]]:
     """The studies on the page of a row, and the files beside it."""
-    return shown((table for table in tables if belongs_on_page(table.study, record)), ages)
+    return shown((table for table in tables if belongs_on_page(table.study, record)), marks)

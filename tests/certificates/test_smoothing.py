@@ -248,9 +248,9 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.loading.rows import load_row
     from benchmark.runtime.clock import Clock
     from benchmark.specs.smoothing import SmoothingSpec
-    from benchmark.stages import smooth as stage
-    from benchmark.stages.base import Work
-    from benchmark.stages.evaluation import Subject
+    from benchmark.steps import smooth as stage
+    from benchmark.steps.base import Work
+    from benchmark.steps.evaluation import Subject
     from benchmark.verdicts.prediction import Predictions
 
     monkeypatch.setattr(stage, "BLOCK", 5)

@@ -12,7 +12,10 @@ from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT
 from typer.testing import CliRunner, Result
 
+from benchmark.commands import regress
 from benchmark.commands.main import app
+from benchmark.results import reproduced
+from benchmark.runtime import git
 from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -79,6 +82,26 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
     assert result.exit_code == 0
     assert f"{ROWS[0]}: 28 of 28 numbers and facts are as published" in result.output
     assert "2 rows are what was published" in result.output
+
+
+def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(monkeypatch) -> None:
+    rvb("publish", "--all")
+    assert "git knows no commit of this checkout" in error("regress", "--mark")
+    monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
+    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
+    assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
+    assert reproduced.read(PUBLISHED) == {}
+    monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
+    put(ROWS[0], "clean", to=regression_record.proportion(96))
+    assert "not what was published: Tiny2026Linear-small" in error("regress", "--mark")
+    ((row, made),) = reproduced.read(PUBLISHED).items()
+    assert (row, made.commit, made.what) == (ROWS[1], "0123456789ab", "row")
+    put(ROWS[1], "clean", to=regression_record.proportion(96))
+    rvb("publish", ROWS[1], "--reason", "better")
+    assert reproduced.read(PUBLISHED) == {}
+    (PUBLISHED / reproduced.FILE).write_text('{"a": {"commit": "main", "date": "2026-01-01", "what": "row"}}')
+    assert "reproduced.json is damaged (String should match pattern" in error("regress", "--mark")
+    assert "leave one out" in error("regress", "--mark", "--published")
 
 
 def test_nothing_is_published_where_a_row_is_missing() -> None:
@@ -220,9 +243,11 @@ def test_what_the_pipeline_made_is_what_was_published(built, monkeypatch) -> Non
     monkeypatch.chdir(built.root)
     assert rvb("publish", "--all").exit_code == 0
     built.rvb("repro", "--track", "tiny")
-    told = built.rvb("regress", "--track", "tiny").stdout
+    monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
+    told = rvb("regress", "--mark").output
     assert "is compared by chance" not in told
     assert "OUTSIDE" not in told
+    assert len(reproduced.read(PUBLISHED)) == 2, "the present code built them"
     path = PUBLISHED / "Tiny2026Net-small.json"
     content = json.loads(path.read_text())
     content["sha256"]["weights"] = "0" * 64

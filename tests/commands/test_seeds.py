@@ -1,8 +1,9 @@
-"""A row's study over its seeds by command: published, told old with the reason, and for all rows of a track."""
+"""A row's study over its seeds by command: published, one run of it checked, and for all rows of a track."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,13 @@ from typer.testing import CliRunner
 
 from benchmark.commands.main import app
 from benchmark.pipeline import repro
+from benchmark.results import reproduced
+from benchmark.runtime import git
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds
-from benchmark.studies.ages import ages
 
 ID = "Tiny2026Linear-small-seeds"
 PUBLISHED = Path("leaderboard/results/tiny/studies") / f"{ID}.json"
-AGAIN = (
-    "`rvb study Tiny2026Linear-small seeds --track tiny`, "
-    "then `rvb publish Tiny2026Linear-small --study seeds --track tiny`"
-)
 
 
 @pytest.fixture(scope="module")
@@ -62,29 +61,32 @@ def rvb(*arguments: str) -> str:
 def test_what_is_published_holds_every_images_verdict(project) -> None:
     (run,) = json.loads(PUBLISHED.read_text())["result"]["runs"]
     assert {len(bits) for bits in run["verdicts"].values()} == {20}
-    assert ages("tiny") == {ID: []}
-    assert "study Tiny2026Linear-small seeds --track tiny" in rvb("list")
+    assert re.search(r"study Tiny2026Linear-small seeds --track tiny .*\(seeds 0 to 0\); published study", rvb("list"))
 
 
-@pytest.mark.parametrize(
-    ("path", "old", "new", "reason"),
-    [
-        ("submissions/Tiny2026Linear/submission.yaml", "epochs: 2", "epochs: 3", "settings differ: cell all"),
-        ("submissions/Tiny2026Linear/method.py", "64, 10", "8 * 8, 10", "made with other code"),
-        ("params.yaml", "seed: 0", "seed: 1", "seeds 0 then, 1 now"),
-        ("benchmark/tracks/tiny.yaml", "norm: L2, eps: 0.5, parameters", "norm: L2, eps: 0.6, parameters",
-         "measure no longer asked for: APGD L2 0.5; measure not taken: APGD L2 0.6"),
-    ],
-)  # fmt: skip
-def test_a_change_makes_it_old_with_the_reason_and_the_commands(project, path, old, new, reason) -> None:
-    edit(path, old, new)
-    assert rvb("study", "--stale") == f"Tiny2026Linear-small seeds --track tiny: {reason}: {AGAIN}"
+def test_one_run_trained_again_is_compared_and_marked(project, monkeypatch) -> None:
+    check = ("study", "Tiny2026Linear-small", "seeds", "--track", "tiny", "--check")
+    monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
+    before, results = PUBLISHED.read_bytes(), sorted(Path("work/tiny/studies").rglob("*"))
+    assert f"{ID}: cell all, seed 0 is byte-identical to the published run noted in " in rvb(*check, "--mark")
+    marks = PUBLISHED.parents[1]
+    assert [(m.commit, m.what) for m in reproduced.read(marks).values()] == [("0123456789ab", "cell all, seed 0")]
+    assert (PUBLISHED.read_bytes(), sorted(Path("work/tiny/studies").rglob("*"))) == (before, results)
 
-
-def test_one_whose_row_is_gone_or_no_longer_trained_here_is_to_be_removed(project) -> None:
-    file = "submissions/Tiny2026Linear/submission.yaml"
-    edit(file, "  small:", "  large:")
-    assert f"{file} has no such row: `git rm` what is published of it" in rvb("study", "--stale")
+    rvb("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
+    assert not reproduced.read(marks), "published again"
+    content = json.loads(before)
+    content["result"]["runs"][0]["weights"] = "0" * 64
+    PUBLISHED.write_text(json.dumps(content))
+    with pytest.raises(BenchmarkError, match=f"{ID}: cell all, seed 0 differs from {PUBLISHED} in weights$"):
+        rvb(*check, "--mark")
+    assert not reproduced.read(marks)
+    edit("submissions/Tiny2026Linear/submission.yaml", "epochs: 2", "epochs: 3")
+    with pytest.raises(BenchmarkError, match="asks for other cells than were published; publish it again"):
+        rvb(*check)
+    PUBLISHED.unlink()
+    with pytest.raises(BenchmarkError, match="is not published; run `rvb study Tiny2026Linear-small seeds"):
+        rvb(*check)
 
 
 def test_all_rows_of_a_track_run_one_after_another_and_those_without_seeds_are_said(project, monkeypatch) -> None:
@@ -101,10 +103,17 @@ def test_all_rows_of_a_track_run_one_after_another_and_those_without_seeds_are_s
     assert "Trainings that differ in their seed alone" in output
 
 
-@pytest.mark.parametrize("arguments", [["--all-seeds", "--stale"], ["--all-seeds", "Tiny2026Linear-small", "seeds"]])
+@pytest.mark.parametrize("arguments", [["--all-seeds", "--check"], ["--all-seeds", "Tiny2026Linear-small", "seeds"]])
 def test_all_seeds_stands_alone(arguments) -> None:
     with pytest.raises(Exception, match="leave out the other arguments"):
         rvb("study", *arguments)
+
+
+def test_a_study_needs_a_name_and_mark_needs_check() -> None:
+    with pytest.raises(BenchmarkError, match="name a submission and one of its studies"):
+        rvb("study", "Tiny2026Linear")
+    with pytest.raises(BenchmarkError, match="give both"):
+        rvb("study", "Tiny2026Linear", "grid", "--mark")
 
 
 def test_the_row_and_the_submission_name_the_same_study(project, monkeypatch) -> None:

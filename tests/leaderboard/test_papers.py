@@ -66,9 +66,7 @@ def board(**more) -> Board:
     rows = rank([record("Sub", 40, 30, certified=20), record("Other", 50, 10)], TRACK)
     finding = Finding(statement="It <helps>", statistic="d", over="3 seeds", estimate=1, low=0.5, high=1.5)
     made = published(VALUES, claims=PRINTED).model_copy(update={"findings": (finding,)})
-    content = {
-        "studies": [made], "ages": {"Sub-grid": ["made with other code"]}, "papers": {"Sub": declared(), "Idle": declared()},
-    }  # fmt: skip
+    content = {"studies": [made], "papers": {"Sub": declared(), "Idle": declared()}}
     return Board(TRACK, rows, Path("nowhere"), **content | more)
 
 
@@ -92,7 +90,7 @@ def test_claimed_and_rebuilt_stand_side_by_side(tmp_path) -> None:
     assert found[2] == ["a", "50.0", "53.0 50.0–56.0", "+3.0 -4.5 to +10.5 ≈ within the seeds"]
     assert found[3][:3] == ["b", "90.0", "51.0 50.0–52.0"]
     assert found[3][3].endswith("▼ rebuilt below")
-    assert "⚠ Not today's: made with other code" in page
+    assert "Not reproduced since it was published." in page
     assert lines(page, "A <study>: statements")[1][:2] == ["It <helps>", "holds"]
     section = page.partition('id="study-grid"')[2].partition("</section>")[0]
     assert "rvb study Sub grid" in section
@@ -108,7 +106,7 @@ def test_the_summary_counts_every_printed_number(tmp_path) -> None:
     assert counts == ["1 ≈ within the seeds", "1 ▼ rebuilt below", "1 – not run"]
     contents = lines(page, "tables and figures")[1:]
     assert [line[0] for line in contents] == ["Table 2 The table2", "Table 9 A <study>", "Table 10 The table10"]
-    assert [line[1].partition(" ")[0] for line in contents] == ["not", "⚠", "not"]
+    assert [line[1].partition(" ")[0] for line in contents] == ["not", "run", "not"]
     assert contents[1][2:] == ["2", "1", "0", "1", "1 hold, 0 opposite, 0 not shown"]
     index = (folder / "index.html").read_text()
     row = index.partition('href="Sub/index.html"')[2].partition("</tr>")[0]
@@ -153,7 +151,6 @@ def test_a_study_without_a_row_or_a_declaration_has_a_page(tmp_path) -> None:
     page = (folder / "Sub/index.html").read_text()
     assert "<h1><bdi>Sub</bdi></h1>" in page
     assert "networks of their own" in page
-    assert "age unknown" in page
     assert "Sub/index.html" in (folder / "index.html").read_text()
     assert "No paper has a row" in (pages(tmp_path, Board(TRACK, [], Path("nowhere"))) / "index.html").read_text()
 

@@ -12,6 +12,7 @@ from tiny_record import record
 
 from benchmark.loading import tracks
 from benchmark.results.record import Record
+from benchmark.results.reproduced import Reproduced
 from benchmark.results.study import PublishedStudy
 from leaderboard import build
 from leaderboard.pages import models
@@ -51,7 +52,7 @@ def test_a_study_over_seeds_without_verdicts_is_no_such_study() -> None:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """Two rows of one submission's kind, the first with a study over its seeds that is not today's."""
+    """Two rows of one submission's kind, the first with a study over its seeds that was reproduced."""
     rows, study = [certified_row(), record("B", 40, 30)], published("A", [70, 60, 80], certified=[20, 30, 10])
     monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
     monkeypatch.setattr(models, "pictures", lambda *_: [])
@@ -59,8 +60,9 @@ def site(tmp_path, monkeypatch):
     (tmp_path / "published/digits/studies/A-v-seeds.json").write_text(study.model_dump_json())
     for row in rows:
         site_rows.write(row, tmp_path, certified_l2=0.2)
-    ages = {"A-v-seeds": ["made with <other> code"]}
-    site_rows.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, ages=ages)
+    marks = {"A-v-seeds": Reproduced(commit="a" * 12, date="2026-07-01", what="cell <all>, seed 0")}
+    marks["B-v"] = Reproduced(commit="b" * 12, date="2026-07-02", what="row")
+    site_rows.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, reproduced=marks)
     return tmp_path / "site"
 
 
@@ -72,8 +74,7 @@ def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one
         with_seeds,
     )
     assert with_seeds.count("seeds 20.0<br>10.0–30.0</small>") == 1, "certified at 0.1"
-    assert ">⚠ 3 seeds</small>" in with_seeds
-    assert 'title="not today\'s: made with &lt;other&gt; code"' in with_seeds
+    assert "<small>3 seeds</small>" in with_seeds
     assert "one draw</small>" not in with_seeds
     assert "one draw</small>" in one_draw
     assert 'class="seeds"' not in one_draw
@@ -84,7 +85,10 @@ def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one
 def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:
     pages = [(site / f"models/{row}/index.html").read_text() for row in ("A-v", "B-v")]
     assert "rvb study A-v seeds</code>" in pages[0]
-    assert "Not today's: made with &lt;other&gt; code" in pages[0]
+    last = "Last reproduced byte for byte: commit <code>"
+    assert f"{last}aaaaaaaaaaaa</code> (2026-07-01), cell &lt;all&gt;, seed 0." in pages[0]
+    assert f"<small>{last}bbbbbbbbbbbb</code> (2026-07-02).</small>" in pages[1]
+    assert [page.count(last) for page in pages] == [1, 1]
     assert 'class="seeds"' in pages[0]
     assert 'id="study-' in pages[0]
     assert 'id="study-' not in pages[1]

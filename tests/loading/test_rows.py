@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from stages import stage_code, stage_names
 
+from benchmark import protocol
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import load_row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.stages import catalogue
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,6 @@ def test_every_row_of_a_track_is_smoothed_when_the_track_says_so() -> None:
         row = load_row("digits", name)
         assert stage_names("digits", name)[-4:] == ["smooth", "pictures", "attention", "collect"]
         without = dataclasses.replace(row, track=row.track.model_copy(update={"smoothing": None}))
-        assert "smooth" not in [one.name for one in catalogue.plan(without)]
+        assert "smooth" not in [one.name for one in protocol.plan(without)]
         assert Path("benchmark/certificates/smoothing.py") in stage_code("smooth", "digits", name)
         assert Path("benchmark/certificates/smoothing.py") not in stage_code("train", "digits", name)

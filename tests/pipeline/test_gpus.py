@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from benchmark.commands.main import app
 from benchmark.pipeline import dvc
 from benchmark.pipeline.gpus import Places, default_jobs
-from benchmark.pipeline.warm import warm_process
 from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
 
 
@@ -93,11 +92,11 @@ def test_rvb_repro_runs_a_stage_a_gpu_unless_jobs_says_otherwise(tmp_path, monke
 
 @pytest.mark.slow
 def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> None:
-    """Through the processes for real: rvb asks for dvc, which asks for the stage, which looks."""
+    """Through the processes for real: rvb runs dvc, which runs the stage, which looks."""
     monkeypatch.chdir(project.root)
     monkeypatch.setenv("PYTHONPATH", str(project.root))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    stage = project.root / "benchmark/stages/data.py"
+    stage = project.root / "benchmark/steps/data.py"
     says = '        print(f"{split}: sha256 {digest}")\n'
     assert says in stage.read_text()
     stage.write_text(
@@ -105,6 +104,5 @@ def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> N
     )
     project.add("Tiny2026Net", epochs=1)
     project.rvb("pipeline")
-    with warm_process() as place:
-        dvc.run(["repro", "-s", "pipelines/tiny/_data/dvc.yaml"], "data", lambda _: None, place, gpu="2")
+    dvc.run(["repro", "pipelines/tiny/_data/dvc.yaml"], "data", print, variables={"CUDA_VISIBLE_DEVICES": "2"})
     assert "sees 2\n" in (project.root / "work/logs/data.log").read_text()

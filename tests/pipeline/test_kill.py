@@ -70,7 +70,7 @@ MOMENTS = {
 @pytest.mark.parametrize("victims", ["stage", *(pytest.param(one, marks=pytest.mark.long) for one in ("dvc", "both"))])
 @pytest.mark.parametrize("moment", [pytest.param("train", marks=pytest.mark.long), "attack"])
 def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished, moment, victims, tmp_path) -> None:
-    """dvc resumes the killed stage; `rvb repro` makes the rest, to the Record, of bytes that DVC knows already."""
+    """dvc resumes the killed stage; `rvb repro` makes the rest, to the Record, of steps whose results are there."""
     stage, checkpoint = MOMENTS[moment]
     fresh = (with_data if moment == "train" else with_weights).copy(tmp_path / "fresh")
     dvc = start(fresh)
@@ -84,10 +84,10 @@ def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished,
     before = scratch_file(fresh, stage, checkpoint)
     if victims == "both":
         assert before is not None, "the partial work is gone"
-    again = start(fresh, "-s", f"{DVC_FILE}:{stage}")
+    again = start(fresh, "-s", f"{DVC_FILE}:{moment}")
     most = 0
     while again.poll() is None:
-        holders = [p for p in stage_processes(fresh, moment) if holds_lock(fresh, stage, p)]
+        holders = [p for p in stage_processes(fresh, moment, forks=True) if holds_lock(fresh, stage, p)]
         most = max(most, len(holders))
         time.sleep(0.02)
     assert again.returncode == 0
@@ -96,7 +96,7 @@ def test_killed_runs_resume_to_the_same_bytes(with_data, with_weights, finished,
         moment == "train" and victims != "dvc"
     ):  # a stage that was left alive goes on by itself: nothing is to be resumed
         assert "resuming after epoch" in (fresh.root / "said").read_text()
-    fresh.remember(finished)
+    fresh.remember(finished, ROW)
     fresh.rvb("repro", "--track", "tiny")
     assert not stage_processes(fresh, moment)
     assert fresh.results(ROW) == finished.results(ROW)
@@ -118,10 +118,11 @@ def test_an_orphan_is_waited_for(fresh, finished) -> None:
     """dvc is killed, its stage lives on: the next run says that it waits, and takes over what the orphan left."""
     dvc = start(fresh)
     wait_for(lambda: scratch_file(fresh, "train", "training/checkpoint.safetensors"), "checkpoint")
-    (orphan,) = stage_processes(fresh, "train")
     kill(dvc.pid)
     dvc.wait()
-    os.kill(orphan, signal.SIGSTOP)
+    forks = stage_processes(fresh, "train", forks=True)
+    for process in forks:
+        os.kill(process, signal.SIGSTOP)
     again = subprocess.Popen(
         [sys.executable, "-m", "dvc", "repro", "-s", f"{DVC_FILE}:train"], cwd=fresh.root, env=fresh.environment(),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -132,10 +133,11 @@ def test_an_orphan_is_waited_for(fresh, finished) -> None:
             break
     else:
         raise AssertionError("the second run did not say that it waits")
-    os.kill(orphan, signal.SIGCONT)
-    assert "the earlier process has finished it" in again.stdout.read()
+    for process in forks:
+        os.kill(process, signal.SIGCONT)
+    assert "train is kept" in again.stdout.read()
     assert again.wait() == 0
-    fresh.remember(finished)
+    fresh.remember(finished, ROW)
     fresh.rvb("repro", "--track", "tiny")
     assert fresh.results(ROW) == finished.results(ROW)
 

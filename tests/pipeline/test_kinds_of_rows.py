@@ -7,13 +7,10 @@ import json
 import pytest
 import tiny_linear_row
 import torch
-import yaml
 from stage_imports import planned_code, really_imported
 from tiny_linear_row import LOADS, PICTURES
 from tiny_project import Project
 from torch import nn
-
-from benchmark.pipeline import generate
 
 pytestmark = pytest.mark.slow
 VARIANTS = """\
@@ -51,8 +48,6 @@ def test_each_kind_is_built_in_order_and_says_what_it_is(tmp_path) -> None:
     # what goes back to weights from elsewhere was not trained from scratch
     assert trust == {"small": "rebuilt", "given": "re-evaluated", "tuned": "re-evaluated"}
 
-    file = project.root / generate.row_file("tiny", "Tiny2026Linear-given")
-    stages = yaml.safe_load(file.read_text())["stages"]
+    row = "Tiny2026Linear-given"
     for name in ("pretrained", "pictures"):
-        module, *arguments = stages[name]["cmd"].removeprefix("python -m ").split()
-        assert really_imported(project, module, arguments) == planned_code(project, "Tiny2026Linear-given", name), name
+        assert really_imported(project, name, "tiny", row) == planned_code(project, row, name), name

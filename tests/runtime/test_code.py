@@ -7,11 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
-from stage_imports import planned_code, really_imported
+from stage_imports import planned_code, planned_steps, really_imported
 from stages import stage_code, stage_names
 
-from benchmark.pipeline import generate
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 
@@ -81,8 +79,8 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_deps_are_what_the_stages_really_import(project) -> None:
-    """Runs every stage of a tiny row and compares sys.modules with the deps in its dvc.yaml, both ways."""
+def test_inputs_are_what_the_steps_really_import(project) -> None:
+    """Runs every step of a tiny row and compares sys.modules with its inputs file, both ways."""
     project.add("Tiny2026Net", epochs=1)
     brought = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
     project.bring(
@@ -94,11 +92,9 @@ def test_deps_are_what_the_stages_really_import(project) -> None:
     )
     project.rvb("pipeline")
     project.run("benchmark.pipeline.inputs", "tiny")
-    stages = yaml.safe_load((project.root / generate.row_file("tiny", "Tiny2026Net-small")).read_text())["stages"]
-    for name, stage in {"data": {"cmd": "python -m benchmark.stages data tiny"}, **stages}.items():
-        module, *arguments = stage["cmd"].removeprefix("python -m ").split()
+    for name in ("data", *planned_steps(project, "Tiny2026Net-small")):
         row = "Tiny2026Net-small" if name != "data" else ""
-        assert really_imported(project, module, arguments) == planned_code(project, row, name), name
+        assert really_imported(project, name, "tiny", row) == planned_code(project, row, name), name
 
 
 def test_a_syntax_error_names_its_line(tmp_path) -> None:

@@ -44,3 +44,16 @@ def test_what_git_cannot_do_is_said(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BenchmarkError, match="git is not installed"):
         git.merge_base("main")
+
+
+def test_a_clean_commit_is_one_whose_files_stand_here() -> None:
+    with pytest.raises(BenchmarkError, match=r"^uncommitted changes, such as a/b/two\.txt: no commit can be noted"):
+        git.clean_commit()
+    subprocess.run(["git", "checkout", "-q", "."], check=True)
+    for written in ("dvc.lock", "pipelines/digits/dvc.lock", "leaderboard/results/digits/reproduced.json"):
+        Path(written).parent.mkdir(parents=True, exist_ok=True)
+        Path(written).write_text("{}")
+    assert git.merge_base("main").startswith(git.clean_commit())
+    Path("new.py").touch()
+    with pytest.raises(BenchmarkError, match=r"such as new\.py"):
+        git.clean_commit()

@@ -24,9 +24,9 @@ from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
 from benchmark.studies import running as stage
-from benchmark.studies.ages import ages, published_files, read_published
 from benchmark.studies.measures import Measured, own
 from benchmark.studies.published import collect_study
+from benchmark.studies.published_files import published_files, read_published
 
 MEASURES = """\
 def confidence(model, images, labels, *, seed, shrink):
@@ -149,11 +149,6 @@ def test_a_resumed_study_keeps_its_points_and_publishes_them(project, monkeypatc
         assert [len(one.points) for one in run.points["confidence"].classes] == [10, 10]
         assert "confidence" not in run.values
     assert not [column for column in table(published).columns if column.label == "confidence"]
-    folder = project.root / "leaderboard/results/tiny/studies"
-    folder.mkdir(parents=True)
-    (folder / "Tiny2026Linear-grid.json").write_text(to_json(published))
-    assert ages("tiny") == {"Tiny2026Linear-grid": []}
-
     for figure, message in (
         ("draw: scatter, measures: [clean, confidence]", "scatter of 'clean', which has no points; those with points: conf"),
         ("draw: bars, measures: [confidence]", "bars of 'confidence', which are points, no numbers; use `draw: scatter`"),

@@ -166,13 +166,16 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
 
     tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
     assert collect_study(grids.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
-    for change in (
-        ("learning_rate: 0.001", "learning_rate: 0.002"),
-        ("step_size: 0.25", "step_size: 0.2"),
-        ("[0, 1]", "[0]"),
+    for change, what in (
+        (("learning_rate: 0.001", "learning_rate: 0.002"), "cells"),
+        (("{name: as it is}", "{name: as it was}"), "cells"),
+        (("step_size: 0.25", "step_size: 0.2"), "measures"),
+        (("[0, 1]", "[0]"), "seeds"),
+        (("images: 10", "images: 9"), "images"),
     ):
         tiny_study.add(project, change)
-        with pytest.raises(BenchmarkError, match=r"of other settings than .*; run `rvb study Tiny2026Linear grid`"):
+        message = rf"of other settings than .* has now \({what}\); run `rvb study Tiny2026Linear grid`"
+        with pytest.raises(BenchmarkError, match=message):
             collect_study(grids.load("Tiny2026Linear", "grid"))
 
 

@@ -1,4 +1,4 @@
-"""What a stage imports: by its inputs file and by what stands in sys.modules when it ends."""
+"""What a step imports: by its inputs file and by what stands in sys.modules when it ends."""
 
 from __future__ import annotations
 
@@ -6,26 +6,37 @@ import json
 import subprocess
 import sys
 
+from benchmark.protocol import STEPS
 from benchmark.runtime import code
 
 
+def planned_steps(project, row: str) -> list[str]:
+    """The steps of a row that have inputs files, in order."""
+    names = [path.stem for path in project.root.glob(f"work/*/inputs/{row}/*.json")]
+    return sorted(names, key=lambda name: ([*STEPS].index(name.partition("-")[0]), name))
+
+
 def planned_code(project, subject: str, name: str) -> set[str]:
-    """The files of code in the stage's inputs file."""
+    """The files of code in the step's inputs file."""
     (path,) = project.root.glob(f"work/*/inputs/{subject}/{name}.json" if subject else f"work/tiny/inputs/{name}.json")
     return {*json.loads(path.read_text())["code"]}
 
 
-def really_imported(project, module: str, arguments: list[str]) -> set[str]:
-    """Files of the project that a stage has in sys.modules when it ends, inert packages left out; without a wall, behind
+def really_imported(project, name: str, track: str, subject: str = "") -> set[str]:
+    """Files of the project that a step has in sys.modules when it ends, inert packages left out; without a sandbox, in
     which what a submission imports would not be seen.
     """
     params = project.root / "params.yaml"
     text = params.read_text()
     params.write_text(text.replace("wall: full", "wall: none"))
+    again = ", again=True" if subject and not name.startswith("study") else ""
     script = (
-        "import runpy, sys, pathlib\n"
-        f"sys.argv = {[module, *arguments]!r}\n"
-        f"runpy.run_module({module!r}, run_name='__main__', alter_sys=False)\n"
+        "import sys, pathlib\n"
+        "from benchmark import protocol\n"
+        "from benchmark.runtime import arithmetic\n"
+        "from benchmark.loading.run_settings import run_settings\n"
+        "arithmetic.fix(run_settings().arithmetic)\n"
+        f"protocol.load({name!r}).execute({name!r}, {track!r}, {subject!r}{again})\n"
         "root = pathlib.Path.cwd()\n"
         "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
         "print('MODULES', *sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root)))\n"
@@ -36,6 +47,5 @@ def really_imported(project, module: str, arguments: list[str]) -> set[str]:
     params.write_text(text)
     assert result.returncode == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
-    entry_file = module.replace(".", "/") + "/__main__.py"
-    found = {name for name in line.split()[1:] if name.endswith(".py")} | {entry_file}
+    found = {name for name in line.split()[1:] if name.endswith(".py")} - {"benchmark/protocol.py"}
     return {name for name in found if not code.inert(project.root / name)}

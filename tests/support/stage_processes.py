@@ -18,9 +18,9 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
     raise AssertionError(f"no {what} after {seconds} s")
 
 
-def stage_processes(project, stage: str) -> list[int]:
-    """Python processes that run this stage in this project: neither the shells around them nor what they hold behind the
-    wall.
+def stage_processes(project, stage: str, forks: bool = False) -> list[int]:
+    """Python processes that run this stage in this project: not the shells around them, nor, unless asked for, their forks,
+    in which steps and sandboxed code run.
     """
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
@@ -31,6 +31,6 @@ def stage_processes(project, stage: str) -> list[int]:
         except OSError:
             continue
         named = any(word.partition(b"-")[0] == stage.encode() for word in words)
-        if b"benchmark.stages" in words and named and here == str(project.root):
+        if b"benchmark.protocol" in words and named and here == str(project.root):
             found[int(entry.name)] = parent
-    return [pid for pid, parent in found.items() if parent not in found]
+    return [pid for pid, parent in found.items() if forks or parent not in found]

@@ -1,24 +1,24 @@
-"""Stages run in this process, as `rvb stage` runs them, and the code that one depends on."""
+"""Steps run in this process, as `rvb step` runs them, and the code that one depends on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmark.commands.pipeline import stage
-from benchmark.pipeline import inputs
+from benchmark import protocol
+from benchmark.commands.pipeline import step
+from benchmark.loading.rows import load_row
 from benchmark.runtime import code
-from benchmark.stages import catalogue
 
 
 def run_stage(name: str, track: str, row: str = "") -> None:
-    stage(name, row, track, "")
+    step(name, row, track, "")
 
 
 def stage_names(track: str, row: str) -> list[str]:
     """The stages of a row, in order."""
-    return [one.name for one in catalogue.plan(catalogue.load_row(track, row))]
+    return [one.name for one in protocol.plan(load_row(track, row))]
 
 
 def stage_code(name: str, track: str, row: str) -> list[Path]:
     """The project files that this stage of the row depends on."""
-    return code.closure(inputs.MAIN, *catalogue.planned(track, row, name).entries)
+    return code.closure(*protocol.planned(load_row(track, row), name).entries)

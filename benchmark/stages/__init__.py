@@ -1,1 +1,0 @@
-"""The stages that DVC runs, one a file: `python -m benchmark.stages <stage> <track> <row>`."""

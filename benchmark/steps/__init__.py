@@ -1,0 +1,1 @@
+"""The steps of a row, one a file; protocol.py says what each is part of."""

@@ -1,0 +1,98 @@
+"""Step `certify`: certified l2 radii of one row, and the audit that tried to break them."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.loading.components import certificate_file
+from benchmark.loading.rows import Row
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.steps.base import Outcome, Work
+from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Certify(EvaluationStep):
+    """The column `certified_l2`, from which the Record's certified accuracies are counted."""
+
+    name = "certify"
+
+    def applies(self, row: Row) -> bool:
+        return row.settings.certificate is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"{row.name} declares no certificate on {row.track.name}")
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        return {"certificate": _spec(row).model_dump(mode="json")}
+
+    def components(self, row: Row, name: str) -> list[Path]:
+        return [*row.method_files, certificate_file(_spec(row).name)]
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        from benchmark.audit import auditor
+        from benchmark.evaluation.certified_radii import certificate_module
+        from benchmark.results.certificate import Certificate
+
+        spec, model, images, labels = _spec(work.row), subject.model, subject.images, subject.labels
+        module = certificate_module(spec.name)
+        gap, bound = module.float32_gap(model, images, labels)
+        if not math.isfinite(bound):
+            raise BenchmarkError(
+                f"{work.row.name}: {spec.name} bounds neither this network's margins nor their rounding by anything finite; "
+                "nothing can be certified: leave the certificate out"
+            )
+        found = _certified(work, subject)
+        radii = found["certified_l2"]
+        audit = auditor.summary(
+            model, images, labels, radii.to(subject.device), partial(module.certify, **spec.parameters), work.row.name,
+            int(found["disagrees"].sum()),
+        )  # fmt: skip
+        certificate = Certificate(
+            name=spec.name,
+            guarantee=module.guarantee(),
+            parameters=spec.parameters,
+            float32_gap=gap,
+            float32_bound=bound,
+            audit=audit,
+        )
+        return Outcome(
+            columns={"certified_l2": radii},
+            fields={"certificate": certificate.model_dump(mode="json")},
+            summary=f"median certified l2 radius {float(radii.median()):.4f} over {len(labels)} images",
+        )
+
+
+def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
+    """Radii of the images, and whether their verdicts differ between float32 and float64: the audit's attacks on each
+    of their balls have failed.
+    """
+    from benchmark.audit import auditor
+    from benchmark.evaluation.certified_radii import certified_radii
+
+    spec, size = _spec(work.row), subject.batch_size
+
+    def radii(places: range) -> dict[str, torch.Tensor]:
+        block = slice(places.start, places.stop)
+        images, labels = subject.images[block], subject.labels[block]
+        found = certified_radii(subject.model, images, labels, spec, size)
+        differ = auditor.attack_balls(
+            subject.model, images, labels, found, work.row.name, batch_size=size, first=places.start
+        )
+        return {"certified_l2": found, "disagrees": differ}
+
+    return by_blocks(work, len(subject.images), size, radii, "certified")
+
+
+def _spec(row: Row) -> CertificateSpec:
+    assert row.settings.certificate is not None  # the step applies
+    return row.settings.certificate
+
+
+step = Certify()

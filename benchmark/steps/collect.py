@@ -1,0 +1,193 @@
+"""Step `collect`: a row's evidence, held against itself, and its Record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.loading.rows import Row, initial_settings
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.steps.base import Outcome, Step, Work
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+
+class Collect(Step):
+    """work/<track>/<row>/record: record.json, per_image.json, evidence.parquet, images.safetensors, and what steps
+    publish beside them.
+
+    It knows no other step: each left its evidence and what it adds to the Record. Clean, robust and certified accuracy
+    are counted here, since they come of all steps' evidence together.
+    """
+
+    name = "collect"
+
+    def applies(self, row: Row) -> bool:
+        return True
+
+    def folder(self, row: Row, name: str) -> Path:
+        return row.folder / "record"
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        return [row.data, *earlier]
+
+    def settings(self, row: Row, name: str) -> dict[str, Any]:
+        submission = row.submission
+        return {
+            "track": row.track.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"}),
+            "submission": submission.model_dump(mode="json", exclude={"variants"}),
+            "variant": submission.variants[row.variant].title,
+            "settings": row.settings.model_dump(mode="json"),
+            "start": initial_settings(row.settings, row.track.name, row.name).model_dump(mode="json"),
+        }
+
+    def components(self, row: Row, name: str) -> list[Path]:
+        return []
+
+    def run(self, work: Work) -> Outcome:
+        """
+        Raises:
+            BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written.
+        """
+        import io
+
+        import pyarrow.parquet as pq
+        from safetensors.numpy import save
+
+        from benchmark.evaluation import evidence
+        from benchmark.evaluation.per_image import per_image
+        from benchmark.evaluation.smoothed import check_smoothed
+        from benchmark.results.record import Record
+        from benchmark.specs.base import to_json
+
+        row, folders = work.row, work.reads[1:]
+        stages = {folder.name: files.read_json(folder / "stage.json") for folder in folders}
+        tables = {f.name: pq.read_table(f / "evidence.parquet") for f in folders if (f / "evidence.parquet").exists()}
+        merged = evidence.merge(tables, row.submission.division == "open")
+        evidence.check_sandwich(merged, row.name)
+        fields = _joined(
+            row, {f.name: files.read_json(f / "fields.json") for f in folders if (f / "fields.json").exists()}
+        )
+        if changed := evidence.unsteady(tables):
+            differ = f"the steps' clean passes differ on {changed} of {merged.num_rows} images"
+            fields["division_reasons"].append(f"{differ}; clean accuracy counts those that all get right")
+        if row.track.smoothing and "smooth" in tables:
+            check_smoothed(merged, row.track.smoothing, row.name)
+        written = io.BytesIO()
+        pq.write_table(merged, written)
+        fields["sha256"] |= {f"data {k}": v for k, v in files.read_json(row.data / "data.json")["sha256"].items()}
+        fields["sha256"] |= {f"code {name}": about["code"] for name, about in stages.items()}
+        fields["sha256"]["evidence"] = files.sha256_bytes(written.getvalue())
+        fields["environment"] = _one_environment({name: about["environment"] for name, about in stages.items()})
+        own = {name: fields.pop(name) for name in [*fields] if name not in Record.model_fields}
+        counted = _counted(row, merged)
+        if twice := counted.keys() & fields.keys():
+            raise BenchmarkError(f"{row.name}: a step gives {min(twice)}, which is counted from all evidence together")
+        record = Record.model_validate(counted | fields | ({"measured": own} if own else {}))
+        return Outcome(
+            files={
+                "record.json": to_json(record).encode(),
+                "per_image.json": to_json(per_image(merged, record)).encode(),
+                "evidence.parquet": written.getvalue(),
+                "images.safetensors": save(_images(row, folders)),
+                **_published(folders),
+            },
+            summary=f"clean {record.clean.value:.3f}, "
+            + ", ".join(f"robust {r.threat.label} {r.accuracy.value:.3f}" for r in record.robust),
+        )
+
+
+def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
+    """What the Record says of the row itself, and the accuracies that all evidence together gives."""
+    from benchmark.evaluation import evidence
+
+    started = initial_settings(row.settings, row.track.name, row.name)
+    certificate = row.settings.certificate
+    return {
+        "track": row.track.name,
+        "track_version": row.track.version,
+        "submission": row.submission.name,
+        "variant": row.variant,
+        "title": row.submission.variants[row.variant].title,
+        "summary": row.submission.summary,
+        "paper": row.submission.paper,
+        "claims": tuple(claim for claim in row.submission.claims if claim.variant in (None, row.variant)),
+        "trust": "re-evaluated" if started.weights else "rebuilt",
+        "n": merged.num_rows,
+        "seed": row.track.evaluation.seed,
+        "clean": evidence.clean(merged),
+        "robust": evidence.robust(merged, row.track, row.settings.adaptive),
+        "certified": evidence.certified(merged, row.track, certificate.name) if certificate else (),
+        "settings": row.settings,
+    }
+
+
+def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in all,
+    but for why a model is in the open division, of which each reason stands once.
+
+    Raises:
+        BenchmarkError: two steps say different things.
+    """
+    joined: dict[str, Any] = {}
+    for stage, part in parts.items():
+        for name, value in part.items():
+            before = joined.get(name)
+            if name not in joined or before == value:
+                joined[name] = value
+            elif isinstance(value, dict) and isinstance(before, dict) and not _conflicting(before, value):
+                joined[name] = {**before, **value}
+            elif _objects(value) and _objects(before):
+                joined[name] = before + value
+            elif name == "division_reasons" and row.submission.division == "open":  # measured anew by each suite
+                joined[name] = list(dict.fromkeys(before + value))
+            else:
+                raise BenchmarkError(
+                    f"{row.name}: {stage} and a step before it saw different models ({name}); delete the row's folder "
+                    "under work/, run `rvb repro`"
+                )
+    return joined
+
+
+def _conflicting(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return any(one[name] != other[name] for name in one.keys() & other.keys())
+
+
+def _objects(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
+    """Clean images and those that the steps keep, each (n, c, h, w) float32: what a reader needs to replay them."""
+    from safetensors.numpy import load_file
+
+    from benchmark.data.images import evaluation_split
+
+    images = {"clean": evaluation_split(row.data, row.track.evaluation).floats()}
+    for path in (folder / "images.safetensors" for folder in folders):
+        images |= load_file(path) if path.exists() else {}
+    return images
+
+
+def _published(folders: Sequence[Path]) -> dict[str, bytes]:
+    """Files that the steps put beside the Record."""
+    homes = [folder / "record" for folder in folders]
+    found = [(home, path) for home in homes for path in sorted(home.rglob("*")) if path.is_file()]
+    return {path.relative_to(home).as_posix(): path.read_bytes() for home, path in found}
+
+
+def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The environment of all steps; where one differs, its value carries the stage's name."""
+    merged: dict[str, str] = {}
+    for stage, environment in environments.items():
+        for name, value in environment.items():
+            if merged.setdefault(name, value) != value:
+                merged[f"{name} ({stage})"] = value
+    return merged
+
+
+step = Collect()

@@ -1,0 +1,83 @@
+"""Step `corrupt`: one row on corrupted copies of the evaluation images (Hendrycks and Dietterich 2019)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benchmark.loading.rows import Row
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.steps.base import Outcome, Work
+from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 25  # images between two checkpoints
+
+
+class Corrupt(EvaluationStep):
+    """Columns `corrupted <name> <severity>`: whether the model is right on that copy; a tie counts as wrong."""
+
+    name = "corrupt"
+
+    def applies(self, row: Row) -> bool:
+        return row.track.corruptions is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"track {row.track.name} declares no corruptions")
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        return {"corruptions": _rules(row).model_dump(mode="json")}
+
+    def versions(self) -> dict[str, str]:
+        from benchmark.data.corruptions import versions
+
+        return super().versions() | versions()
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import pyarrow as pa
+
+        from benchmark.data.corruptions import PARAMETERS, versions
+        from benchmark.evaluation.corrupted import corrupted
+
+        rules = _rules(work.row)
+        right = corrupted_columns(work, subject, rules)
+        evidence = pa.table({name: verdicts.numpy() for name, verdicts in right.items()})
+        result = corrupted(evidence, rules, PARAMETERS, versions())
+        counted, n = sum(int(column.sum()) for column in right.values()), len(subject.labels)
+        return Outcome(
+            right,
+            {"corrupted": result.model_dump(mode="json")},
+            summary=f"right on {counted} of {len(right) * n} corrupted images",
+        )
+
+
+def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> dict[str, torch.Tensor]:
+    """The evidence by column, bool; resumed after a kill."""
+    import torch
+
+    from benchmark.data.corruptions import corrupt
+    from benchmark.verdicts.prediction import predict
+
+    pixels = subject.images.cpu().numpy()
+
+    def verdicts(places: range) -> dict[str, torch.Tensor]:
+        block = slice(places.start, places.stop)
+        torch.manual_seed(rules.seed + places.start)  # an open model may draw noise of its own
+        right = {}
+        for name, severity in rules.cells:
+            copies = torch.from_numpy(corrupt(pixels[block], places, name, severity, rules.seed))
+            judged = predict(subject.model, copies.to(subject.device), subject.labels[block], subject.batch_size)
+            right[f"corrupted {name} {severity}"] = judged.correct
+        return right
+
+    return by_blocks(work, len(subject.images), BLOCK, verdicts, "corrupted")
+
+
+def _rules(row: Row) -> CorruptionSpec:
+    assert row.track.corruptions is not None  # the step applies
+    return row.track.corruptions
+
+
+step = Corrupt()

@@ -1,0 +1,102 @@
+"""Step `pretrained` of a row with `weights`: takes over weights that were trained elsewhere, and trains nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmark.loading import submissions
+from benchmark.loading.rows import Row
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.training import WeightsSpec
+from benchmark.steps.base import Outcome, Step, Work
+
+
+class Pretrained(Step):
+    """model.safetensors, where later stages look for trained weights."""
+
+    name = "pretrained"
+
+    def applies(self, row: Row) -> bool:
+        return row.settings.weights is not None
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(f"{row.name} is trained here; run `rvb step train {row.name}`")
+
+    def folder(self, row: Row, name: str) -> Path:
+        return row.folder / "train"
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        given = _weights(row)
+        return [Path(given.path)] if given.path else []
+
+    def settings(self, row: Row, name: str) -> dict[str, Any]:
+        return {
+            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            **row.settings.model_dump(mode="json", include={"model", "weights"}),
+        }
+
+    def versions(self) -> dict[str, str]:
+        return {name: version(name) for name in ("torch", "timm", "robustbench")}
+
+    def execute(self, name: str, track: str, row_name: str, again: bool = False) -> None:
+        from benchmark.loading.rows import load_row
+
+        row = load_row(track, row_name)
+        if self.applies(row):
+            _check(_weights(row), row)
+        super().execute(name, track, row_name, again)
+
+    def run(self, work: Work) -> Outcome:
+        from safetensors.torch import save
+
+        from benchmark.loading.confining import wall
+        from benchmark.loading.walled_weights import pretrained_walled
+        from benchmark.runtime import files
+
+        held, given = wall(), _weights(work.row)
+        path = Path(given.path) if given.path else None
+        found = pretrained_walled(work.row, path, held)
+        weights = save(found)
+        digest = files.sha256_bytes(weights)
+        return Outcome(
+            fields={
+                "training": None,
+                "sha256": {"weights": digest, "weights as given": files.sha256_file(path) if path else digest},
+                "wall": held.words,
+            },
+            files={"model.safetensors": weights},
+            summary=f"{sum(t.numel() for t in found.values()):,} numbers taken over, none trained",
+        )
+
+
+def _weights(row: Row) -> WeightsSpec:
+    assert row.settings.weights is not None  # the step applies
+    return row.settings.weights
+
+
+def _check(given: WeightsSpec, row: Row) -> None:
+    """
+    Raises:
+        BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned.
+    """
+    from benchmark.runtime import files
+
+    if given.path is None:
+        return
+    path, own = Path(given.path), submissions.FOLDER / row.submission.name
+    # a link in weights/ is the user's own; one in a submission could lead anywhere
+    if path.parts[0] != "weights" and not path.resolve().is_relative_to(own.resolve()):
+        raise BenchmarkError(f"{row.name}: its weights {path} lie outside {own}; put them there, or into weights/")
+    if not path.is_file():
+        raise BenchmarkError(f"{row.name}: its weights {path} are missing; put the checkpoint there")
+    digest = files.sha256_file(path)
+    if given.sha256 not in (None, digest):
+        raise BenchmarkError(
+            f"{row.name}: its weights {path} have sha256 {digest}, submission.yaml pins {given.sha256}; restore the file"
+        )
+
+
+step = Pretrained()

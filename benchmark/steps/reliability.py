@@ -1,0 +1,142 @@
+"""Step `reliability`: can a row's attacks be trusted? Probes of the model, held against what the suites found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark.loading.rows import Row
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.steps.base import Outcome, Work
+from benchmark.steps.evaluation import EvaluationStep, Subject
+
+if TYPE_CHECKING:
+    from benchmark.reliability import compare
+    from benchmark.reliability.probes import ProbeResults
+    from benchmark.results.reliability import FailureIndicator
+
+
+class ReliabilityStep(EvaluationStep):
+    """Columns `probe *`, and `probed <norm> <eps>`: what the probes broke within a ball counts as lost."""
+
+    name = "reliability"
+    attacks = True
+
+    def applies(self, row: Row) -> bool:
+        return any(threat.eps for threat in row.track.threats)
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        return BenchmarkError(
+            f"track {row.track.name} declares no attack in a ball larger than a point; there is nothing to judge"
+        )
+
+    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
+        return [row.data, row.weights, *(folder for folder in earlier if folder.name.startswith("attack-"))]
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        threats = [threat.model_dump(mode="json") for threat in row.track.threats]
+        return {"threats": threats, "division": row.submission.division}
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        from benchmark.reliability import compare, indicators
+        from benchmark.reliability.probes import first_threat, probed_within, radii
+        from benchmark.results.reliability import Reliability
+
+        threat = first_threat(work.row.track.threats)
+        assert threat is not None  # the step applies
+        found = _measured(work, subject, threat)
+        balls = radii(threat, work.row.track.data.shape)
+        signals = indicators.failure_indicators(found, threat, balls) + _asked_otherwise(work, subject, threat)
+        ran, objections = _suites(work)
+        right = indicators.correct(found)
+        if right.any():
+            signals += compare.failure_indicators(ran, right.numpy(), objections)
+            new = compare.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
+            signals += [new] if new else []
+        result = Reliability(
+            threat=threat,
+            signals=tuple(signals),
+            gradients=indicators.gradient_norms(found),
+            steps=indicators.step_curve(found),
+            radii=indicators.radius_curve(found, balls),
+        )
+        columns = {f"probe {name}": values for name, values in found.items()}
+        columns |= {f"probed {ball.norm} {ball.eps:g}": found[f"radius {ball.eps:g}"] <= 0 for ball in balls}
+        columns[f"probed {threat.norm} {threat.eps:g}"] = probed_within(found, threat)
+        return Outcome(
+            columns,
+            {"reliability": result.model_dump(mode="json")},
+            summary=f"{len(result.failing)} of {len(result.signals)} signals speak against the attacks",
+        )
+
+
+def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[FailureIndicator]:
+    from benchmark.loading.trained import unseen_images
+    from benchmark.reliability import asking
+    from benchmark.verdicts.gradients import attackable
+
+    row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
+    is_open, model = row.submission.division == "open", subject.model
+    signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
+    unseen = asking.Unseen(*(one[: len(subject.labels)] for one in unseen_images(row, subject.device)))
+    if len(unseen.labels):
+        attacked = attackable(model, *subject.first_batch)[0] if is_open else model
+        signals += asking.knows_the_images(
+            attacked, subject.images, subject.labels, unseen, threat, batch_size=size, seed=seed
+        )
+    work.say("asked otherwise, and about unseen images")
+    return signals
+
+
+def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults:
+    """The probes, resumed after a kill."""
+    from safetensors.torch import load_file, save
+
+    from benchmark.reliability.probes import measure
+    from benchmark.verdicts.gradients import attackable
+
+    model = subject.model
+    if work.row.submission.division == "open":
+        model, _ = attackable(model, *subject.first_batch)
+    checkpoint = work.scratch / "checkpoint.safetensors"
+
+    def keep(name: str, found: ProbeResults) -> None:
+        files.write(checkpoint, save({key: tensor.contiguous() for key, tensor in found.items()}))
+        work.say(f"probed {name}")
+
+    return measure(
+        model,
+        subject.images,
+        subject.labels,
+        threat,
+        batch_size=subject.batch_size,
+        seed=work.row.track.evaluation.seed,
+        done=load_file(checkpoint) if checkpoint.exists() else {},
+        keep=keep,
+    )
+
+
+def _suites(work: Work) -> tuple[list[compare.Ran], tuple[str, ...]]:
+    """What the suites found, and what AutoAttack's checks said of the model."""
+    import pyarrow.parquet as pq
+
+    from benchmark.evaluation.evidence import column
+    from benchmark.reliability.compare import Ran
+
+    ran: list[compare.Ran] = []
+    said: list[str] = []
+    for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
+        evidence, fields = pq.read_table(folder / "evidence.parquet"), files.read_json(folder / "fields.json")
+        for attack in fields["attacks"]:
+            spec = AttackSpec.model_validate(attack["spec"])
+            broke = column(evidence, f"{spec.id}:success")
+            ran.append(Ran(spec, broke, attack["remaining"], tuple(attack["warnings"])))
+        reasons = fields["division_reasons"]
+        said += [r.removeprefix("AutoAttack: ") for r in reasons if r.startswith("AutoAttack: ")]
+    return ran, tuple(dict.fromkeys(said))
+
+
+step = ReliabilityStep()

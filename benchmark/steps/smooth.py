@@ -1,0 +1,95 @@
+"""Step `smooth`: the smoothed version of one row, certified by sampling (Cohen et al. 2019)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from benchmark.loading.rows import Row
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.smoothing import SmoothingSpec
+from benchmark.steps.base import Outcome, Work
+from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 25  # images between two checkpoints
+SPARES = 1 + 20  # one is asked again what voted, each of the others one copy an image under new noise
+
+
+class Smooth(EvaluationStep):
+    """Columns `smoothed_*`: class, radius and the counts from which they follow."""
+
+    name = "smooth"
+    spares = SPARES
+    searches = True
+
+    def applies(self, row: Row) -> bool:
+        """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
+        return row.track.smoothing is not None and row.submission.division == "closed"
+
+    def refuse(self, row: Row, name: str) -> BenchmarkError:
+        if row.track.smoothing:
+            return BenchmarkError(f"{row.name}: only rows of the closed division are smoothed")
+        return BenchmarkError(f"track {row.track.name} declares no smoothing")
+
+    def rules(self, row: Row, name: str) -> dict[str, Any]:
+        return {"smoothing": _rules(row).model_dump(mode="json"), "radii": list(row.track.certified_radii)}
+
+    def evaluate(self, work: Work, subject: Subject) -> Outcome:
+        import pyarrow as pa
+
+        from benchmark.certificates.smoothing import guarantee
+        from benchmark.evaluation.smoothed import smoothed
+        from benchmark.evaluation.vote_checks import check_radii
+
+        rules = _rules(work.row)
+        columns = smoothed_columns(work, subject, rules)
+        if subject.spares:
+            check_radii(
+                subject.spares[1:], subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
+                sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,
+            )  # fmt: skip
+        evidence = pa.table({name: c.numpy() for name, c in {"label": subject.labels.cpu(), **columns}.items()})
+        words = guarantee(rules.sigma, rules.alpha)
+        result = smoothed(evidence, work.row.track.certified_radii, rules, words)
+        return Outcome(
+            columns,
+            {"smoothed": result.model_dump(mode="json")},
+            summary=f"the smoothed version is right on {result.clean.count} of {result.clean.n} images, the rest wrong or "
+            "undecided",
+        )
+
+
+def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
+    """The evidence by column: what `Smoothed` holds; resumed after a kill."""
+    from benchmark.certificates.smoothing import smooth
+    from benchmark.evaluation.vote_checks import KEPT, Witness, check_votes
+
+    with subject.spares[0]() if subject.spares else nullcontext() as again:
+
+        def votes(places: range) -> dict[str, torch.Tensor]:
+            witness = Witness(KEPT * len(places))
+            found = smooth(
+                subject.model,
+                subject.images[places.start : places.stop],
+                places,
+                work.row.track.certified_radii,
+                **rules.model_dump(),
+                batch_size=subject.together or subject.batch_size,
+                observe=witness,
+            )
+            if again is not None:
+                check_votes(again, witness, batch_size=subject.batch_size, row=work.row.name)
+            return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
+
+        return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")
+
+
+def _rules(row: Row) -> SmoothingSpec:
+    assert row.track.smoothing is not None  # the step applies
+    return row.track.smoothing
+
+
+step = Smooth()

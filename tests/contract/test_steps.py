@@ -1,0 +1,100 @@
+"""What every step of benchmark/steps keeps to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stages import stage_code, stage_names
+
+from benchmark import protocol
+from benchmark.loading import tracks
+from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.runtime.errors import BenchmarkError
+
+ROWS = ("Havens2024LoFAST-mean_pool", "Wong2020Fast-linf", "Debenedetti2022XCiT-adversarial")
+SHARED = {"__init__", "base", "evaluation"}  # of all steps, or of those that evaluate
+FOLDER = Path("benchmark/steps")
+FILES = {path.stem for path in FOLDER.glob("*.py")} - SHARED
+
+
+def test_each_file_is_one_step_named_as_its_file_and_stands_in_the_protocol() -> None:
+    assert {*protocol.STEPS, *protocol.SHARED} == FILES
+    assert all(protocol.load(name).name == name for name in FILES)
+
+
+def test_every_step_of_a_row_is_part_of_one_of_four_stages() -> None:
+    for row in load_rows("digits"):
+        stages = protocol.stages(row)
+        assert set(stages) <= {"train", "attack", "certify", "record"}
+        assert sorted(one.name for steps in stages.values() for one in steps) == sorted(stage_names("digits", row.name))
+
+
+def test_no_two_stages_of_a_row_leave_their_outputs_in_one_place() -> None:
+    for row in load_rows("digits"):
+        folders = [one.folder for one in protocol.plan(row)]
+        assert len(set(folders)) == len(folders), row.name
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_stage_reads_data_and_what_stages_before_it_leave(row) -> None:
+    done: list[Path] = [load_row("digits", row).data]
+    for one in protocol.plan(load_row("digits", row)):
+        for path in one.reads:
+            assert path in done or path.parent in done, f"{one.name} reads {path}"
+        done.append(one.folder)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_settings_are_json_and_the_same_when_asked_again(row) -> None:
+    for first, second in zip(*(protocol.plan(load_row("digits", row)) for _ in range(2)), strict=True):
+        assert json.dumps(first.settings, sort_keys=True) == json.dumps(second.settings, sort_keys=True)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_steps_code_holds_no_other_step_and_none_of_training_but_to_train(row) -> None:
+    for name in stage_names("digits", row):
+        code = stage_code(name, "digits", row)
+        kind = name.partition("-")[0]
+        others = {path.stem for path in code if path.parent == FOLDER} - SHARED - {kind}
+        assert not others, f"{name} depends on steps {others}"
+        assert all(path.exists() for path in code)
+        training = [path for path in code if path.parent == Path("benchmark/training")]
+        assert bool(training) == (kind == "train"), name
+
+
+def bare() -> Row:
+    """A row to which as few steps apply as can be."""
+    row = load_row("digits", "Wong2020Fast-linf")
+    track = row.track.model_copy(update={"smoothing": None, "pictures": None, "suites": {}})
+    return Row(track, row.submission, row.variant, row.settings)
+
+
+@pytest.mark.parametrize("name", [name for name in protocol.STEPS if not protocol.load(name).names(bare())])
+def test_where_it_does_not_apply_it_says_why_in_one_line(name) -> None:
+    error = protocol.load(name).refuse(bare(), f"{name}-x")
+    assert isinstance(error, BenchmarkError)
+    assert "\n" not in str(error)
+    assert tracks.load("digits").name in str(error) or bare().name in str(error)
+
+
+@pytest.mark.parametrize("name", protocol.SHARED)
+def test_a_step_of_tracks_or_studies_is_refused_on_a_row(name) -> None:
+    with pytest.raises(BenchmarkError, match="does not work on rows"):
+        protocol.planned(load_row("digits", ROWS[0]), name)
+
+
+def test_a_pipeline_is_planned_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "from benchmark.pipeline import inputs, repro\n"
+        "from benchmark.runtime import code\n"
+        "code.digests = lambda *entries: {str(entry): '' for entry in entries}\n"  # read, never imported: half of the time
+        "inputs.contents('digits')\n"
+        "assert 'torch' not in sys.modules, 'torch'"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

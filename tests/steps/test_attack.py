@@ -1,0 +1,280 @@
+"""Attacks brought against one row: they can only lower its numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from stages import run_stage, stage_code, stage_names
+from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_example, record, robust
+from tiny_project import Project
+
+from benchmark import protocol
+from benchmark.loading import methods
+from benchmark.loading.rows import load_row
+from benchmark.pipeline import generate, inputs
+from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
+from benchmark.steps.base import inputs_file
+
+
+def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
+    before = robust(linear_row)
+    assert 5 < before < record().clean.count
+    assert robust(linear_row, HEAD + "    return images\n") == before
+    assert [(a.suite, a.id, a.accuracy.count) for a in record().attacks][1:] == [
+        ("adaptive", "brought-L2-0.5", record().clean.count)
+    ]
+
+
+def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_row) -> None:
+    before = robust(linear_row)
+    after = robust(linear_row, EXACT)
+    assert 0 < after < before
+    found = record()
+    assert found.robust[0].attacks == ("pgd-L2-0.5", "brought-L2-0.5")
+    assert found.attacks[1].remaining == {"brought": found.attacks[1].accuracy.count}
+    assert {"code attack-adaptive", "adversarial images adaptive"} <= {*found.sha256}
+    images = load_file(ROW / "record/images.safetensors")
+    assert {"clean", "pgd-L2-0.5", "brought-L2-0.5"} == {*images}
+    assert torch.linalg.vector_norm((images["brought-L2-0.5"] - images["clean"]).flatten(1), dim=1).max() <= 0.5 + 1e-6
+    weights, labels = (
+        load_file(ROW / "train/model.safetensors"),
+        pq.read_table(ROW / "record/evidence.parquet")["label"],
+    )
+    logits = torch.stack(list(images.values())).flatten(2) @ weights["1.weight"].T + weights["1.bias"]
+    assert (
+        int((logits.argmax(2) == torch.tensor(labels.to_pylist())).all(0).sum()) == after
+    )  # replayed without the harness
+
+
+def test_images_count_by_their_distance_whatever_radius_they_were_looked_for_in(linear_row) -> None:
+    """The same attack in a ball twice as large moves every image too far to count; in a smaller one, all it breaks count."""
+    before = robust(linear_row)
+    far = "attack: brought, norm: L2, eps: 1.0"
+    always = HEAD.replace("**options", "") + (
+        "    step = torch.ones_like(images) * (images < 0.5) - 1.0 * (images >= 0.5)\n"
+        "    return images + step / step.flatten(1).norm(dim=1)[:, None, None, None] * 0.999\n"
+    )
+    assert robust(linear_row, always, far) == before
+    assert record().robust[0].attacks == ("pgd-L2-0.5",)
+    assert record().attacks[1].accuracy.count < record().clean.count
+    assert robust(linear_row, EXACT, "attack: brought, norm: L2, eps: 0.4") < before
+    assert record().robust[0].attacks == ("pgd-L2-0.5", "brought-L2-0.4")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("    return images + 0.5 * (0.5 - images).sign()\n", r"brought-L2-0\.5 left its L2 0\.5 ball"),
+        ("    return images * float('nan')\n", r"brought-L2-0\.5 returned pixels that are not finite"),
+        ("    return images[:1]\n", r"brought-L2-0\.5 returned shape \(1, 1, 8, 8\)"),
+        ("    return None\n", r"brought\.py: the attack returned NoneType, not a tensor of images"),
+        ("    raise OSError(28, 'boom')\n", r"brought\.py, line 5: the attack failed: OSError: \[Errno 28\] boom"),
+    ],
+)
+def test_an_attack_that_cheats_or_fails_is_refused_by_name(linear_row, body, message) -> None:
+    with pytest.raises(BenchmarkError, match=message) as raised:
+        robust(linear_row, HEAD + body)
+    assert "\n" not in str(raised.value)
+    assert not (ROW / "attack-adaptive").exists()
+
+
+def test_unknown_parameters_are_named(linear_row) -> None:
+    with pytest.raises(BenchmarkError, match=r"brought\.py: the attack failed: TypeError: .* 'stepps'"):
+        robust(linear_row, EXACT, BROUGHT + ", parameters: {stepps: 3}")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    model[1].weight.zero_()\n    return images\n",
+        "    model[1] = torch.nn.Linear(64, 10)\n    model.train()\n    return images\n",
+    ],
+)
+def test_an_attack_that_damages_its_model_breaks_nothing(linear_row, body) -> None:
+    """On the damaged model every image would be 'broken'."""
+    before = robust(linear_row)
+    assert robust(linear_row, HEAD + body) == before
+
+
+def test_an_attack_that_changes_the_images_it_is_given_is_held_against_the_clean_ones(linear_row) -> None:
+    with pytest.raises(BenchmarkError, match=r"brought-L2-0\.5 left its L2 0\.5 ball"):
+        robust(linear_row, HEAD + "    labels.zero_()\n    return images.zero_()\n")
+
+
+def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row) -> None:
+    """Whatever ran before it: a run that goes on after a kill draws as one that was not stopped."""
+    linear_row.bring("Tiny2026Linear", "brought", HEAD + "    return torch.rand_like(images)\n", BROUGHT)
+    module, found = methods.attack("brought", "Tiny2026Linear"), []
+    inputs = torch.nn.Identity(), torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
+    for before, seed in ((1, 0), (2, 0), (2, 3)):
+        torch.manual_seed(before)
+        found.append(module.attack(*inputs, ThreatModel(norm="L2", eps=0.5), seed=seed))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])
+
+
+def test_a_brought_file_gets_copies(linear_row) -> None:
+    linear_row.bring("Tiny2026Linear", "brought", HEAD + "    labels.zero_()\n    return images.zero_()\n", BROUGHT)
+    module = methods.attack("brought", "Tiny2026Linear")
+    images, labels = torch.ones(2, 1, 8, 8), torch.ones(2, dtype=torch.long)
+    found = module.attack(torch.nn.Identity(), images, labels, ThreatModel(norm="L2", eps=0.5), seed=0)
+    assert not found.any()
+    assert (images.all(), labels.all()) == (True, True)
+
+
+def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
+    """On a linear model, but for the box and for ties in a last digit."""
+    exact = robust(linear_row, EXACT)
+    assert 0 <= exact - robust(linear_row, readme_example(), BROUGHT + ", parameters: {steps: 50}") <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(project) -> None:
+    """Through DVC: only the new stage and what counts it run; a radius that the attack refutes is never published."""
+    line = next(line for line in TRACK.splitlines(keepends=True) if "attack: pgd" in line)
+    further = line + line.replace("0.5", "0.6")  # the probes look into the ball of 0.5, and next into one beyond 0.6
+    track = TRACK.replace("papers", "standard").replace("certified_radii: []", "certified_radii: [0.1]")
+    (project.root / "benchmark/tracks/tiny.yaml").write_text(track.replace(line, further))
+    project.add("Tiny2026Net", epochs=10)
+    project.rvb("repro", "--track", "tiny")
+    before = project.results("Tiny2026Net-small")
+    project.bring(
+        "Tiny2026Net", "brought", readme_example(), BROUGHT.replace("0.5", "0.6") + ", parameters: {steps: 50}"
+    )
+    tried = project.rvb("attack", "Tiny2026Net-small", "--suite", "adaptive", "--track", "tiny")
+    assert "brought-L2-0.6" in tried.stdout
+    assert project.results("Tiny2026Net-small") == before
+    project.rvb("pipeline")
+    output = project.run("dvc", "repro", "pipelines/tiny/dvc.yaml").stdout
+    ran = re.findall(r"Running stage '[^']*?(?:dvc\.yaml:)?([\w-]+)'", output)
+    assert sorted(ran) == ["attack-adaptive", "collect", "inputs", "leaderboard", "reliability"]
+    after = project.results("Tiny2026Net-small")
+    changed = ("record", "attack-adaptive", "reliability/reliability.json")  # which compares all attacks of the row
+    assert {name: data for name, data in after.items() if not name.startswith(changed)} == {
+        name: data for name, data in before.items() if not name.startswith(changed)
+    }
+    old, new = (Record.model_validate_json(files["record/record.json"]) for files in (before, after))
+    assert new.robust[1].accuracy.count < old.robust[1].accuracy.count
+    assert (new.clean, new.certified, new.attacks[:2]) == (old.clean, old.certified, old.attacks)
+    assert new.attacks[2].suite == "adaptive"
+    site = project.root / "work/tiny/site"
+    page = (site / "models/Tiny2026Net-small/index.html").read_text()
+    assert re.search(r"<th scope=\"row\">brought</th><td>adaptive</td><td>L2 0.6</td>", page)
+    assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
+    claim_more_than_the_attack_allows(project)
+    refused = project.rvb("step", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
+    assert refused.returncode == 1
+    assert re.search(r"image \d+ is certified .* but brought-L2-0\.6 broke it .*nothing is published", refused.stderr)
+    assert project.results("Tiny2026Net-small")["record/record.json"] == after["record/record.json"]
+
+
+def claim_more_than_the_attack_allows(project: Project) -> None:
+    """Writes, in place of the certified radii, one image's alone: the distance at which nothing but the attack broke it."""
+    folder = project.root / "work/tiny/Tiny2026Net-small"
+    table, brought, standard = (
+        pq.read_table(folder / name)
+        for name in ("certify/evidence.parquet", "attack-adaptive/evidence.parquet", "attack-standard/evidence.parquet")
+    )
+    success, known = (t[f"{i}:success"].to_pylist() for t, i in ((brought, "brought-L2-0.6"), (standard, "pgd-L2-0.6")))
+    image = next(i for i, (new, old) in enumerate(zip(success, known, strict=True)) if new and not old)
+    radii = [0.0] * len(success)
+    radii[image] = brought["brought-L2-0.6:l2"][image].as_py()
+    path = folder / "certify/evidence.parquet"
+    path.unlink()
+    place = table.column_names.index("certified_l2")
+    pq.write_table(table.set_column(place, "certified_l2", pa.array(radii)), path)
+
+
+def test_components_run_in_turn_on_what_stands(linear_row) -> None:
+    code = EXACT.replace("*, seed)", "*, seed, component)").replace(
+        "    weight,", "    if component == 'idle':\n        return images\n    weight,"
+    )
+    robust(linear_row, "components = ('idle', 'exact')\n" + code)
+    remaining = record().attacks[1].remaining
+    assert remaining["idle"] == record().clean.count > remaining["exact"]
+
+
+def test_a_spec_may_name_an_attack_of_the_benchmark_with_other_parameters(linear_row) -> None:
+    more = "attack: pgd, name: long_pgd, norm: L2, eps: 0.5, parameters: {steps: 40, step_size: 0.1}"
+    before = robust(linear_row)
+    assert robust(linear_row, "", more) < before
+    assert record().attacks[1].id == "long_pgd-L2-0.5"
+    with pytest.raises(
+        BenchmarkError, match=r"adaptive attack pgd-L2-0\.5 has the id of one in the track's suite papers"
+    ):
+        robust(linear_row, "", more.replace("name: long_pgd, ", ""))
+
+
+def test_a_submissions_own_file_serves_adaptive_alone_never_the_tracks_suites(linear_row) -> None:
+    """Else a submission could put a weaker pgd in place of the track's."""
+    folder = linear_row.root / "submissions/Tiny2026Linear"
+    (folder / "pgd.py").write_text(HEAD + "    return images\n")
+    linear_row.bring("Tiny2026Linear", "pgd", HEAD + "    return images\n", "attack: pgd, norm: L2, eps: 0.6")
+    assert Path("submissions/Tiny2026Linear/pgd.py") in stage_code("attack-adaptive", *NAMES)
+    assert Path("submissions/Tiny2026Linear/pgd.py") not in stage_code("attack-papers", *NAMES)
+    assert Path("benchmark/attacks/pgd.py") in stage_code("attack-papers", *NAMES)
+    run_stage("attack-papers", *NAMES)
+    run_stage("attack-adaptive", *NAMES)
+    run_stage("collect", *NAMES)
+    papers, own = record().attacks
+    assert papers.accuracy.count < own.accuracy.count == record().clean.count
+
+
+@pytest.mark.parametrize(
+    ("attack", "specs", "message"),
+    [
+        ("brought", ["attack: brougt, norm: L2, eps: 1"], "adaptive: no attack file named 'brougt'; did you mean 'brought'?"),
+        ("brought", ["attack: method, norm: L2, eps: 1"], "adaptive: no attack file named 'method'"),
+        ("auto_attack", ["attack: auto_attack, norm: L2, eps: 1"], "auto_attack.py would pass for AutoAttack"),
+        ("brought", [BROUGHT + ", name: autoattack"], "'autoattack' would pass for AutoAttack"),
+        ("brought", [BROUGHT, BROUGHT], "brought-L2-0.5 stands twice in adaptive"),
+        ("brought", [BROUGHT + ", sed: 1"], "unknown key 'variants.small.tracks.tiny.adaptive.0.sed'; did you mean 'seed'?"),
+    ],
+)  # fmt: skip
+def test_bad_declarations_get_one_clear_line(linear_row, attack, specs, message) -> None:
+    linear_row.bring("Tiny2026Linear", attack, HEAD + "    return images\n", *specs)
+    with pytest.raises(BenchmarkError) as raised:
+        load_row(*NAMES)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_does_not_import_names_its_line(linear_row) -> None:
+    with pytest.raises(BenchmarkError, match=r"brought\.py, line 1 does not import: ModuleNotFoundError"):
+        robust(linear_row, "import nothing_like_this\n" + HEAD + "    return images\n")
+
+
+def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
+    """The steps before it and the data stand as they were; one is new, and collect depends on it."""
+    path = generate.row_file("tiny", "Tiny2026Linear-small")
+    before, others = yaml.safe_load(generate.generate()[path])["stages"], generate.generate()
+    linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
+    after = yaml.safe_load(generate.generate()[path])["stages"]
+    assert stage_names(*NAMES) == ["train", "attack-papers", "attack-adaptive", "reliability", "attention", "collect"]
+    earlier = ("train", "attack-papers")
+    assert after["train"] == before["train"]
+    assert {**generate.generate(), path: ""} == {**others, path: ""}
+    written = inputs.contents("tiny")
+    stage = written[inputs_file("tiny", "Tiny2026Linear-small", "attack-adaptive")]
+    assert "submissions/Tiny2026Linear/brought.py" in stage["code"]
+    assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["brought"]
+    assert ROW / "attack-adaptive" in protocol.planned(load_row(*NAMES), "reliability").reads
+    assert str(ROW / "attack-adaptive") in after["record"]["deps"]
+    for name in earlier:
+        assert "brought" not in json.dumps(written[inputs_file("tiny", "Tiny2026Linear-small", name)])
+
+
+def test_what_the_attack_imports_is_code_of_its_stage(linear_row) -> None:
+    linear_row.bring("Tiny2026Linear", "brought", "from benchmark.attacks import cw\n" + EXACT, BROUGHT)
+    assert Path("benchmark/attacks/cw.py") in stage_code("attack-adaptive", *NAMES)

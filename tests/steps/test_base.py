@@ -1,0 +1,170 @@
+"""What all stages share: what changes while a stage runs, and what is gone when it is collected, is no result."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+import tiny_linear_row
+from stages import run_stage, stage_names
+from tiny_linear_row import NAMES, ROW
+
+from benchmark import protocol
+from benchmark.loading.rows import load_row
+from benchmark.pipeline import inputs
+from benchmark.runtime import errors, files, scratch
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.steps.base import stands
+
+
+def test_code_that_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatch) -> None:
+    """DVC would note the new code beside the old result."""
+    method = linear_row.root / "submissions/Tiny2026Linear/method.py"
+    stage = protocol.load("attack")
+    honest = type(stage).run
+
+    def edited(self, work):
+        outcome = honest(self, work)
+        method.write_text(method.read_text() + "\nCHANGED = True\n")
+        return outcome
+
+    monkeypatch.setattr(type(stage), "run", edited)
+    before = (ROW / "attack-papers/stage.json").read_bytes()
+    with pytest.raises(
+        BenchmarkError, match="its code or settings changed while attack-papers ran; run the same command"
+    ):
+        run_stage("attack-papers", *NAMES)
+    assert (ROW / "attack-papers/stage.json").read_bytes() == before
+
+
+def test_settings_that_change_while_a_stage_runs_leave_no_result(linear_row, monkeypatch) -> None:
+    track = linear_row.root / "benchmark/tracks/tiny.yaml"
+    stage = protocol.load("attack")
+    honest = type(stage).run
+
+    def edited(self, work):
+        track.write_text(track.read_text().replace("step_size: 0.25", "step_size: 0.2"))
+        inputs.write("tiny")  # as another command would
+        return honest(self, work)
+
+    monkeypatch.setattr(type(stage), "run", edited)
+    with pytest.raises(BenchmarkError, match="changed while attack-papers ran"):
+        run_stage("attack-papers", *NAMES)
+
+
+def test_evidence_that_is_gone_is_named_and_no_record_is_made_without_it(linear_row) -> None:
+    (ROW / "attack-papers/evidence.parquet").unlink()
+    with pytest.raises(BenchmarkError, match=r"attack-papers/evidence\.parquet is missing; run `rvb repro`"):
+        run_stage("collect", *NAMES)
+    assert not (ROW / "record").exists()
+
+
+@pytest.mark.parametrize("lost", ["attack-papers/fields.json", "attack-papers/stage.json"])
+def test_what_a_stage_reads_is_named_where_it_is_gone(linear_row, lost) -> None:
+    (ROW / lost).unlink()
+    with pytest.raises(BenchmarkError, match=rf"{lost} is missing; run `rvb repro`"):
+        run_stage("reliability", *NAMES)
+
+
+def test_every_stage_run_before_what_it_reads_is_one_line(tmp_path, monkeypatch) -> None:
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    for built in ("", "data"):
+        if built:
+            run_stage(built, "tiny")
+        for name in stage_names(*NAMES)[bool(built) :]:
+            with pytest.raises(BenchmarkError, match=r"work/tiny/\S+ is missing; run `rvb repro` to"):
+                run_stage(name, *NAMES)
+
+
+def ended_with(name: str) -> str:
+    """What `rvb stage` prints as it ends with an error."""
+    with pytest.raises(SystemExit) as ended:
+        errors.run(lambda: run_stage(name, *NAMES))
+    assert "\n" not in str(ended.value.code)
+    return str(ended.value.code)
+
+
+BUILD = "import sys\nimport torch\nfrom torch import nn\n\n\ndef build(data):\n    return Odd()\n\n\n"
+FORWARD = "class Odd(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n\n    def forward(self, x):\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import sys\nsys.exit(0)\n", "method.py, line 2 does not import: it calls sys.exit(0); raise an error instead"),
+        (BUILD.replace("return Odd()", "sys.exit(0)"), "method.py, line 7: build failed: it calls sys.exit(0)"),
+        (
+            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else sys.exit(0)\n",
+            "method.py, line 15: it calls sys.exit(0)",
+        ),
+        (
+            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else x.nothing\n",
+            "method.py, line 15: AttributeError: ",
+        ),
+        (BUILD + FORWARD + "        return super().forward(x)[:2]\n", "the model gives (2, 10) for 64 images; logits of shape (64, "),
+        (BUILD + FORWARD + "        x -= 0.5\n        return super().forward(x)\n", "the model changes its input in place; let"),
+        (BUILD + FORWARD + "        return super().forward(x).squeeze()\n", "one image gives (10,); logits of shape (1, 10)"),
+    ],
+)  # fmt: skip
+def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(tmp_path, monkeypatch, code, words) -> None:
+    project = tiny_linear_row.new(tmp_path / "project")
+    monkeypatch.chdir(project.root)
+    run_stage("data", "tiny")
+    (project.root / "submissions/Tiny2026Linear/method.py").write_text(code)
+    assert words in ended_with("train")
+
+
+def test_one_that_only_attacks_meet_is_one_line_too(linear_row) -> None:
+    method = linear_row.root / "submissions/Tiny2026Linear/method.py"
+    forward = "        return super().forward(x) if len(x) == 2 or not x.requires_grad else sys.exit(0)\n"
+    method.write_text(BUILD + FORWARD + forward)
+    assert "error: submissions/Tiny2026Linear/method.py, line 15: it calls sys.exit(0)" in ended_with("attack-papers")
+    method.write_text(BUILD + FORWARD + "        return super().forward(x)[: 2 if len(x) == 8 else None]\n")
+    assert "the model gives (2, 10) for 8 images" in ended_with("attack-papers")
+
+
+def test_a_place_where_this_user_may_not_write_is_one_line(linear_row, monkeypatch) -> None:
+    def refused(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refused)
+    monkeypatch.setattr(inputs, "write", lambda _: None)
+    assert (
+        "error: permission denied at work/scratch/tiny/Tiny2026Linear-small/attack-papers; let this user"
+        in ended_with("attack-papers")
+    )
+
+
+def test_a_component_that_is_no_file_is_one_line_with_the_near_miss(linear_row) -> None:
+    track = linear_row.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(track.read_text().replace("attack: pgd", "attack: pgdd"))
+    with pytest.raises(BenchmarkError, match=r"there is no benchmark/attacks/pgdd\.py.*did you mean 'pgd'"):
+        run_stage("train", *NAMES)
+
+
+def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
+    for name in ("train-x", "data-x"):
+        with pytest.raises(BenchmarkError, match=f"unknown step '{name}'"):
+            run_stage(name, *(NAMES if name == "train-x" else NAMES[:1]))
+    with pytest.raises(BenchmarkError, match="unknown step 'trian'; did you mean 'train'"):
+        run_stage("trian", *NAMES)
+
+
+def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear_row, capsys) -> None:
+    step, folder = protocol.load("attack"), ROW / "attack-papers"
+    inputs.write("tiny")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def ran() -> bool:
+        step.execute("attack-papers", *NAMES)
+        return "attack-papers is kept" not in capsys.readouterr().out
+
+    assert not ran()
+    (folder / "evidence.parquet").write_bytes(b"other")
+    assert ran()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
+    key = files.read_json(folder / "stage.json")["key"]
+    assert stands(folder, key)
+    assert key != scratch.key(step.identity(load_row(*NAMES), "attack-papers")), "other weights, another key"

@@ -1,0 +1,88 @@
+"""Training that starts from another row: its record, its place in the pipeline, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+import torch
+import yaml
+from safetensors.torch import load_file
+from stages import run_stage
+
+from benchmark.loading.rows import load_row
+from benchmark.pipeline import generate, repro
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+
+TUNED = """\
+  tuned:
+    title: Fine-tuned
+    tracks:
+      tiny:
+        training: {{objective: standard, epochs: 1, batch_size: 64, learning_rate: {rate}, init_from: {start}}}
+"""
+SMALL = "work/tiny/Tiny2026Linear-small/train/model.safetensors"
+TUNED_WEIGHTS = "work/tiny/Tiny2026Linear-tuned/train/model.safetensors"
+
+
+def tune(start: str, rate: str = "0.001") -> None:
+    path = Path("submissions/Tiny2026Linear/submission.yaml")
+    path.write_text(tiny_linear_row.SUBMISSION + TUNED.format(start=start, rate=rate))
+
+
+@pytest.mark.slow
+def test_a_row_goes_on_from_anothers_weights_and_its_record_says_so(linear_row) -> None:
+    tune("{row: Tiny2026Linear-small}", rate="1.0e-12")
+    names = ("tiny", "Tiny2026Linear-tuned")
+    run_stage("train", *names)
+    before, after = load_file(SMALL), load_file(TUNED_WEIGHTS)
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    tune("{row: Tiny2026Linear-small, new: ['1.bias']}", rate="1.0e-12")
+    run_stage("train", *names)
+    after = load_file(TUNED_WEIGHTS)
+    assert torch.allclose(before["1.weight"], after["1.weight"], atol=1e-6)
+    assert not torch.allclose(before["1.bias"], after["1.bias"], atol=1e-3)
+    run_stage("attack-papers", *names)
+    run_stage("reliability", *names)
+    run_stage("attention", *names)
+    run_stage("collect", *names)
+    record = json.loads(Path("work/tiny/Tiny2026Linear-tuned/record/record.json").read_text())
+    assert record["training"]["init_sha256"] == files.sha256_file(Path(SMALL))
+    assert record["trust"] == "rebuilt"
+    stage = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-tuned")])["stages"]["train"]
+    assert SMALL in stage["deps"]
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("{row: Tiny2026Linear-smal}", "init_from: Tiny2026Linear has no variant 'smal'; did you mean 'small'"),
+        ("{row: Tiny2026Liner-small}", "init_from: unknown submission 'Tiny2026Liner'; did you mean 'Tiny2026Linear'"),
+        ("{row: Tiny2026Linear-small, track: tine}", "init_from: unknown track 'tine'; did you mean 'tiny'"),
+        ("{row: Tiny2026Linear-small, track: digits}", "init_from: .* does not enter track 'digits'"),
+        ("{row: Tiny2026Linear-tuned}", "starts from itself in the end"),
+        ("{row: Tiny2026Linear}", "init_from.row: String should match"),
+    ],
+)
+def test_a_source_that_is_none_is_refused_with_its_place(linear_row, start, words) -> None:
+    tune(start)
+    with pytest.raises(BenchmarkError, match=words):
+        load_row("tiny", "Tiny2026Linear-tuned")
+
+
+@pytest.mark.slow
+def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, monkeypatch) -> None:
+    tune("{row: Tiny2026Linear-small}")
+    generate.write()
+    small, tuned = (str(generate.row_file("tiny", f"Tiny2026Linear-{v}")) for v in ("small", "tuned"))
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {f"{small}:train"})
+    ran: list[str] = []
+    monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
+    monkeypatch.setattr(repro.subprocess, "run", lambda *_, **__: None)
+    repro.repro("tiny", 2, lambda _: None)
+    wait = "--wait-for-lock repro -s "
+    data, board = "pipelines/tiny/_data/dvc.yaml", "pipelines/tiny/dvc.yaml"
+    assert ran == [f"repro {data}", wait + small, wait + tuned, f"repro {board}"]

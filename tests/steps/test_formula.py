@@ -1,0 +1,88 @@
+"""Published formulas that are no bounds: shown beside a row, counted nowhere."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_linear_row
+import torch
+from stages import run_stage
+from torch import nn
+
+from benchmark import protocol
+from benchmark.certificates import lipschitz
+from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
+from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.loading.rows import load_row
+from benchmark.measures import lipschitz_constant, unsound_formula
+from benchmark.runtime.errors import BenchmarkError
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3, padding=1, bias=False), ClippedReLU((4, 8, 8)), nn.Conv2d(4, 4, 4, 2, 1, bias=False)]
+    return nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(64, 10, bias=False)).requires_grad_(False)
+
+
+def test_every_formula_reads_a_cnn_and_the_released_one_counts_convolutions_from_below() -> None:
+    images = torch.rand(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    model = network()
+    labels = model(images).argmax(1)
+    found = {name: unsound_radius(name, model, images, labels).value for name in FORMULAS}
+    assert all((value > 0).all() for value in found.values())
+    convolutions = nn.Sequential(*model[:4], nn.Flatten())
+    printed, released = (unsound_radius(name, convolutions, images, labels * 0).value for name in FORMULAS)
+    right = printed > 0
+    assert (released[right] >= printed[right]).all(), "a lower bound of a norm promises larger radii"
+
+
+def test_unknown_formulas_and_layers_are_refused() -> None:
+    images, labels = torch.rand(1, 1, 8, 8), torch.zeros(1, dtype=torch.long)
+    with pytest.raises(BenchmarkError, match="no published formula 'certvti'; did you mean 'certvit'"):
+        unsound_radius("certvti", network(), images, labels)
+    with pytest.raises(BenchmarkError, match="does not know the layer Sigmoid"):
+        unsound_radius("certvit", nn.Sequential(nn.Flatten(), nn.Sigmoid()), images, labels)
+    with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
+        unsound_radius("certvit", nn.Linear(2, 2), images, labels)
+
+
+def test_the_measures_of_a_linear_model_by_hand() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10, bias=False)).requires_grad_(False)
+    images = torch.rand(8, 1, 8, 8)
+    labels = model(images).argmax(1)
+    norm = float(torch.linalg.matrix_norm(model[1].weight.double(), ord=2))
+    constants = lipschitz_constant.measure(model, images, labels, seed=0)
+    assert norm <= constants["network"] <= norm * (1 + 1e-8)
+    assert constants["below the head"] == pytest.approx(1.0)
+    logits = model(images).double()
+    top = logits.topk(2).values
+    wanted = (top[:, 0] - top[:, 1]) / (2**0.5 * norm)
+    found = unsound_formula.measure(model, images, labels, seed=0, formula="certvit", radii=[0.01, 0.1])
+    assert torch.allclose(found["value"], wanted, rtol=1e-6)
+    assert found["reached"] == [float((wanted >= r).double().mean()) for r in (0.01, 0.1)]
+    sound = lipschitz.certify(model, images, labels)
+    assert (found["value"] <= sound * (1 + 1e-3)).all(), "one linear layer's formula happens to be sound, and looser"
+    with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
+        lipschitz_constant.measure(nn.Linear(2, 2), images, labels, seed=0)
+
+
+@pytest.mark.slow
+def test_a_record_shows_a_formula_and_counts_nothing_of_it(linear_row) -> None:
+    path = linear_row.root / "submissions/Tiny2026Linear/submission.yaml"
+    path.write_text(path.read_text() + "        unsound_formulas: [certvit, certvit_released]\n")
+    track = linear_row.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(track.read_text().replace("certified_radii: []", "certified_radii: [0.01, 0.1]"))
+    for name in ("attack-papers", "formula", "reliability", "collect"):
+        run_stage(name, *tiny_linear_row.NAMES)
+    record = tiny_linear_row.record()
+    assert record.certified == ()
+    assert record.certificate is None
+    shown = record.measured["unsound"]
+    assert {*shown} == {"certvit", "certvit_released"}
+    assert {*shown["certvit"]["reached"]} == {"0.01", "0.1"}
+    assert 0 < shown["certvit"]["reached"]["0.01"] <= record.clean.value
+
+
+def test_a_row_without_formulas_has_no_such_stage() -> None:
+    with pytest.raises(BenchmarkError, match="names no `unsound_formulas`"):
+        protocol.planned(load_row("digits", "Wong2020Fast-linf"), "formula")

@@ -1,0 +1,96 @@
+"""Rows whose weights were trained elsewhere: taken over, pinned, attacked, never called rebuilt."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import tiny_linear_row
+import torch
+import yaml
+from pydantic import ValidationError
+from stages import run_stage, stage_code
+from tiny_linear_row import LOADS, NAMES, ROW
+
+from benchmark.loading import tracks
+from benchmark.pipeline import generate
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.submission import VariantOnTrack
+from benchmark.specs.training import WeightsSpec
+from leaderboard import times
+from leaderboard.rank import rank
+
+TRAINING = {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}
+
+
+def give(project, weights: str, loads: str = LOADS) -> None:
+    folder = project.root / "submissions/Tiny2026Linear"
+    head, _, _ = tiny_linear_row.SUBMISSION.partition("        training:")
+    (folder / "submission.yaml").write_text(f"{head}        weights: {weights}\n")
+    (folder / "method.py").write_text(tiny_linear_row.METHOD + loads)
+
+
+@pytest.fixture
+def checkpoint(linear_row) -> str:
+    """The trained row's weights as a checkpoint file; its sha256."""
+    from safetensors.torch import load_file
+
+    Path("weights").mkdir()
+    torch.save(load_file(ROW / "train/model.safetensors"), "weights/given.pt")
+    return hashlib.sha256(Path("weights/given.pt").read_bytes()).hexdigest()
+
+
+def test_a_row_with_given_weights_is_re_evaluated_with_the_numbers_of_the_trained_one(linear_row, checkpoint) -> None:
+    run_stage("collect", *NAMES)
+    trained = tiny_linear_row.record()
+    weights = (ROW / "train/model.safetensors").read_bytes()
+    give(linear_row, f"{{path: weights/given.pt, sha256: {checkpoint}}}")
+    run_stage("pretrained", *NAMES)
+    assert (ROW / "train/model.safetensors").read_bytes() == weights
+    run_stage("attack-papers", *NAMES)
+    run_stage("collect", *NAMES)
+    given = tiny_linear_row.record()
+    assert (given.trust, trained.trust) == ("re-evaluated", "rebuilt")
+    assert given.training is None
+    assert times.times(Path("work/tiny"), rank([given], tracks.load("tiny"))).keys() == {given.row}
+    assert "training" not in times.times(Path("work/tiny"), rank([given], tracks.load("tiny")))[given.row]
+    assert given.sha256["weights as given"] == checkpoint
+    assert (given.clean, given.robust) == (trained.clean, trained.robust)
+    with pytest.raises(BenchmarkError, match="trained elsewhere"):
+        run_stage("train", *NAMES)
+
+
+def test_its_stage_depends_on_the_file_and_on_no_training_code(linear_row, checkpoint) -> None:
+    give(linear_row, "{path: weights/given.pt}")
+    stages = yaml.safe_load(generate.generate()[generate.row_file("tiny", "Tiny2026Linear-small")])["stages"]
+    assert stages["train"]["cmd"] == "python -m benchmark.protocol train tiny Tiny2026Linear-small"
+    assert stages["train"]["outs"] == [{str(ROW / "train"): {"persist": True}}]
+    assert "weights/given.pt" in stages["train"]["deps"]
+    code = stage_code("pretrained", *NAMES)
+    assert Path("submissions/Tiny2026Linear/method.py") in code
+    assert not [path for path in code if path.parent.name == "training"]
+
+
+def test_a_missing_or_exchanged_file_and_a_method_that_cannot_load(linear_row, checkpoint) -> None:
+    give(linear_row, "{path: weights/nowhere.pt}")
+    with pytest.raises(BenchmarkError, match=r"its weights weights/nowhere\.pt are missing"):
+        run_stage("pretrained", *NAMES)
+    give(linear_row, f"{{path: weights/given.pt, sha256: {'a' * 64}}}")
+    with pytest.raises(BenchmarkError, match=f"have sha256 {checkpoint}, submission.yaml pins aaaa"):
+        run_stage("pretrained", *NAMES)
+    give(linear_row, "{path: weights/given.pt}", loads="")
+    with pytest.raises(BenchmarkError, match="must define pretrained"):
+        run_stage("pretrained", *NAMES)
+    Path("weights/given.pt").write_bytes(b"junk")
+    give(linear_row, "{path: weights/given.pt}")
+    with pytest.raises(BenchmarkError, match=r"method\.py, line \d+: pretrained failed: "):
+        run_stage("pretrained", *NAMES)
+
+
+def test_training_or_weights_never_both_or_neither() -> None:
+    for given in ({}, {"training": TRAINING, "weights": {}}):
+        with pytest.raises(ValidationError, match="give either `training`, or `weights`"):
+            VariantOnTrack.model_validate(given)
+    with pytest.raises(ValidationError, match="pins a file"):
+        WeightsSpec(sha256="0" * 64)
