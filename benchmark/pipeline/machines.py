@@ -165,5 +165,5 @@ def _needed(files: Sequence[Path]) -> tuple[dict[str, dict[str, Any]], dict[str,
         paths = set().union(*(with_parents(dep) for dep in stages[key].get("deps", ())))
         reads[key] = {writers[path] for path in paths & writers.keys()}
         left += reads[key] - reads.keys()
-    graph = {key: sorted(reads[key]) for key in stages if key in reads}  # in the order of the files, as DVC writes locks
+    graph = {key: sorted(reads[key]) for key in stages if key in reads}  # in the order of the files, as in locks
     return {key: stages[key] for key in TopologicalSorter(graph).static_order()}, reads
