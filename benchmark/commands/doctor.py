@@ -1,11 +1,10 @@
-"""`rvb doctor`: whether this machine, its checkout and the machines of a cluster are ready; a line a check."""
+"""`rvb doctor`: whether this machine, its checkout are ready; a line a check."""
 
 from __future__ import annotations
 
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -165,13 +164,14 @@ def _locks() -> Iterator[Finding]:
 
 
 def _remote(otherwise: str) -> Iterator[Finding]:
-    from benchmark.pipeline import dvc
+    from benchmark.pipeline import ray
 
     if not Path(".dvc").is_dir():
         return
-    listed = subprocess.run([*dvc.DVC, "remote", "list"], capture_output=True, text=True, check=False)
-    first = (listed.stdout.strip().splitlines() or [""])[0]
-    yield Finding("ok", " ".join(first.split())) if first else Finding(otherwise, "none; see docs/scale.md")
+    try:
+        yield Finding("ok", ", ".join(ray.default_remote()))
+    except BenchmarkError as error:
+        yield Finding(otherwise, str(error))
 
 
 def _ray(otherwise: str) -> Iterator[Finding]:

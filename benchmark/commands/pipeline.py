@@ -28,9 +28,7 @@ def repro(
     track: TrackOption = "digits",
     jobs: JobsOption = None,
     everything: AllOption = False,
-    dry: Annotated[
-        bool, typer.Option("--dry-run", "-n", help="Say which stages would run; run nothing.")
-    ] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", "-n", help="Say which stages would run; run nothing.")] = False,
     engine: Annotated[
         str, typer.Option("--engine", help="ray or slurm: stages on many machines (docs/scale.md).")
     ] = "",
@@ -50,7 +48,7 @@ def repro(
 
     jobs = jobs or default_jobs(run_settings())
     if engine or address:
-        _on_engine(engine, address, jobs, track, rows or (), everything, dry, False)
+        _on_engine(engine, address, jobs, track, rows or (), everything, dry)
         return
     from benchmark.pipeline import repro as pipeline
 
@@ -61,24 +59,21 @@ def repro(
 
 
 def _on_engine(
-    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool, keep_going: bool
+    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool
 ) -> None:
-    from benchmark.commands import machines
-    from benchmark.pipeline.cluster import coordinator
-    from benchmark.pipeline.cluster.ray_engine import Ray
-
     if engine and engine not in ENGINES:
         raise BenchmarkError(f"unknown engine {engine!r}{near_miss(engine, ENGINES)}")
     if address and engine != "ray":
         raise BenchmarkError("--address needs --engine ray")
-    if engine == "slurm":
-        coordinator.repro_by_slurm(track, console.print, rows, everything, keep_going, dry)
-        return
     if dry:
-        raise BenchmarkError("--dry-run writes job arrays for --engine slurm; leave out --engine to see what would run")
-    watch = (lambda dispatch: machines.watch(dispatch, console)) if console.is_terminal else None
+        raise BenchmarkError("--dry-run does not go with --engine; leave out one of them")
+    from benchmark.pipeline import ray, slurm
+
     try:
-        coordinator.repro(track, lambda: Ray(address, jobs), console.print, rows, everything, keep_going, watch)
+        if engine == "ray":
+            ray.repro(track, address, jobs, console.print, rows, everything)
+        else:
+            slurm.repro(track, console.print, rows, everything)
     except KeyboardInterrupt:
         console.print("interrupted; what is done is kept, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None

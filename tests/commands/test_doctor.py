@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import cluster_project
@@ -42,19 +41,15 @@ def test_a_ready_checkout_passes_and_what_only_other_machines_need_is_a_note(roo
     assert found.exit_code == 0, found.stdout
     assert line(found, "pipeline") == "ok    pipeline: fits the submissions"
     assert line(found, "locks") == "ok    locks: whole"
-    assert line(found, "git").startswith("ok    git: clean at ")
-    assert line(found, "DVC remote").startswith(f"ok    DVC remote: store, {root.parent / 'remote'}: written, read")
-    assert [*(root.parent / "remote").iterdir()] == [], "the probe is removed"
+    assert line(found, "DVC remote") == f"ok    DVC remote: store, {root.parent / 'remote'}"
 
 
 def test_what_an_engine_needs_is_broken_for_that_engine_alone(root, monkeypatch) -> None:
-    Path("submissions/Tiny2026Linear/method.py").write_text("build = None\n")
     Path(".dvc/config").write_text("[core]\n")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     plain, slurm = rvb(), rvb("--engine", "slurm")
     for name, words in (
-        ("git", "submissions/Tiny2026Linear/method.py differs from the commit"),
-        ("DVC remote", "no DVC remote carries the results"),
+        ("DVC remote", "no default DVC remote carries the results"),
         ("SLURM", "no sbatch here"),
     ):
         assert line(plain, name).startswith(f"note  {name}: {words}")
@@ -62,21 +57,13 @@ def test_what_an_engine_needs_is_broken_for_that_engine_alone(root, monkeypatch)
     assert (plain.exit_code, slurm.exit_code) == (0, 1)
 
 
-def test_a_remote_that_cannot_be_written_says_so(root) -> None:
-    (root.parent / "remote").write_text("a file stands where the folder should")
-    assert line(rvb("--engine", "ray"), "DVC remote").startswith(
-        "FAIL  DVC remote: cannot write to the DVC remote store"
-    )
-
-
-def test_locks_cut_short_are_mendable_unless_dvc_runs(root, monkeypatch) -> None:
+def test_locks_cut_short_are_mended_and_a_list_of_commands_cut_short_is_not(root) -> None:
     Path("pipelines/tiny/_data/dvc.lock").write_text("schema: '2.0'\nsta")
     assert line(rvb(), "locks").startswith("note  locks: pipelines/tiny/_data/dvc.lock was cut short")
     Path(".dvc/tmp").mkdir(exist_ok=True)
     Path(".dvc/tmp/rwlock").write_text("{")
-    monkeypatch.setattr("benchmark.pipeline.locks.running_dvc", lambda: [1234])
     found = rvb()
-    assert line(found, "locks").startswith("FAIL  locks: .dvc/tmp/rwlock is cut short and dvc runs as process 1234")
+    assert line(found, "locks").startswith("FAIL  locks: .dvc/tmp/rwlock is cut short")
     assert found.exit_code == 1
 
 
@@ -111,43 +98,5 @@ def test_a_processor_without_avx2_and_a_full_disk(root, monkeypatch) -> None:
     assert found.exit_code == 1
 
 
-def test_each_machine_of_a_cluster_is_named_with_what_is_wrong_there(root, monkeypatch) -> None:
-    from benchmark.pipeline.cluster import node, ray_engine
-
-    own = {
-        **node.here(),
-        "remote": "",
-        "clock": 100.0,
-        "cores": 2,
-        "processor": "P",
-        "memory": 4,
-        "asked": 99.0,
-        "answered": 101.0,
-    }
-    ended = []
-
-    class Cluster:
-        def __init__(self, address: str, jobs: int) -> None:
-            assert address == "head:6379"
-
-        def start(self, shipment: object) -> None: ...
-
-        def introduced(self, sent: str) -> list[dict[str, object]]:
-            late = {**own, "host": "late", "clock": 500.0}
-            return [{**own, "host": "good"}, late]
-
-        def stop(self, end: bool) -> None:
-            ended.append(end)
-
-    monkeypatch.setattr(ray_engine, "Ray", Cluster)
-    subprocess.run(["git", "commit", "-qam", "x"], check=False, capture_output=True)
-    found = rvb("--engine", "ray", "--address", "head:6379")
-    said = [one for one in found.stdout.splitlines() if " machine: " in one]
-    assert said[0] == "ok    machine: good, 2 cores, P, 4 GiB"
-    assert said[1].startswith("FAIL  machine: the clock of late differs")
-    assert (found.exit_code, ended) == (1, [True])
-
-
-@pytest.mark.parametrize("options", [("--engine", "dask"), ("--address", "head:6379")])
-def test_options_that_do_not_fit_are_refused(root, options) -> None:
-    assert "--engine is ray or slurm" in str(rvb(*options).exception)
+def test_an_unknown_engine_is_refused(root) -> None:
+    assert "--engine is ray or slurm" in str(rvb("--engine", "dask").exception)

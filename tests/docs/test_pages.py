@@ -24,7 +24,12 @@ PAGES = [
 BASES = ("", "benchmark", "benchmark/certificates", "benchmark/attacks")  # what a page may say a file's place from
 CODE = ("benchmark", "leaderboard", "measurements", "submissions")
 FILE = re.compile(r"(?:[\w.*-]+/)*[\w*-]+\.(?:py|md|yaml|yml)|(?:benchmark|leaderboard|submissions)/[\w/]+")
-MADE_UP = ("Mine2026Net", "margin_descent.py", "resources.yaml")  # of the examples, and what a reader may add
+MADE_UP = (
+    "Mine2026Net",
+    "margin_descent.py",
+    "resources.yaml",
+    "slurm.yaml",
+)  # of the examples, and what a reader may add
 
 
 def named_files(text: str) -> set[str]:

@@ -107,7 +107,7 @@ def test_looking_does_not_import_torch_or_dvc() -> None:
 
 def test_processes_that_compute_fix_their_arithmetic_before_numpy_is_imported() -> None:
     """Where another program starts them, such as Ray on another machine, nobody has fixed it before."""
-    for module in ("benchmark.commands.main", "benchmark.pipeline.warm", "benchmark.pipeline.cluster.worker"):
+    for module in ("benchmark.commands.main", "benchmark.protocol"):
         code = f"import sys, {module}; sys.exit(str([n for n in ('numpy', 'torch') if n in sys.modules] or ''))"
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert found.stderr.strip() == "", f"{module} imports {found.stderr.strip()}"

@@ -75,7 +75,9 @@ def test_processes_that_share_batches_go_on_after_one_has_died(recipe, monkeypat
             os._exit(1)
 
         killed.setattr(loop, "checkpoints", SimpleNamespace(write=write, resume=checkpoint.resume))
-        with pytest.raises(BenchmarkError, match=r"^submissions/Tiny2026Linear: .* failed: it ended with exit status 1$"):
+        with pytest.raises(
+            BenchmarkError, match=r"^submissions/Tiny2026Linear: .* failed: it ended with exit status 1$"
+        ):
             run_stage("train", *NAMES)
     capsys.readouterr()
     run_stage("train", *NAMES)

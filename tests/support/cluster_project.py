@@ -1,18 +1,12 @@
-"""Projects of linear rows, committed and with a DVC remote, as `rvb repro --engine` wants them; and an engine of this process."""
+"""Projects of linear rows, committed and with a DVC remote, as `rvb repro --engine` wants them."""
 
 from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import tiny_linear_row
-from benchmark.pipeline.cluster.engine import Arrived
-from benchmark.pipeline.cluster.orders import Answer, Order
-from benchmark.pipeline.cluster.resources import Resources
-from benchmark.pipeline.cluster.site import Shipment
 from edited_file import edit
 from tiny_project import Project
 
@@ -73,49 +67,3 @@ def site(project: Project) -> dict[str, bytes]:
     home = project.root / "work/tiny/site"
     found = (path for path in home.rglob("*") if path.is_file() and path.name != "times.js")
     return {str(path.relative_to(home)): path.read_bytes() for path in found}
-
-
-class FakeEngine:
-    """Answers the orders that were sent, one at each `wait`, by a function; so many places of one core."""
-
-    name = "fake"
-
-    def __init__(self, answer: Callable[[Order], Answer], places: int = 1, most: int = 4) -> None:
-        self._answer, self._places, self._most = answer, places, most
-        self.sent: list[str] = []  # in order
-        self.needs: dict[str, Resources] = {}
-        self.together = 0  # the most orders out at a time
-        self.ended: bool | None = None
-        self.said: list[dict[str, Any]] = []
-        self._out: list[Order] = []
-        self._begun: dict[str, str] = {}
-
-    def fits(self, needs: Resources) -> bool:
-        return needs.cores <= self._most
-
-    def places(self, needs: Resources) -> int:
-        return self._places // needs.cores
-
-    def start(self, shipment: Shipment) -> None:
-        self.shipment = shipment
-
-    def introduced(self, sent: str) -> list[dict[str, Any]]:
-        return self.said
-
-    def submit(self, order: Order, needs: Resources) -> None:
-        self.sent.append(order.key)
-        self.needs[order.key] = needs
-        self._out.append(order)
-        self.together = max(self.together, len(self._out))
-
-    def wait(self, seconds: float) -> list[Arrived]:
-        order = self._out.pop(0)
-        self._begun[order.key] = "here"
-        return [Arrived(order.key, self._answer(order))]
-
-    def started(self) -> Mapping[str, str]:
-        found, self._begun = self._begun, {}
-        return found
-
-    def stop(self, end: bool) -> None:
-        self.ended = end

@@ -1,0 +1,246 @@
+"""`rvb repro --engine ray`: a Ray task runs a DVC stage in a copy of the checkout; the DVC remote carries the results."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmark.pipeline import dvc, generate, machines
+from benchmark.pipeline.machines import Plan, Report
+from benchmark.runtime import environment, files
+from benchmark.runtime.errors import BenchmarkError
+
+RETRIES = 3  # of a task whose worker or machine was lost
+COPIES = ".copies"  # the folder of the tasks' copies, in the checkout that Ray unpacks
+
+
+def repro(
+    track: str, address: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False
+) -> None:
+    """Bring rows of the track and its board up to date on the machines of a Ray cluster.
+
+    Args:
+        address: of the cluster; "" for `jobs` cores of this machine.
+        names: only these rows, and no board.
+
+    Raises:
+        BenchmarkError: no DVC remote, no cluster, a stage that no machine can run, another coordinator, or rows that failed.
+    """
+    with machines.alone():
+        remote, failed = default_remote(), dict[str, str]()
+        plan = machines.plan(track, names, everything, True, report)
+        if plan.stale:
+            made = {read for key in plan.stale for read in plan.reads[key]} - {*plan.stale}
+            if made:
+                dvc.run(["push", *sorted(made)], f"{track}-push", report)
+            with _checkout(plan, *remote) as folder, _cluster(address, jobs, folder) as ray:
+                failed = _run(ray, plan, report)
+            dvc.run(["pull", "--force", "--allow-missing", *plan.stale], f"{track}-pull", report)
+        machines.close(plan, failed, report)
+
+
+def default_remote() -> tuple[str, str]:
+    """Return the name and the URL of the default DVC remote; raise BenchmarkError if there is none."""
+    with contextlib.suppress(BenchmarkError):
+        if name := _output(*dvc.DVC, "config", "core.remote").strip():
+            return name, _output(*dvc.DVC, "config", f"remote.{name}.url").strip()
+    raise BenchmarkError(
+        "no default DVC remote carries the results between machines; run: dvc remote add --default <name> <folder or URL>"
+    )
+
+
+def _output(*command: str, cwd: Path | None = None) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+    if result.returncode:
+        words = " ".join(command).removeprefix(f"{sys.executable} -m ")
+        raise BenchmarkError(f"{words} failed: {dvc.last_line(result.stderr or result.stdout)}")
+    return result.stdout
+
+
+@contextlib.contextmanager
+def _checkout(plan: Plan, remote: str, url: str) -> Iterator[Path]:
+    """A folder with the files that git tracks or does not ignore, and what else the stages read of this machine."""
+    listed = _output("git", "ls-files", "-coz", "--exclude-standard")
+    outs = {out for stage in plan.stages.values() for out in machines.outs(stage)}
+    read = {dep for stage in plan.stages.values() for dep in stage.get("deps", ())}
+    paths = {*listed.split("\0"), ".dvc/config.local", *(p for p in read if not outs & machines.with_parents(p))}
+    with tempfile.TemporaryDirectory(prefix="rvb-") as name:
+        folder = Path(name)
+        for path in sorted(paths - {""}):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            if Path(path).is_dir():
+                shutil.copytree(path, folder / path, dirs_exist_ok=True)
+            elif Path(path).exists():
+                shutil.copy2(path, folder / path)
+        _output(*dvc.DVC, "config", "--local", "core.no_scm", "true", cwd=folder)
+        _output(*dvc.DVC, "config", "--local", "cache.dir", "../cache", cwd=folder)  # one for all copies
+        if url.startswith("/"):
+            _output(*dvc.DVC, "remote", "modify", "--local", remote, "url", url, cwd=folder)
+        yield folder
+
+
+@contextlib.contextmanager
+def _cluster(address: str, jobs: int, folder: Path) -> Iterator[Any]:
+    """Ray, connected, with the folder as the working directory of its tasks."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")  # all files of the folder are for the tasks
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: beside other work stages would starve
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        import ray
+    except ImportError:
+        raise BenchmarkError("Ray is not installed; run: pip install 'robust-vit-bench[ray]'") from None
+    _check_answers(address)
+    variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # results depend on it
+    where: dict[str, Any] = {"address": address} if address else {"address": "local", "num_cpus": jobs}
+    try:
+        ray.init(
+            **where, runtime_env={"working_dir": str(folder), "env_vars": variables}, log_to_driver=False,
+            include_dashboard=None if address else False, logging_level=logging.ERROR,
+        )  # fmt: skip
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        words = " ".join(str(error).split())[:200]
+        if "exceeds the maximum size" in words:
+            raise BenchmarkError(f"the checkout is too large for Ray; remove or ignore large files: {words}") from None
+        raise BenchmarkError(f"no Ray cluster answers at {address or 'this machine'}: {words}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise BenchmarkError if nothing listens at `<host>:<port>`: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise BenchmarkError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
+
+
+def _run(ray: Any, plan: Plan, report: Report) -> dict[str, str]:
+    """Run a task for each stale stage; return why by row that failed."""
+    task, own = ray.remote(max_retries=RETRIES)(run_stage), versions()
+    options = {key: _resources(ray, key) for key in plan.stale}
+    keys: dict[Any, str] = {}
+
+    def submit(key: str) -> Any:
+        paths = {Path(one.rpartition(":")[0]).with_name("dvc.lock") for one in (key, *plan.reads[key])}
+        locks = {path.as_posix(): path.read_text() for path in paths if path.exists()}
+        job = task.options(name=key, **options[key]).remote(key, sorted(plan.reads[key]), locks, own)
+        keys[job] = key
+        return job
+
+    def ended(jobs: Sequence[Any]) -> list[tuple[Any, str]]:
+        done, _ = ray.wait([*jobs], num_returns=1)
+        return [(job, _take(ray, job, keys[job])) for job in done]
+
+    return machines.run({key: plan.reads[key] & {*plan.stale} for key in plan.stale}, submit, ended, report)
+
+
+def _resources(ray: Any, key: str) -> dict[str, int]:
+    """Return Ray's resources of a stage; raise BenchmarkError if no machine has them."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores, device = machines.processes(key), machines.device(key)
+    gpus = 0 if device == "cpu" or (device == "auto" and not any(node.get("GPU") for node in nodes)) else cores
+    if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
+        needs = f"{gpus} GPU" if gpus else f"{cores} cores"
+        raise BenchmarkError(f"{key} needs {needs}, which no machine of the cluster has; change params.yaml")
+    return {"num_cpus": cores, "num_gpus": gpus}
+
+
+def _take(ray: Any, job: Any, key: str) -> str:
+    """Write what a task returned: logs, times and the stage's lock entry; return why it failed, "" if it did not."""
+    try:
+        answer: dict[str, Any] = ray.get(job)
+    except ray.exceptions.RayError as error:
+        return f"{dvc.last_line(str(error))} (tried up to {RETRIES + 1} times)"
+    for path, text in answer["files"].items():
+        files.write(Path(path), text)
+    if not answer["error"]:
+        merge(key, answer["lock"])
+    return answer["error"]
+
+
+def merge(key: str, text: str) -> None:
+    """Put a stage's entry of a lock file's text into its lock here, as DVC formats it, in the order of its dvc.yaml."""
+    file, _, name = key.rpartition(":")
+    lock = Path(file).with_name("dvc.lock")
+    entries = (_entries(lock.read_text()) if lock.exists() else {}) | {name: _entries(text)[name]}
+    order = [stage for stage in yaml.safe_load(Path(file).read_text())["stages"] if stage in entries]
+    files.write(lock, "schema: '2.0'\nstages:\n" + "".join(entries[stage] for stage in order))
+
+
+def _entries(lock: str) -> dict[str, str]:
+    """Return the text of each stage's entry."""
+    parts = re.split(r"(?m)^  (?=\S)", lock.partition("stages:\n")[2])[1:]
+    return {part.partition(":")[0]: f"  {part}" for part in parts}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    found = environment.environment()
+    return {name: version for name, version in found.items() if name not in ("arithmetic", "threads")}
+
+
+def run_stage(key: str, reads: Sequence[str], locks: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, Any]:
+    """Run a stage on a machine of the cluster, in a copy of the checkout that no other task uses.
+
+    Args:
+        reads: the stages whose results it reads.
+        locks: the texts of the lock files, by path.
+        wanted: the versions on the coordinator.
+
+    Returns:
+        `error`, "" if there is none; the text of the stage's `lock`; and the texts of logs and times by path, `files`.
+    """
+    own = versions()
+    for name, version in wanted.items():
+        if own.get(name) != version:
+            words = f"{platform.node()} has {name} {own.get(name)}, the coordinator {version}"
+            return {"error": f"{words}; install the same there (constraints.txt)", "files": {}}
+    Path(COPIES).mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=Path.cwd() / COPIES) as folder:
+        _copy(Path.cwd(), Path(folder), [key, *reads], locks)
+        with contextlib.chdir(folder):
+            return _carried_out(key, reads)
+
+
+def _copy(shipped: Path, folder: Path, keys: Sequence[str], locks: Mapping[str, str]) -> None:
+    """Copy the checkout with only those dvc.yaml files that the stages need: DVC reads all that there are."""
+    left_out = {str(shipped): {COPIES, generate.FOLDER.name, "dvc.yaml", "dvc.lock", "__pycache__"}}
+    shutil.copytree(shipped, folder, ignore=lambda home, _: left_out.get(home, set()), dirs_exist_ok=True)
+    for path in {key.rpartition(":")[0] for key in keys}:
+        files.write(folder / path, (shipped / path).read_text())
+    for path, text in locks.items():
+        files.write(folder / path, text)
+
+
+def _carried_out(key: str, reads: Sequence[str]) -> dict[str, Any]:
+    file, _, stage = key.rpartition(":")
+    lock, error = Path(file).with_name("dvc.lock"), ""
+    log = f"{Path(file).parts[1]}-{Path(file).parts[2]}-{stage}"
+    try:
+        dvc.run(["pull", "--force", "--allow-missing", *reads, key], f"{log}-pull", print)
+        dvc.run(["repro", "-s", key], log, print)
+        dvc.run(["push", key], f"{log}-push", print)
+    except BenchmarkError as failure:
+        error = str(failure)
+    written = [*dvc.LOGS.glob("*.log"), *Path().glob("work/*/*/times/*.json")]
+    texts = {path.as_posix(): path.read_text() for path in written}
+    return {"error": error, "lock": lock.read_text() if lock.exists() else "", "files": texts}
