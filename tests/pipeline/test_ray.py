@@ -129,6 +129,7 @@ def test_no_remote_and_a_second_coordinator_are_refused(tmp_path, monkeypatch) -
     assert (status, said.splitlines()[-1][:47]) == (1, "error: another `rvb repro --engine` runs in thi")
 
 
+@slow
 @pytest.mark.long
 def test_records_are_those_of_one_machine(tmp_path) -> None:
     """Of real rows, one of which starts from the other's weights."""
