@@ -27,7 +27,7 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     study = grid.study.model_copy(update=alone)
     one = replace(grid, name=f"{grid.name}-check", study=study, cells={cell.name: grid.cells[cell.name]})
     if not (grid.data / "data.json").exists():
-        raise BenchmarkError(f"{grid.data} is missing; run `rvb stage data --track {grid.track.name}`")
+        raise BenchmarkError(f"{grid.data} is missing; run `rvb step data --track {grid.track.name}`")
     from benchmark.studies.running import run_study  # imports torch
 
     run_study(one, one.settings, code.combined(code.digests(*grid.entries)))

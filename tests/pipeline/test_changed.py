@@ -34,7 +34,8 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     git("branch", "-M", "main")
     assert changed() == []
     (project.root / "README.md").write_text("not read")
-    (project.root / "benchmark/steps/corrupt.py").write_text("step = None\n")
+    with (project.root / "benchmark/steps/corrupt.py").open("a") as of_no_row:
+        of_no_row.write("\nNEW = 1\n")
     assert changed() == []
     yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
     assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"

@@ -78,7 +78,7 @@ def test_every_stage_run_before_what_it_reads_is_one_line(tmp_path, monkeypatch)
 
 
 def ended_with(name: str) -> str:
-    """What `rvb stage` prints as it ends with an error."""
+    """What `rvb step` prints as it ends with an error."""
     with pytest.raises(SystemExit) as ended:
         errors.run(lambda: run_stage(name, *NAMES))
     assert "\n" not in str(ended.value.code)
