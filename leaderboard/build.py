@@ -41,29 +41,26 @@ def build(name: str, *options: str) -> None:
 
     Args:
         options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else; `--partial` for a board without the rows that
-            work/<track>/partial/missing.json names, in that folder.
+            write anew how long stages took, and nothing else.
     """
     track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
     named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
-    folder = work / "partial" if "--partial" in options else work / "all" if "all" in options else work
-    numbers = folder if "--partial" in options else named
-    missing = json.loads((folder / "missing.json").read_text()) if "--partial" in options else {}
+    folder = work / "all" if "all" in options else work
     wanted = json.loads((named / "rows.json").read_text())
     studies = study_table.read(PUBLISHED / name / "studies")
-    records = [read_record(work / row / "record" / "record.json") for row in wanted if row not in missing]
+    records = [read_record(work / row / "record" / "record.json") for row in wanted]
     images = {record.row: read_images(work / record.row / "record" / "per_image.json") for record in records}
     records, images, brought = lowered_all(PUBLISHED / name / FOLDER, records, images)
     rows = rank(records, track, images, studies, brought)
     if "--times" in options:
         write_times(folder / "site", work, rows)
         return
-    files.write(numbers / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    files.write(numbers / "leaderboard.csv", table(rows, track))
+    files.write(named / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+    files.write(named / "leaderboard.csv", table(rows, track))
     claimed = read_claimed(Path("leaderboard/claimed") / name)
     declared = read_papers(work / "inputs" / "papers.json")
     marks = reproduced.read(PUBLISHED / name)
-    board = Board(track, rows, work, studies, claimed, marks, missing, images=images, papers=declared)
+    board = Board(track, rows, work, studies, claimed, marks, images=images, papers=declared)
     render(folder / "site", board)
     write_times(folder / "site", work, rows)
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")

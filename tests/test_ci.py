@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_project import ROOT
 
-ROWS = ("Dosovitskiy2021ViT-standard", "Wong2020Fast-linf", "Havens2024LoFAST-mean_pool")
+ROWS = ("Dosovitskiy2021ViT-standard", "Debenedetti2022XCiT-small", "Havens2024LoFAST-mean_pool")
 WEIGHTS = {"training": None, "weights": {"path": "weights/given.pt", "sha256": None}}
 
 

@@ -31,7 +31,6 @@ class Board:
         studies: the published studies of the track.
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
-        missing: by row why the board lacks it.
         elsewhere: how many rows are published and not built here.
         front: the address of the front page of all tracks from the board's; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
@@ -44,7 +43,6 @@ class Board:
     studies: Sequence[PublishedStudy] = ()
     claimed: Sequence[ClaimedBoard] = ()
     reproduced: Mapping[str, Reproduced] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
     elsewhere: int = 0
     front: str = ""
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

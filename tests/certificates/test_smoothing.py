@@ -263,7 +263,7 @@ def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
         labels = torch.zeros(len(images), dtype=torch.long)
         clean = Predictions(labels, torch.ones(len(labels)))
         subject = Subject(model, images, labels, row.track.evaluation.batch_size, clean)
-        return stage.smoothed_columns(work, subject, rules, range(len(images)))
+        return stage.smoothed_columns(work, subject, rules)
 
     whole = columns(model, "whole")
 

@@ -60,7 +60,6 @@ def test_rows_built_here_are_shown_best_first_and_the_others_named() -> None:
     assert result.exit_code == 0
     assert "Tiny digits: built here, in work/tiny" in result.output
     assert cells(result.output) == {ROWS[0]: ["95.0", "30.0", "–", "–"]}
-    assert f"Not of today's code and settings: {ROWS[0]};" in result.output
     assert f"Not built here: {ROWS[1]}" in result.output
     put(ROWS[1], built(ROWS[1]), 50)
     shown = cells(rvb("board").output)
@@ -87,8 +86,8 @@ def test_without_any_record_it_says_what_to_run() -> None:
 def test_list_says_the_state_of_each_row_and_takes_a_track() -> None:
     put(ROWS[1], PUBLISHED / f"{ROWS[1]}.json", 90)
     result = rvb("list")
-    assert f"  {ROWS[0]}  Linear; never built here\n" in result.output
-    assert f"  {ROWS[1]}  Linear; never built here; published\n" in result.output
+    assert f"  {ROWS[0]}  Linear; not built here\n" in result.output
+    assert f"  {ROWS[1]}  Linear; not built here; published\n" in result.output
     assert "Handwritten" not in result.output
     assert "digits  Handwritten digits" in CliRunner().invoke(app, ["list"]).output
     unknown = CliRunner().invoke(app, ["list", "--track", "tinny"])

@@ -81,16 +81,6 @@ def test_the_board_marks_rows_whose_attacks_are_in_doubt(rendered) -> None:
     assert "<b>Doubts</b>: " in index
 
 
-def test_the_board_names_the_rows_that_are_missing_and_why(tmp_path) -> None:
-    track = tracks.load("digits")
-    site_rows.render(tmp_path / "partial", track, [], tmp_path, missing={"Broken-v": "no <b> found [log: l]"})
-    index = (tmp_path / "partial" / "index.html").read_text()
-    assert "<h2>1 row is missing</h2>" in index
-    assert "<code>Broken-v</code>: no &lt;b&gt; found [log: l]" in index
-    site_rows.render(tmp_path / "whole", track, [], tmp_path)
-    assert "missing" not in (tmp_path / "whole" / "index.html").read_text()
-
-
 def test_the_models_page_explains_each_doubt_and_draws_the_curves(rendered) -> None:
     pages = {
         name: (rendered / "models" / f"{name}-v" / "index.html").read_text()

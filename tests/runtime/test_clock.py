@@ -36,33 +36,20 @@ def test_processes_count_that_it_has_started_while_they_run_and_once_they_ended(
     assert core_seconds() - before >= 0.9 * BUSY
 
 
-def test_seconds_of_a_killed_run_and_of_parts_are_added_and_memory_is_the_most(tmp_path) -> None:
+def test_seconds_of_a_killed_run_are_added(tmp_path) -> None:
     files.write_json(tmp_path / "seconds.json", {"wall_seconds": 5.0, "core_seconds": 7.0})
-    for number, (seconds, memory) in enumerate([(3.0, 100), (4.0, 300)]):
-        part = {"wall_seconds": seconds, "core_seconds": 1.0, "device_seconds": seconds, "device_memory": memory}
-        part["cost_seconds"] = seconds
-        files.write_json(tmp_path / f"blocks/seconds-{number}.json", part | {"device": "A GPU"})
     clock = Clock(tmp_path)
     clock.memory(200)
+    clock.memory(100)
     cost = clock.cost(gpus=2)
-    assert 12 <= cost["wall_seconds"] < 13
-    assert 9 <= cost["core_seconds"] < 10
-    assert 17 <= cost["device_seconds"] < 19
-    assert cost["device_memory"] == 300
+    assert 5 <= cost["wall_seconds"] < 6
+    assert 7 <= cost["core_seconds"] < 8
+    assert 10 <= cost["device_seconds"] < 12
+    assert cost["device_memory"] == 200
     assert cost["cost_seconds"] == pytest.approx(cost["device_seconds"])
-    assert clock.of_parts() == {"parts": {"A GPU": 7.0}}
     assert "device_seconds" not in Clock(tmp_path / "other").cost()
     clock.lap()
     assert json.loads((tmp_path / "seconds.json").read_text())["wall_seconds"] >= 5
-
-
-def test_cores_of_a_stage_and_gpus_of_its_parts_are_both_counted(tmp_path) -> None:
-    part = {"wall_seconds": 3.0, "core_seconds": 4.0, "device_seconds": 3.0, "device_memory": 1, "cost_seconds": 3.0}
-    files.write_json(tmp_path / "blocks/seconds-0.json", part | {"device": "A GPU"})
-    files.write_json(tmp_path / "seconds.json", {"wall_seconds": 5.0, "core_seconds": 7.0})
-    clock = Clock(tmp_path)
-    assert 10 <= clock.cost()["cost_seconds"] < 11
-    assert clock.of_parts() == {"parts": {"A GPU": 3.0}}
 
 
 def test_a_training_counts_where_it_ran(linear_row) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -90,9 +89,8 @@ def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch) -
 
 
 def test_it_stands_in_the_pipeline_and_takes_the_rows_settings(project) -> None:
-    generate.write()
-    stage = json.dumps(generate.generate()[generate.study_file("tiny", ID)])
-    assert f"benchmark.protocol study tiny {ID}" in stage
+    assert generate.write_study(grid()) == generate.study_file("tiny", ID)
+    assert f"benchmark.protocol study tiny {ID}" in generate.study_file("tiny", ID).read_text()
     assert list(grid().cells.values()) == [grids.load_row("tiny", "Tiny2026Linear-small").settings]
     assert {"quick.py", "local.py", "standard.py", "method.py"} <= {path.name for path in grid().entries}
     (project.root / "params.yaml").write_text("train: {seed: 7}\n")

@@ -14,7 +14,6 @@ import tiny_study
 from stages import run_stage
 
 from benchmark.data.images import load_split
-from benchmark.pipeline import generate
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
 from benchmark.runtime.errors import BenchmarkError
@@ -278,12 +277,3 @@ def confidence(model, images, labels, *, seed, training):
     assert values["confidence: images"] == len(train)
     assert values["confidence: label 3"] == (train.labels == 3).sum()
     assert values["confidence: mean"] == pytest.approx(train.floats().mean(), rel=1e-5)
-
-
-def test_a_removed_study_leaves_the_pipeline(project) -> None:
-    generate.write()
-    file = generate.study_file("tiny", "Tiny2026Linear-grid")
-    assert file.exists()
-    grids.path("Tiny2026Linear", "grid").unlink()
-    assert f"removed {file.parent}, which belongs to no submission" in generate.write()
-    assert not file.exists()
