@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -13,6 +14,9 @@ import tiny_study
 from stage_imports import planned_code, really_imported
 from stage_processes import stage_processes, wait_for
 
+from benchmark.pipeline import generate
+from benchmark.studies import grids
+
 pytestmark = pytest.mark.slow
 
 DVC_FILE = "pipelines/tiny/_studies/Tiny2026Linear-grid/dvc.yaml"
@@ -23,6 +27,8 @@ def project(tmp_path):
     made = tiny_linear_row.new(tmp_path / "project")
     tiny_study.add(made)
     made.rvb("pipeline")
+    with contextlib.chdir(made.root):
+        generate.write_study(grids.load("Tiny2026Linear", "grid", "tiny"))
     return made
 
 
