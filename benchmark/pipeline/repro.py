@@ -72,12 +72,13 @@ def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
 
 
 def build(rows: Sequence[Row], jobs: int, report: Report) -> dict[str, str]:
-    """Bring rows up to date, `jobs` at a time, those that take longest first; by row that failed: why."""
+    """Bring rows up to date, `jobs` at a time, those that take longest first; return why by row that failed."""
     known = {row.name: row for row in rows}
     order = TopologicalSorter(
         {name: {row.source.name} & known.keys() if row.source else () for name, row in known.items()}
     )
     order.prepare()
+    starts = {row.source.name for row in rows if row.source}  # which others wait for
     places, failed = Places(run_settings(), jobs), dict[str, str]()
     running: dict[Future[None], str] = {}
 
@@ -91,7 +92,7 @@ def build(rows: Sequence[Row], jobs: int, report: Report) -> dict[str, str]:
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         while order.is_active():
-            for name in sorted(order.get_ready(), key=lambda name: -seconds(known[name])):
+            for name in sorted(order.get_ready(), key=lambda name: (name not in starts, -seconds(known[name]))):
                 running[pool.submit(one, known[name])] = name
             if not running:
                 break  # what is left waits for a row that failed
