@@ -52,7 +52,7 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
     for row in with_sources(rows):
         if (row.source and row.source.name in stale) or any(stage.startswith(f"{_file(row)}:") for stage in changed):
             stale[row.name] = row
-    if failed := build([*stale.values()], jobs, report):
+    if failed := build([*stale.values()], jobs, report, {row.name for row in rows}):
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
         board = ", so there is no new board" if boards else ""
         raise BenchmarkError(f"{len(failed)} of {len(rows)} rows failed{board}: {words}")
@@ -71,8 +71,11 @@ def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
     dvc.run(["repro", str(generate.data_file(track))], f"{track}-data", report)
 
 
-def build(rows: Sequence[Row], jobs: int, report: Report) -> dict[str, str]:
-    """Bring rows up to date, `jobs` at a time, those that take longest first; return why by row that failed."""
+def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> dict[str, str]:
+    """Bring rows up to date, `jobs` at a time, those that take longest first; return why by row that failed.
+
+    Rows that are not in `whole` are only trained, for others start from them.
+    """
     known = {row.name: row for row in rows}
     order = TopologicalSorter(
         {name: {row.source.name} & known.keys() if row.source else () for name, row in known.items()}
@@ -86,7 +89,8 @@ def build(rows: Sequence[Row], jobs: int, report: Report) -> dict[str, str]:
         started = time.monotonic()
         with places.one() as gpu:
             variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-            arguments = ["--wait-for-lock", "repro", "-s", str(_file(row))]
+            target = str(_file(row)) if row.name in whole else f"{_file(row)}:train"
+            arguments = ["--wait-for-lock", "repro", "-s", target]
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
         report(f"{row.name}: done in {time.monotonic() - started:.0f} s")
 
