@@ -30,7 +30,8 @@ class Row:
     @property
     def default(self) -> bool:
         """Whether it stands on the board that `rvb repro` builds without being asked for more."""
-        return self.submission.variants[self.variant].default
+        default = self.submission.variants[self.variant].default
+        return default if isinstance(default, bool) else self.track.name in default
 
     @property
     def folder(self) -> Path:

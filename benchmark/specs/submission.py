@@ -53,7 +53,8 @@ class Variant(Frozen):
     """One version of a paper's model."""
 
     title: str  # as the board shows it
-    default: bool = True  # false: its rows are built, and stand on a board, by `rvb repro --all` or by name alone
+    # false: its rows are built, and stand on a board, by `rvb repro --all` or by name alone; or the tracks where they are not
+    default: bool | tuple[str, ...] = True
     tracks: dict[str, VariantOnTrack]  # by the name of the track
 
 
