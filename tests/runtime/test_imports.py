@@ -101,7 +101,7 @@ def test_looking_does_not_import_torch_or_dvc() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("Havens2024LoFAST-text") == 2
+    assert result.stdout.count("Havens2024LoFAST-text") == 3  # a row, and its two stages
     assert "Wong2020Fast-linf" in result.stdout
 
 
