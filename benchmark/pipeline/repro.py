@@ -96,7 +96,7 @@ def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> di
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         while order.is_active():
-            for name in sorted(order.get_ready(), key=lambda name: (name not in starts, -seconds(known[name]))):
+            for name in sorted(order.get_ready(), key=lambda name: (name not in starts, *haste(known[name]))):
                 running[pool.submit(one, known[name])] = name
             if not running:
                 break  # what is left waits for a row that failed
@@ -163,10 +163,13 @@ def with_sources(rows: Sequence[Row]) -> list[Row]:
     return [*found.values()]
 
 
-def seconds(row: Row) -> float:
-    """What the row's steps took when they last ran here; endless where one never did, so that it begins first."""
+def haste(row: Row) -> tuple[float, bool]:
+    """What sorts rows that take longest first: what their steps took when they last ran here, endless where one never did;
+    then whether it is trained against attacks, which take long where many images withstand them.
+    """
     times = [row.folder / "times" / f"{one.name}.json" for one in protocol.plan(row)]
-    return sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
+    took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
+    return -took, not (row.settings.training and row.settings.training.attack)
 
 
 def refresh_times(track: str, everything: bool) -> None:
