@@ -33,7 +33,8 @@ def set_up(device: str) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # how many devices there are, asked without starting CUDA, which a fork could then not use
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms imports torch's compiler, seconds of a core
+    # as use_deterministic_algorithms does, which also imports torch's compiler: seconds of a core
+    torch.set_deterministic_debug_mode("warn")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if device == "auto":
