@@ -74,7 +74,12 @@ def new(beside: Path, rows: list[str], remote: bool = True) -> Path:
 
 def environment(**more: str) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    own = {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # lines are read as they come
+    own = {
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }  # lines are read as they come
     return {**os.environ, **own, **more}
 
 
