@@ -44,7 +44,7 @@ STEPS = {
 SHARED = {"data": "", "study": "study"}  # what works on a track, or on a study
 # what is slow to import, once for all steps of a stage
 TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
-EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "timm", "torch._dynamo")
+EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def planned(row: Row, name: str) -> Planned:
 
 
 def run(stage: str, track: str, subject: str = "") -> None:
-    """Do a stage: of a row its steps one after another, of which those whose results stand are left out."""
+    """Do a stage: of a row its steps one after another, but for those whose results stand."""
     if stage in SHARED:
         load(stage).execute(stage, track, subject)
         return
@@ -136,7 +136,7 @@ def run(stage: str, track: str, subject: str = "") -> None:
 
 
 def _import_all(row: Row, steps: list[Planned]) -> None:
-    """Import what is slow to import and not of submissions."""
+    """Import, once for all steps, what is slow to import; no code of submissions."""
     from benchmark.runtime import files
     from benchmark.steps.base import inputs_file
 

@@ -1,4 +1,4 @@
-"""`rvb doctor`: whether this machine, its checkout are ready; a line a check."""
+"""`rvb doctor`: whether this machine and its checkout are ready; a line a check."""
 
 from __future__ import annotations
 

@@ -116,6 +116,9 @@ def step(
         if engine and "engine" not in settings:
             raise BenchmarkError("only attack steps have engines")
         inputs.write(track)
-        kind.execute(name, track, row, **({"again": True} if kind.subject == "row" else {}))
+        if kind.subject == "row":
+            kind.execute(name, track, row, again=True)
+        else:
+            kind.execute(name, track, row)
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

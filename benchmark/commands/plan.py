@@ -33,4 +33,4 @@ def plan(rows: RowsArgument = None, track: TrackOption = "digits", everything: A
     console.print(table)
     console.print(f"together {sums[0]:.0f} s, {sums[1]:.0f} core-seconds, one row after another")
     if unknown:
-        console.print(f"{unknown} steps never ran here; their rows' README or Record may say what they took")
+        console.print(f"{unknown} step{'s' if unknown > 1 else ''} never ran here")

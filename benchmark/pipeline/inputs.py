@@ -56,12 +56,12 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
     found[inputs_file(track, "", "data")] = _inputs(
-        [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), []
+        [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), [], digests
     )
-    found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [])
+    found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
         for one in protocol.plan(row):
-            found[inputs_file(track, row.name, one.name)] = of_stage(one, digests)
+            found[inputs_file(track, row.name, one.name)] = _inputs(one.entries, one.settings, list(one.reads), digests)
     studies = grids.load_all(track)
     for grid in studies:
         place = inputs_file(track, f"_studies/{grid.id}", "study")
@@ -70,14 +70,7 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     return found
 
 
-def of_stage(one: protocol.Planned, digests: Digests = code.digests) -> dict[str, Any]:
-    """What the inputs file of a row's step should hold."""
-    return _inputs(one.entries, one.settings, list(one.reads), digests)
-
-
-def _inputs(
-    entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests = code.digests
-) -> dict[str, Any]:
+def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests) -> dict[str, Any]:
     return {
         "code": {path: digest for entry in entries for path, digest in digests(entry).items()},
         "settings": settings,

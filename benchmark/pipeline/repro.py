@@ -21,7 +21,7 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, generate, inputs, locks
-from benchmark.pipeline.gpus import Places
+from benchmark.pipeline.gpus import GPUS, Places
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.studies.grids import Grid
@@ -50,7 +50,7 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
         return
     stale: dict[str, Row] = {}
     for row in with_sources(rows):
-        if (row.source and row.source.name in stale) or any(stage.startswith(f"{_file(row)}:") for stage in changed):
+        if start_of(row) in stale or any(stage.startswith(f"{_file(row)}:") for stage in changed):
             stale[row.name] = row
     if failed := build([*stale.values()], jobs, report, {row.name for row in rows}):
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
@@ -65,30 +65,30 @@ def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
     locks.remove_cut(report)
     for line in generate.write():
         report(line)
-    for source in {row.source.name: row.source for row in with_sources(rows) if row.source}.values():
-        if source.track.name != track:
-            dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
+    foreign = [row.source for row in with_sources(rows) if row.source and row.source.track.name != track]
+    for source in {_file(source): source for source in foreign}.values():
+        dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
     dvc.run(["repro", str(generate.data_file(track))], f"{track}-data", report)
 
 
 def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> dict[str, str]:
-    """Bring rows up to date, `jobs` at a time, those that take longest first; return why by row that failed.
+    """Bring rows of a track up to date, `jobs` at a time, those that take longest first; return why by row that failed.
 
-    Rows that are not in `whole` are only trained, for others start from them.
+    Args:
+        rows: each after the one from whose weights it starts.
+        whole: the names of those that are evaluated too; the others are only trained, since rows start from them.
     """
     known = {row.name: row for row in rows}
-    order = TopologicalSorter(
-        {name: {row.source.name} & known.keys() if row.source else () for name, row in known.items()}
-    )
+    starts = {start for row in rows if (start := start_of(row)) in known}  # which others wait for
+    order = TopologicalSorter({name: {start_of(row)} & starts for name, row in known.items()})
     order.prepare()
-    starts = {row.source.name for row in rows if row.source}  # which others wait for
     places, failed = Places(run_settings(), jobs), dict[str, str]()
     running: dict[Future[None], str] = {}
 
     def one(row: Row) -> None:
         started = time.monotonic()
         with places.one() as gpu:
-            variables = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+            variables = {} if gpu is None else {GPUS: gpu}
             target = str(_file(row)) if row.name in whole else f"{_file(row)}:train"
             arguments = ["--wait-for-lock", "repro", "-s", target]
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
@@ -108,8 +108,10 @@ def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> di
                 except BenchmarkError as error:
                     report(f"{name}: failed")
                     failed[name] = str(error)
-    waiting = [row.name for row in rows if row.source and row.source.name in failed]
-    return failed | {name: "starts from the weights of a row that failed" for name in waiting}
+    for row in rows:  # those that others start from stand before them
+        if start_of(row) in failed:
+            failed.setdefault(row.name, "starts from the weights of a row that failed")
+    return failed
 
 
 def close(track: str, boards: Sequence[Path], report: Report) -> None:
@@ -150,11 +152,11 @@ def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[lis
 
 
 def with_sources(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and before each that of the same track from whose weights it starts."""
+    """Return the rows, and before each that of the same track from whose weights it starts."""
     found: dict[str, Row] = {}
 
     def add(row: Row) -> None:
-        if row.source and row.source.track.name == row.track.name:
+        if row.source and start_of(row):
             add(row.source)
         found.setdefault(row.name, row)
 
@@ -163,9 +165,14 @@ def with_sources(rows: Sequence[Row]) -> list[Row]:
     return [*found.values()]
 
 
+def start_of(row: Row) -> str:
+    """Return the name of the row of the same track from whose weights it starts; "" where there is none."""
+    return row.source.name if row.source and row.source.track.name == row.track.name else ""
+
+
 def haste(row: Row) -> tuple[float, bool]:
-    """What sorts rows that take longest first: what their steps took when they last ran here, endless where one never did;
-    then whether it is trained against attacks, which take long where many images withstand them.
+    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless
+    where one never did; then rows trained against attacks, since attacks take long where many images withstand them.
     """
     times = [row.folder / "times" / f"{one.name}.json" for one in protocol.plan(row)]
     took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)

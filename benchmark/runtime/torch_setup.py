@@ -33,8 +33,10 @@ def set_up(device: str) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # how many devices there are, asked without starting CUDA, which a fork could then not use
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    # as use_deterministic_algorithms does, which also imports torch's compiler: seconds of a core
-    torch.set_deterministic_debug_mode("warn")
+    if device == "cpu":
+        torch.set_deterministic_debug_mode("warn")  # the same, without torch's compiler, whose import takes seconds
+    else:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # code that is compiled for a GPU too
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     if device == "auto":

@@ -53,9 +53,17 @@ class Variant(Frozen):
     """One version of a paper's model."""
 
     title: str  # as the board shows it
-    # false: its rows are built, and stand on a board, by `rvb repro --all` or by name alone; or the tracks where they are not
+    # whether `rvb repro` builds its rows and shows them without --all; a list: on these of its tracks
     default: bool | tuple[str, ...] = True
     tracks: dict[str, VariantOnTrack]  # by the name of the track
+
+    @model_validator(mode="after")
+    def _default_where_it_is(self) -> Variant:
+        if not isinstance(self.default, bool) and (unknown := {*self.default} - self.tracks.keys()):
+            raise ValueError(
+                f"default names {min(unknown)}, which is none of the variant's tracks: {', '.join(self.tracks)}"
+            )
+        return self
 
 
 class Paper(Frozen):

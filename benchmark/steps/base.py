@@ -136,9 +136,13 @@ class Step(ABC):
         identity, folder = self.identity(row, name), self.folder(row, name)
         key = scratch.key(identity)
         with scratch.locked(f"{track}/{row.name}/{name}", identity) as kept:
-            if not again and stands(folder, key):
-                print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
-                return
+            if not again:
+                if stands(folder, key):
+                    print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
+                    return
+                shutil.rmtree(
+                    folder, ignore_errors=True
+                )  # of another key: no later step may read it, should this one fail
             work = Work(row, name, settings, reads, kept, Clock(kept))
             outcome = self.run(work)
             _check_unchanged(row, name, inputs)

@@ -58,6 +58,7 @@ def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: s
             ("variants:", "claims: [{track: digits, metric: clean, value: -0.5, source: none}]\nvariants:"),
             "-0.5 is no fraction",
         ),
+        (("default: false", "default: [digit]"), "default names digit, which is none of the variant's tracks: digits"),
         (
             ("objective: adversarial", "objective: loop"),
             "no training file named 'loop'",

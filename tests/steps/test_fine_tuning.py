@@ -86,3 +86,37 @@ def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, mo
     wait = "--wait-for-lock repro -s "
     data, board = "pipelines/tiny/_data/dvc.yaml", "pipelines/tiny/dvc.yaml"
     assert ran == [f"repro {data}", wait + small, wait + tuned, f"repro {board}"]
+
+
+def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linear_row, monkeypatch) -> None:
+    tune("{row: Tiny2026Linear-small}")
+    path = Path("submissions/Tiny2026Linear/submission.yaml")
+    again = TUNED.format(start="{row: Tiny2026Linear-tuned}", rate="0.001").replace("  tuned:", "  again:", 1)
+    path.write_text(path.read_text() + again)
+    rows = [load_row("tiny", f"Tiny2026Linear-{variant}") for variant in ("small", "tuned", "again")]
+
+    def run(arguments, *_) -> None:
+        assert "Linear-small" in arguments[-1], "others wait for it"
+        raise BenchmarkError("the disk is full")
+
+    monkeypatch.setattr(repro.dvc, "run", run)
+    failed = repro.build(rows, 2, lambda _: None, {row.name for row in rows})
+    waits = "starts from the weights of a row that failed"
+    assert failed == dict(zip((row.name for row in rows), ("the disk is full", waits, waits), strict=True))
+
+
+def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, monkeypatch) -> None:
+    """Which is trained beforehand, by `prepare`."""
+    rules = Path("benchmark/tracks/tiny.yaml")
+    Path("benchmark/tracks/other.yaml").write_text(rules.read_text())
+    tune("{row: Tiny2026Linear-tuned, track: other}")
+    path = Path("submissions/Tiny2026Linear/submission.yaml")
+    own = "      other: {training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}}\n"
+    path.write_text(path.read_text() + own)
+    row, ran = load_row("tiny", "Tiny2026Linear-tuned"), []
+    monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
+    repro.prepare("tiny", [row], lambda _: None)
+    assert repro.build([row], 1, lambda _: None, {row.name}) == {}
+    file = "pipelines/{}/Tiny2026Linear-tuned/dvc.yaml"
+    data = "repro pipelines/tiny/_data/dvc.yaml"
+    assert ran == [f"repro {file.format('other')}:train", data, f"--wait-for-lock repro -s {file.format('tiny')}"]
