@@ -1,4 +1,4 @@
-"""What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row>]`.
+"""What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row or study>]`.
 
 A row is a network with its recipe on a track (loading/rows.py). DVC sees two stages of it (pipeline/generate.py); each is
 some steps, a file of benchmark/steps each. A step's result is kept under its key: the code that it imports, its
@@ -7,6 +7,8 @@ every row, and nothing is trained. A step that was killed goes on where it was (
 
 Each step runs in a fork of its own, made before any image or label is read: the sandboxed processes that it forks in turn,
 which run the code of submissions, see nothing of the steps before it.
+
+A study is a grid of rows that no board lists, its networks. They are trained and measured by the same steps, side by side.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import importlib
 import multiprocessing
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +44,10 @@ STEPS = {
     "pictures": "evaluate",  # what perturbations look like
     "corrupt": "evaluate",  # accuracy on corrupted copies
     "attention": "evaluate",  # what the attention does
+    "measure": "evaluate",  # what a study measures of one of its networks
     "collect": "evaluate",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
 }
-SHARED = {"data": "", "study": "study"}  # what works on a track, or on a study
+OF_NETWORKS = ("train", "measure")  # the steps of a study's networks
 # what is slow to import, once for all steps of a stage
 TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
 EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "torch._dynamo")
@@ -70,6 +76,11 @@ class Planned:
     def settings(self) -> dict[str, Any]:
         return self.step.settings(self.row, self.name)
 
+    @property
+    def inputs(self) -> Path:
+        """Its inputs file: code by file, settings, arithmetic, and what it reads."""
+        return self.row.inputs / f"{self.name}.json"
+
 
 def step_file(name: str) -> Path:
     return Path("benchmark/steps") / f"{name}.py"
@@ -77,22 +88,22 @@ def step_file(name: str) -> Path:
 
 @cache
 def load(name: str) -> Any:
-    """The step that does `name`, such as attack-standard, of those of rows, tracks and studies.
+    """The step that does `name`, such as attack-standard; `data` works on a track, the others on rows.
 
     Raises:
         BenchmarkError: there is none; the near miss is suggested.
     """
     kind, _, what = name.partition("-")
-    step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS | SHARED else None
+    step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS or kind == "data" else None
     if step is None or (what and not getattr(step, "several", False)):
-        raise BenchmarkError(f"unknown step {name!r}{near_miss(kind, STEPS | SHARED)}")
+        raise BenchmarkError(f"unknown step {name!r}{near_miss(kind, ('data', *STEPS))}")
     return step
 
 
 def plan(row: Row) -> list[Planned]:
     """The steps of a row, in order."""
     planned: list[Planned] = []
-    for step in map(load, STEPS):
+    for step in (load(name) for name in (OF_NETWORKS if row.network else STEPS)):
         earlier = [one.folder for one in planned]
         for name in step.names(row):
             planned.append(Planned(step, row, name, step.folder(row, name), tuple(step.reads(row, name, earlier))))
@@ -116,35 +127,83 @@ def planned(row: Row, name: str) -> Planned:
     for one in plan(row):
         if one.name == name:
             return one
-    if name in SHARED:
-        raise BenchmarkError(f"step {name} does not work on rows")
     raise step.refuse(row, name)
 
 
 def run(stage: str, track: str, subject: str = "") -> None:
-    """Do a stage: of a row its steps one after another, but for those whose results stand."""
-    if stage in SHARED:
-        load(stage).execute(stage, track, subject)
-        return
-    row = load_row(track, subject)
+    """Do a stage of a row, or the data of a track, or a study; results that stand are kept."""
+    if stage == "data":
+        load("data").execute(track)
+    elif stage == "study":
+        run_study(track, subject)
+    else:
+        run_row(stage, load_row(track, subject))
+
+
+def run_row(stage: str, row: Row) -> None:
+    """Do the steps of a stage of a row, one after another."""
     steps = stages(row).get(stage)
     if not steps:
         raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, stages(row))}")
-    _import_all(row, steps)
+    _import_all(steps)
     for one in steps:
-        _apart(one)
+        _do(one)
 
 
-def _import_all(row: Row, steps: list[Planned]) -> None:
+def run_study(track: str, study: str) -> None:
+    """Train and measure the networks of a study, as many at a time as there are cores; then write its table.
+
+    Raises:
+        BenchmarkError: a study that does not load, or networks, recipes or measures that do not fit; before any is trained.
+    """
+    from benchmark.studies import building, grids, results
+
+    grid = grids.load(*grids.split_id(study), track)
+    if grid.track.name != track:
+        raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
+    networks = grid.networks()
+    _import_all([one for row in networks for one in plan(row)])
+    _ended(_fork(partial(building.check, grid)))
+    _side_by_side(networks, grid.jobs)
+    results.write(grid)
+
+
+def run_network(row: Row) -> None:
+    for one in plan(row):
+        _do(one)
+
+
+def _side_by_side(networks: Sequence[Row], jobs: int) -> None:
+    """Each network in a process, after that of the network from which it starts. The first failure ends the others."""
+    waiting, running, done = list(networks), dict[int, tuple[Row, ForkProcess]](), set[str]()
+    while waiting or running:
+        free = [row for row in waiting if row.network and (not row.network.start or row.network.start.name in done)]
+        for row in free[: jobs - len(running)]:
+            waiting.remove(row)
+            process = _fork(partial(run_network, row))
+            running[process.sentinel] = row, process
+        for sentinel in wait(running):
+            row, process = running.pop(int(sentinel))  # type: ignore[arg-type]
+            try:
+                _ended(process)
+            except SystemExit:
+                for _, other in running.values():
+                    other.terminate()
+                raise
+            done.add(row.name)
+            print(f"{row.name}: {len(done)} of {len(networks)} networks are done", flush=True)
+
+
+def _import_all(steps: Sequence[Planned]) -> None:
     """Import, once for all steps, what is slow to import; no code of submissions."""
     from benchmark.runtime import files
-    from benchmark.steps.base import inputs_file
 
-    names = dict.fromkeys(TRAINING if steps[0].stage == "train" else EVALUATING)
-    if any(word in row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit")):
-        names["benchmark.layers.vit"] = None
-    for one in steps if steps[0].stage == "evaluate" else ():
-        code = map(Path, files.read_json(inputs_file(row.track.name, row.name, one.name))["code"])
+    names: dict[str, None] = {}
+    for one in steps:
+        names |= dict.fromkeys(TRAINING if one.stage == "train" else EVALUATING)
+        if any(word in one.row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit")):
+            names["benchmark.layers.vit"] = None
+        code = map(Path, files.read_json(one.inputs)["code"]) if one.stage == "evaluate" else ()
         own = [path for path in code if path.parts[0] == "benchmark" and path.name != "__init__.py"]
         names |= dict.fromkeys(".".join(path.with_suffix("").parts) for path in own)
     with warnings.catch_warnings():
@@ -153,16 +212,27 @@ def _import_all(row: Row, steps: list[Planned]) -> None:
             importlib.import_module(name)
 
 
-def _apart(one: Planned) -> None:
-    """In a fork, which ends when this process does; what is done of the step then stands in its scratch folder."""
-    from benchmark.runtime import errors
+def _do(one: Planned) -> None:
+    """Do a step in a fork: what is done of it stands in its scratch folder when this process is killed."""
+    _ended(_fork(partial(one.step.execute, one.name, one.row)))
 
-    def work() -> None:
+
+def _fork(work: Callable[[], None]) -> ForkProcess:
+    """A process that does this, prints its errors as one line, and ends when this process does."""
+
+    def errors_told() -> None:
+        from benchmark.runtime import errors
+
         die_with_parent()
-        errors.run(lambda: one.step.execute(one.name, one.row.track.name, one.row.name))
+        errors.run(work)
 
-    process = multiprocessing.get_context("fork").Process(target=work)
+    process = multiprocessing.get_context("fork").Process(target=errors_told)
     process.start()
+    return process
+
+
+def _ended(process: ForkProcess) -> None:
+    """Wait for a process; exit as it did where it failed."""
     process.join()
     if status := process.exitcode:
         sys.exit(status if status > 0 else 128 - status)

@@ -108,17 +108,16 @@ def step(
     from benchmark.pipeline import inputs
 
     kind = protocol.load(name)
-    if bool(kind.subject) != bool(row):
-        needs = f"step {name} needs a {kind.subject}: <submission>-<{'variant' if kind.subject == 'row' else 'study'}>"
-        raise BenchmarkError(needs if kind.subject else f"the {name} step takes no row")
+    if (name == "data") == bool(row):
+        needs = "the data step takes no row" if row else f"step {name} needs a row: <submission>-<variant>"
+        raise BenchmarkError(needs)
     with using_engine(checked_engine(engine)):
-        settings = protocol.planned(load_row(track, row), name).settings if kind.subject == "row" else {}
-        if engine and "engine" not in settings:
+        if engine and (name == "data" or "engine" not in protocol.planned(load_row(track, row), name).settings):
             raise BenchmarkError("only attack steps have engines")
         inputs.write(track)
-        if kind.subject == "row":
-            kind.execute(name, track, row, again=True)
+        if name == "data":
+            kind.execute(track)
         else:
-            kind.execute(name, track, row)
+            kind.execute(name, load_row(track, row), again=True)
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

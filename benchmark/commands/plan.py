@@ -23,7 +23,7 @@ def plan(rows: RowsArgument = None, track: TrackOption = "digits", everything: A
     for row in chosen_rows(track, rows or (), everything)[0]:
         table.add_row(row.name, style="bold")
         for one in protocol.plan(row):
-            path = row.folder / "times" / f"{one.name}.json"
+            path = row.times / f"{one.name}.json"
             cost = files.read_json(path) if path.exists() else {}
             unknown += not cost
             shown = [cost.get(key) for key in ("wall_seconds", "core_seconds", "device_seconds")]

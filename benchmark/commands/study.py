@@ -68,12 +68,12 @@ def _seeds_of_rows(track: str) -> list[str]:
 
 def _check(owner: str, name: str, track: str, mark: bool) -> None:
     """Compare one retrained run with the published one; a BenchmarkError where they differ."""
+    from benchmark.pipeline.reproduce import reproduce
     from benchmark.results import reproduced
     from benchmark.runtime import git
     from benchmark.specs.study import publish_command
     from benchmark.studies import grids
     from benchmark.studies.published_files import read_published
-    from benchmark.studies.reproduce import reproduce
 
     commit = git.clean_commit() if mark else ""
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)

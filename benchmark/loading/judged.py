@@ -109,7 +109,7 @@ def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
         return
     model = walled_model(row, device, held)
     try:
-        if not (row.settings.certificate or row.settings.unsound_formulas):
+        if not row.described:
             yield JudgedModel(model, held.words)
             return
         try:

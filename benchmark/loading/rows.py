@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmark.loading import submissions, tracks
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import WORK
+from benchmark.specs.study import MeasureSpec
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import ADAPTIVE, Track
@@ -15,16 +16,40 @@ from benchmark.specs.training import radius_problem, recipe_problem
 
 
 @dataclass(frozen=True)
+class Network:
+    """What makes a row one network of a study: a cell trained with a seed. No board lists it.
+
+    Attributes:
+        study: `<submission>-<study>`.
+        cell: the name of the cell; `place` is its number in the study.
+        images: how many of the track's evaluation images are used.
+        measures: what is measured of it.
+        start: the network of another cell, of the same seed, from whose weights its training starts.
+    """
+
+    study: str
+    cell: str
+    place: int
+    seed: int
+    images: int
+    measures: tuple[MeasureSpec, ...]
+    start: Row | None = None
+
+
+@dataclass(frozen=True)
 class Row:
-    """One row of one track."""
+    """One row of one track, or one network of a study on it."""
 
     track: Track
     submission: Submission
     variant: str
     settings: VariantOnTrack
+    network: Network | None = None
 
     @property
     def name(self) -> str:
+        if self.network:
+            return f"{self.network.study}/{self.network.place}-{self.network.seed}"
         return f"{self.submission.name}-{self.variant}"
 
     @property
@@ -34,8 +59,23 @@ class Row:
         return default if isinstance(default, bool) else self.track.name in default
 
     @property
+    def home(self) -> Path:
+        """The folder that holds the rows of the track, or the networks of its studies."""
+        return WORK / self.track.name / ("studies" if self.network else "")
+
+    @property
     def folder(self) -> Path:
-        return WORK / self.track.name / self.name
+        return self.home / self.name
+
+    @property
+    def inputs(self) -> Path:
+        """The folder of its steps' inputs files."""
+        return self.home / "inputs" / self.name
+
+    @property
+    def times(self) -> Path:
+        """The folder of what its steps took, which is no output of a study."""
+        return self.home / "times" / self.name if self.network else self.folder / "times"
 
     @property
     def data(self) -> Path:
@@ -60,11 +100,18 @@ class Row:
         return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
 
     @property
+    def described(self) -> bool:
+        """Whether its network is rebuilt from a description of its layers, as certificates need it."""
+        if self.network:
+            return any(measure.measure == "certified" for measure in self.network.measures)
+        return bool(self.settings.certificate or self.settings.unsound_formulas)
+
+    @property
     def source(self) -> Row | None:
         """The row from whose weights training starts."""
         init = self.settings.training.init_from if self.settings.training else None
         if init is None or init.cell:
-            return None
+            return self.network.start if self.network and init else None
         owner, _, variant = init.row.partition("-")
         track, submission = tracks.load(init.track or self.track.name), submissions.load(owner)
         return Row(track, submission, variant, submissions.settings(submission, variant, track.name))

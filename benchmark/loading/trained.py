@@ -45,7 +45,7 @@ def trained_model(row: Row, device: torch.device) -> torch.nn.Module:
         BenchmarkError: the weights are missing or do not fit what `build` makes.
     """
     start(device)
-    model = methods.build(row.submission, row.variant, row.track)
+    model = methods.build_model(row.submission, row.settings, row.track)
     load_weights(model, row.weights)
     methods.check_output(model, row.submission.name, row.track)
     model = model.to(device).eval().requires_grad_(False)

@@ -3,7 +3,7 @@
 DVC re-reads and re-writes a whole lock after every stage, so one large dvc.yaml costs hours at a thousand submissions
 and these files cost minutes. The stages of a row are protocol.py's. Each depends on the inputs files of its steps (inputs.py:
 their code and settings) and on what they read. DVC keeps their outputs in place while a stage runs again (`persist`), since
-steps of which nothing changed are left as they are. A study's dvc.yaml is written when it is asked for, and not committed.
+steps of which nothing changed are left as they are. DVC has no stage for a study.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from benchmark.results.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track
-from benchmark.steps.base import inputs_file
 from benchmark.studies.declared import papers_file
-from benchmark.studies.grids import Grid
 from benchmark.studies.published_files import published_files
 
 FOLDER = Path("pipelines")
@@ -53,11 +51,6 @@ def row_file(track: str, row: str) -> Path:
     return FOLDER / track / row / "dvc.yaml"
 
 
-def study_file(track: str, study: str) -> Path:
-    """The dvc.yaml of a study, named `<submission>-<study>`; no other stage depends on it."""
-    return FOLDER / track / "_studies" / study / "dvc.yaml"
-
-
 def rows_file(track: str, everything: bool = False) -> Path:
     """The names of the rows of a board, in order."""
     return FOLDER / track / ("_all" if everything else "") / "rows.json"
@@ -71,15 +64,6 @@ def generate() -> dict[Path, str]:
         if rows or name == DEFAULT_TRACK:
             generated |= _track_files(tracks.load(name), rows)
     return generated
-
-
-def write_study(grid: Grid) -> Path:
-    """Write a study's dvc.yaml, and return where it stands."""
-    file = study_file(grid.track.name, grid.id)
-    text = _text(file, {"study": _study_stage(grid)})
-    if not file.exists() or file.read_text() != text:
-        files.write(file, text)
-    return file
 
 
 def stale(wanted: dict[Path, str] | None = None) -> list[Path]:
@@ -182,7 +166,7 @@ def _inputs_stage(track: str) -> dict[str, Any]:
 def _data_stage(track: Track) -> dict[str, Any]:
     return {
         "cmd": f"{PYTHON} data {track.name}",
-        "deps": [_posix(inputs_file(track.name, "", "data")), *([track.data.path] if track.data.path else [])],
+        "deps": [_posix(inputs.file(track.name, "data")), *([track.data.path] if track.data.path else [])],
         "outs": [_posix(WORK / track.name / "data")],
     }
 
@@ -192,23 +176,14 @@ def _row_stage(stage: str, row: Row, steps: Sequence[protocol.Planned]) -> dict[
     read = [path for one in steps for path in one.reads if path not in own and path.parent not in own]
     return {
         "cmd": f"{PYTHON} {stage} {track} {row.name}",
-        "deps": [*(_posix(inputs_file(track, row.name, one.name)) for one in steps), *map(_posix, dict.fromkeys(read))],
+        "deps": [*(_posix(one.inputs) for one in steps), *map(_posix, dict.fromkeys(read))],
         "outs": [{_posix(one.folder): {"persist": True}} for one in steps],
-    }
-
-
-def _study_stage(grid: Grid) -> dict[str, Any]:
-    place = inputs_file(grid.track.name, f"_studies/{grid.id}", "study")
-    return {
-        "cmd": f"{PYTHON} study {grid.track.name} {grid.id}",
-        "deps": [_posix(place), _posix(grid.data), *map(_posix, grid.starts)],
-        "outs": [_posix(grid.folder)],
     }
 
 
 def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[str, Any]:
     beside = [Path("leaderboard/claimed") / track.name, PUBLISHED / track.name / BROKEN]
-    deps = [inputs_file(track.name, "", "leaderboard"), Path("leaderboard/templates"), Path("leaderboard/static")]
+    deps = [inputs.file(track.name, "leaderboard"), Path("leaderboard/templates"), Path("leaderboard/static")]
     deps += [folder for folder in beside if folder.is_dir()]
     deps += [papers_file(track.name), rows_file(track.name, everything), tracks.FOLDER / f"{track.name}.yaml"]
     deps += [row.folder / "record" for row in rows]

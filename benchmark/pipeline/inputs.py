@@ -1,4 +1,4 @@
-"""What each step's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track>`.
+"""What each step's result depends on, in a file of its own: `python -m benchmark.pipeline.inputs <track> [<study>]`.
 
 DVC runs this before anything else, every time (`always_changed`), and makes each stage depend on the files of its steps:
 work/<track>/inputs/<row>/<step>.json holds the digests of the code that the step really imports, its settings with their
@@ -17,12 +17,11 @@ from typing import Any
 
 from benchmark import protocol
 from benchmark.loading import tracks
-from benchmark.loading.rows import load_rows
+from benchmark.loading.rows import Row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, code, errors, files
 from benchmark.runtime.paths import WORK
 from benchmark.steps import data
-from benchmark.steps.base import inputs_file
 from benchmark.studies import grids
 from benchmark.studies.declared import declared_papers, papers_file
 
@@ -33,20 +32,40 @@ def folder(track: str) -> Path:
     return WORK / track / "inputs"
 
 
+def file(track: str, name: str) -> Path:
+    """The inputs file of what works on a track as a whole: `data` or `leaderboard`."""
+    return folder(track) / f"{name}.json"
+
+
 def write(track: str) -> None:
-    """Writes the inputs of every step of a track, and removes those of steps that are gone.
+    """Write the inputs of every step of a track, and remove those of steps that are gone.
 
     Raises:
         BenchmarkError: a submission, study or file of code that does not load.
     """
-    wanted = {path: files.to_json(content) for path, content in contents(track).items()}
+    _update(folder(track), contents(track))
+
+
+def write_study(track: str, study: str) -> None:
+    """Write the inputs of the steps of a study's networks. Raises as `write` does."""
+    grid, digests = grids.load(*grids.split_id(study), track), cache(code.digests)
+    _update(grid.inputs, {path: found for row in grid.networks() for path, found in _of_row(row, digests).items()})
+
+
+def write_row(row: Row) -> None:
+    """Write the inputs of one row's steps. Raises as `write` does."""
+    _update(row.inputs, _of_row(row, code.digests))
+
+
+def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
+    wanted = {path: files.to_json(content) for path, content in contents.items()}
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text:
             files.write(path, text)
-    for path in sorted(folder(track).rglob("*.json")):
+    for path in sorted(home.rglob("*.json")):
         if path not in wanted:
             path.unlink()
-    for path in sorted(folder(track).glob("*")):
+    for path in sorted(home.glob("*")):
         if path.is_dir() and not any(path.rglob("*.json")):
             shutil.rmtree(path)
 
@@ -55,19 +74,18 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     """Every file and what it should hold."""
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
-    found[inputs_file(track, "", "data")] = _inputs(
+    found[file(track, "data")] = _inputs(
         [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), [], digests
     )
-    found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
+    found[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
-        for one in protocol.plan(row):
-            found[inputs_file(track, row.name, one.name)] = _inputs(one.entries, one.settings, list(one.reads), digests)
-    studies = grids.load_all(track)
-    for grid in studies:
-        place = inputs_file(track, f"_studies/{grid.id}", "study")
-        found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
-    found[papers_file(track)] = declared_papers(track, studies)
+        found |= _of_row(row, digests)
+    found[papers_file(track)] = declared_papers(track, grids.load_all(track))
     return found
+
+
+def _of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:
+    return {one.inputs: _inputs(one.entries, one.settings, list(one.reads), digests) for one in protocol.plan(row)}
 
 
 def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests) -> dict[str, Any]:
@@ -80,4 +98,4 @@ def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path], di
 
 
 if __name__ == "__main__":
-    errors.run(lambda: write(*sys.argv[1:]))
+    errors.run(lambda: (write if len(sys.argv) == 2 else write_study)(*sys.argv[1:]))

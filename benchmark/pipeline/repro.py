@@ -174,7 +174,7 @@ def haste(row: Row) -> tuple[float, bool]:
     """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless
     where one never did; then rows trained against attacks, since attacks take long where many images withstand them.
     """
-    times = [row.folder / "times" / f"{one.name}.json" for one in protocol.plan(row)]
+    times = [row.times / f"{one.name}.json" for one in protocol.plan(row)]
     took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
     return -took, not (row.settings.training and row.settings.training.attack)
 
@@ -189,17 +189,25 @@ def refresh_times(track: str, everything: bool) -> None:
 
 
 def repro_study(grid: Grid, report: Report) -> None:
-    """Bring a study up to date, with the data that it needs and nothing else.
+    """Bring the data that a study needs and the weights from which its networks start up to date by DVC; then the study.
+
+    Its steps keep their results under their own keys. DVC has no stage for it.
 
     Raises:
         BenchmarkError: as `repro`.
     """
+    track, file = grid.track.name, generate.data_file(grid.track.name)
     locks.check_rwlock()
     locks.remove_cut(report)
     for line in generate.write():
         report(line)
-    file = generate.write_study(grid)
-    dvc.run(["repro", str(file)], f"{grid.track.name}-{grid.id}", report, grid.id)
+    dvc.run(["repro", str(file)], f"{track}-data", report)
+    for source in {_file(row): row for row in grid.sources()}.values():
+        dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
+    inputs.write_study(track, grid.id)
+    study = [sys.executable, "-m", "benchmark.protocol", "study", track, grid.id]
+    if subprocess.run(study, env=dvc.environment()).returncode:
+        raise BenchmarkError(f"{grid.id} is not done: its error stands above; the same command goes on from there")
 
 
 def _page(track: str, boards: Sequence[Path]) -> Path:

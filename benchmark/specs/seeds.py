@@ -12,13 +12,12 @@ TRAININGS = 5
 APGD_T_CLASSES = 4  # the targeted loss is not defined below
 
 
-def seeds_study(track: Track, variant: str, settings: VariantOnTrack, first: int, shared: bool = False) -> Study:
+def seeds_study(track: Track, variant: str, settings: VariantOnTrack, first: int) -> Study:
     """One cell, the row's own settings; a training for each of TRAININGS seeds from `first`, the row's own, on.
 
     Measured are the numbers that order a board: clean, robust at every radius of the track, and certified at the track's
     radii where the row has a certificate. Robust is under APGD-CE and then APGD-T on what is left, AutoAttack's first two
-    parts; under APGD-CE alone with fewer than APGD_T_CLASSES classes. Where processes have `shared` the row's training, seed
-    `first` is another draw than the row.
+    parts; under APGD-CE alone with fewer than APGD_T_CLASSES classes.
     """
     attack = "quick" if track.data.classes >= APGD_T_CLASSES else "apgd"
     measures = [MeasureSpec(measure="clean")]
@@ -32,8 +31,7 @@ def seeds_study(track: Track, variant: str, settings: VariantOnTrack, first: int
     return Study(
         title="Trainings that differ in their seed alone",
         source=f"seeds {seeds[0]} to {seeds[-1]}",
-        note=("Each is trained by one process, the row by several. " if shared else f"Seed {first} is the row's own. ")
-        + "APGD is APGD-CE"
+        note=f"Seed {first} is the row's own. APGD is APGD-CE"
         + (", then APGD-T on what it left: AutoAttack's first two parts." if attack == "quick" else ".")
         + (" The row is fine-tuned: all seeds start from the same weights." if tuned else ""),
         track=track.name,

@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmark.loading.rows import Row, load_row
+from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import computes_on, gpus_of
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.clock import BLOCKS, Clock
@@ -76,7 +76,6 @@ class Work:
 class Step(ABC):
     """One kind of work on a row."""
 
-    subject: ClassVar[str] = "row"  # what it works on
     name: ClassVar[str]  # of its file, and of what it does on a row unless `names` says otherwise
     several: ClassVar[bool] = False  # whether what it does on a row is called `<name>-<what>`
 
@@ -114,7 +113,7 @@ class Step(ABC):
     @abstractmethod
     def run(self, work: Work) -> Outcome: ...
 
-    def execute(self, name: str, track: str, row_name: str, again: bool = False) -> None:
+    def execute(self, name: str, row: Row, again: bool = False) -> None:
         """Runs on one row, or goes on where a killed process stopped; writes `folder` and the times beside it.
 
         Args:
@@ -123,10 +122,9 @@ class Step(ABC):
         Raises:
             BenchmarkError: it does not apply, what it reads is missing, or its inputs file is of other settings.
         """
-        row = load_row(track, row_name)
         if name not in self.names(row):
             raise self.refuse(row, name)
-        inputs = files.read_json(inputs_file(track, row.name, name))
+        inputs = files.read_json(row.inputs / f"{name}.json")
         settings = self.settings(row, name)
         if inputs["settings"] != settings or inputs["arithmetic"] != arithmetic.in_force():
             raise BenchmarkError(f"{row.name}: its settings changed just now; run the same command again")
@@ -135,7 +133,7 @@ class Step(ABC):
             _check_whole(path)
         identity, folder = self.identity(row, name), self.folder(row, name)
         key = scratch.key(identity)
-        with scratch.locked(f"{track}/{row.name}/{name}", identity) as kept:
+        with scratch.locked(f"{row.home.relative_to(WORK)}/{row.name}/{name}", identity) as kept:
             if not again:
                 if stands(folder, key):
                     print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
@@ -149,20 +147,15 @@ class Step(ABC):
             _write(outcome, kept / "out", code.combined(inputs["code"]), key)
             files.put_folder(kept / "out", folder)
             seconds = work.clock.cost(gpus_of(name)) | {"device": computes_on(name)}
-            files.write_json(row.folder / "times" / f"{name}.json", seconds)
+            files.write_json(row.times / f"{name}.json", seconds)
         if outcome.summary:
             print(f"{row.name}: {outcome.summary}", flush=True)
 
     def identity(self, row: Row, name: str) -> dict[str, Any]:
         """All that its result depends on, what it reads as it stands here."""
-        inputs = files.read_json(inputs_file(row.track.name, row.name, name))
+        inputs = files.read_json(row.inputs / f"{name}.json")
         read = {path: digest(Path(path)) for path in inputs["reads"]}
         return {**inputs, "read": read, "versions": self.versions()}
-
-
-def inputs_file(track: str, subject: str, name: str) -> Path:
-    """What a step's result depends on but for earlier outputs: code by file, settings, arithmetic, and what it reads."""
-    return WORK / track / "inputs" / subject / f"{name}.json"
 
 
 def digest(path: Path) -> str:
@@ -199,7 +192,7 @@ def _check_whole(path: Path) -> None:
 def _check_unchanged(row: Row, name: str, inputs: Mapping[str, Any]) -> None:
     """DVC notes inputs when its stage ends: those of another edit than it ran by would make its result pass for today's."""
     now = code.digests(*(Path(path) for path in inputs["code"]))
-    if files.read_json(inputs_file(row.track.name, row.name, name)) != inputs or now != inputs["code"]:
+    if files.read_json(row.inputs / f"{name}.json") != inputs or now != inputs["code"]:
         raise BenchmarkError(f"{row.name}: its code or settings changed while {name} ran; run the same command again")
 
 

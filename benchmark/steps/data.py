@@ -16,7 +16,6 @@ class Data:
     """work/<track>/data, which all rows of a track share: data.json with the digests, and the splits."""
 
     name = "data"
-    subject = ""  # the track itself
 
     def settings(self, track: Track) -> dict[str, Any]:
         return track.data.model_dump(mode="json")
@@ -27,7 +26,7 @@ class Data:
     def folder(self, track: Track) -> Path:
         return WORK / track.name / "data"
 
-    def execute(self, name: str, track_name: str, _: str = "") -> None:
+    def execute(self, track_name: str) -> None:
         from benchmark.data.prepare import prepare
 
         track = tracks.load(track_name)

@@ -41,13 +41,10 @@ class Pretrained(Step):
     def versions(self) -> dict[str, str]:
         return {name: version(name) for name in ("torch", "timm", "robustbench")}
 
-    def execute(self, name: str, track: str, row_name: str, again: bool = False) -> None:
-        from benchmark.loading.rows import load_row
-
-        row = load_row(track, row_name)
+    def execute(self, name: str, row: Row, again: bool = False) -> None:
         if self.applies(row):
             _check(_weights(row), row)
-        super().execute(name, track, row_name, again)
+        super().execute(name, row, again)
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save

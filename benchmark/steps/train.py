@@ -37,7 +37,7 @@ class Train(Step):
     def settings(self, row: Row, name: str) -> dict[str, Any]:
         return {
             "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "run": run_settings().train.model_dump(mode="json"),
+            "run": _run(row).model_dump(mode="json"),
             **row.settings.model_dump(mode="json", include={"model", "training"}),
             **_source_settings(row),
         }
@@ -85,6 +85,12 @@ def _source_settings(row: Row) -> dict[str, Any]:
     """Of the row that preparations start from, which may be another network."""
     source = row.source if _recipe(row).prepare else None
     return {"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}
+
+
+def _run(row: Row) -> TrainRun:
+    """How this machine trains it; a network of a study has a seed of its own."""
+    run = run_settings().train
+    return run.model_copy(update={"seed": row.network.seed}) if row.network else run
 
 
 def _recipe(row: Row) -> TrainingSpec:

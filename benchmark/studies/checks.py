@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmark.loading import submissions
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.study import BUILTIN, MeasureSpec
+from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import radius_problem
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ def findings_code(submission: str) -> str:
     return code.digests(path)[path.as_posix()] if path.exists() else ""
 
 
+def certificate_of(settings: VariantOnTrack, measure: MeasureSpec) -> tuple[str, dict[str, Any]]:
+    """Name and parameters of the certificate that a measure of radii uses of a network with these settings."""
+    declared = settings.certificate
+    if measure.certificate or declared is None:
+        return measure.certificate or "", dict(measure.parameters)
+    return declared.name, {**declared.parameters, **measure.parameters}
+
+
 def check_findings(grid: Grid) -> None:
     """A BenchmarkError for a function of findings.py that is not there."""
     file, wanted = findings_file(grid.submission.name), grid.study.findings
@@ -117,7 +126,7 @@ def check_measure(grid: Grid, measure: MeasureSpec) -> None:
         for name, settings in grid.cells.items():
             if not measure.of(name):
                 continue
-            certificate, _ = grid.certificate(settings, measure)
+            certificate, _ = certificate_of(settings, measure)
             if not certificate:
                 raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
             submissions.check_part("certificates", certificate, place)

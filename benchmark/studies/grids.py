@@ -5,31 +5,25 @@ Rows that are trained here have a study without a file, `<variant>-seeds` (bench
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from benchmark.loading import submissions, tracks
-from benchmark.loading.components import attack_file, certificate_file, recipe_files
-from benchmark.loading.rows import Row, initial_settings, load_row
+from benchmark.loading.rows import Network, Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs import seeds
-from benchmark.specs.study import BUILTIN, MeasureSpec, Study, run_command
+from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track
 from benchmark.studies import checks
 from benchmark.studies.cells import cell_settings, check_starts
 from benchmark.studies.cells import recipe as recipe
-
-STEPS = Path("benchmark/steps")
-
-
-WITHOUT: dict[str, Any] = {"wall": True, "train": {"processes"}}  # of params.yaml: no number of a study depends on them
 
 
 @dataclass(frozen=True)
@@ -69,51 +63,39 @@ class Grid:
         return WORK / self.track.name / "studies" / self.id
 
     @property
-    def starts(self) -> list[Path]:
-        """The weights of other rows from which its cells start."""
-        rows = [Row(self.track, self.submission, self.study.variant, settings) for settings in self.cells.values()]
-        for row in rows:
+    def inputs(self) -> Path:
+        """The folder of its networks' inputs files."""
+        return self.folder.parent / "inputs" / self.id
+
+    @property
+    def jobs(self) -> int:
+        """How many networks are trained and measured at a time: one a core, or one alone on a GPU."""
+        settings = run_settings()
+        on_cpu = settings.train.device == settings.evaluate.device == "cpu"
+        return max(1, (os.cpu_count() or 1) // settings.train.processes) if on_cpu else 1
+
+    def networks(self) -> list[Row]:
+        """Every cell with every seed, in order, each after the one from which it starts."""
+        found: dict[tuple[str, int], Row] = {}
+        for place, (cell, settings) in enumerate(self.cells.items()):
+            init = recipe(settings).init_from
+            measures = tuple(measure for measure in self.study.measures if measure.of(cell))
+            for seed in self.study.seeds:
+                start = found[init.cell, seed] if init and init.cell else None
+                network = Network(self.id, cell, place, seed, self.images, measures, start)
+                found[cell, seed] = Row(self.track, self.submission, self.study.variant, settings, network)
+        return [*found.values()]
+
+    def sources(self) -> list[Row]:
+        """The rows from whose weights its networks start.
+
+        Raises:
+            BenchmarkError: one does not exist, or starts from itself in the end.
+        """
+        networks = self.networks()
+        for row in networks:
             initial_settings(row.settings, self.track.name, str(self.file))
-        return sorted({row.start for row in rows if row.start})
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All settings that its numbers depend on, as JSON values; its title, claims and figure only show them."""
-        return {
-            "data": self.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "cells": [[name, s.model_dump(mode="json", exclude={"adaptive"})] for name, s in self.cells.items()],
-            "measures": [measure.model_dump(mode="json") for measure in self.study.measures],
-            "images": self.images,
-            "seeds": list(self.study.seeds),
-            "evaluation": self.track.evaluation.model_dump(mode="json"),
-            "run": run_settings().model_dump(mode="json", exclude=WITHOUT),
-        }
-
-    @property
-    def entries(self) -> list[Path]:
-        """The files from which its code is followed: the stage's, and those that its settings name."""
-        files = {STEPS / "study.py", *submissions.method_files(self.submission.name)}
-        for settings in self.cells.values():
-            files |= {*recipe_files(recipe(settings))}
-            source = Row(self.track, self.submission, self.study.variant, settings).source
-            files |= {*source.method_files} if source and recipe(settings).prepare else set()
-        for measure in self.study.measures:
-            if measure.attack:
-                files.add(attack_file(measure.attack.attack))
-            elif measure.measure == "certified":
-                measured = [cell for name, cell in self.cells.items() if measure.of(name)]
-                files |= {certificate_file(self.certificate(cell, measure)[0]) for cell in measured}
-            elif measure.measure not in BUILTIN:
-                files |= checks.measure_files(self.submission.name, measure.measure)
-        return sorted(files)
-
-    @staticmethod
-    def certificate(settings: VariantOnTrack, measure: MeasureSpec) -> tuple[str, dict[str, Any]]:
-        """Name and parameters of the certificate that a measure of radii uses in a cell."""
-        declared = settings.certificate
-        if measure.certificate or declared is None:
-            return measure.certificate or "", dict(measure.parameters)
-        return declared.name, {**declared.parameters, **measure.parameters}
+        return [row.source for row in networks if row.source and not row.source.network]
 
 
 def path(submission: str, study: str) -> Path:
@@ -164,8 +146,7 @@ def seeds_grid(row: Row) -> Grid:
         raise BenchmarkError(
             f"{row.name} has weights that were trained elsewhere: there is no seed to vary, so it has no study over seeds"
         )
-    run = run_settings().train
-    study = seeds.seeds_study(row.track, row.variant, row.settings, run.seed, run.processes > 1)
+    study = seeds.seeds_study(row.track, row.variant, row.settings, run_settings().train.seed)
     (cell,) = study.grid()
     return Grid(seeds.study_name(row.variant), study, row.track, row.submission, {cell.name: row.settings})
 

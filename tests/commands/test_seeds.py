@@ -10,7 +10,7 @@ import pytest
 import tiny_linear_row
 from built_once import built_once
 from edited_file import edit
-from stages import run_stage
+from stages import run_stage, run_study
 from tiny_project import Project
 from typer.testing import CliRunner
 
@@ -37,7 +37,7 @@ def published(root: Path) -> Project:
         patch.chdir(made.root)
         patch.setattr(seeds, "TRAININGS", 1)
         run_stage("data", "tiny")
-        run_stage("study", "tiny", ID)
+        run_study("tiny", ID)
         rvb("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
     return made
 

@@ -22,7 +22,7 @@ FILES = {path.stem for path in FOLDER.glob("*.py")} - SHARED
 
 
 def test_each_file_is_one_step_named_as_its_file_and_stands_in_the_protocol() -> None:
-    assert {*protocol.STEPS, *protocol.SHARED} == FILES
+    assert {*protocol.STEPS, "data"} == FILES
     assert all(protocol.load(name).name == name for name in FILES)
 
 
@@ -79,12 +79,6 @@ def test_where_it_does_not_apply_it_says_why_in_one_line(name) -> None:
     assert isinstance(error, BenchmarkError)
     assert "\n" not in str(error)
     assert tracks.load("digits").name in str(error) or bare().name in str(error)
-
-
-@pytest.mark.parametrize("name", protocol.SHARED)
-def test_a_step_of_tracks_or_studies_is_refused_on_a_row(name) -> None:
-    with pytest.raises(BenchmarkError, match="does not work on rows"):
-        protocol.planned(load_row("digits", ROWS[0]), name)
 
 
 def test_a_pipeline_is_planned_without_torch() -> None:

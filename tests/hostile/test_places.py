@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
-from stages import run_stage
+from stages import run_stage, run_study
 from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION, record
 
 from benchmark.runtime.errors import BenchmarkError
@@ -101,29 +102,27 @@ source: Table 1
 track: tiny
 variant: small
 seeds: [0]
-measures: [{measure: clean}]
+measures: [{measure: clean}, {measure: mine}]
 """
+FORGED = "def mine(model, images, labels, *, seed):\n    return {'mine': 0.5}\n"
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["os.rename(place / 'out', place / 'away'), os.symlink({other!r}, place / 'out')", "os.symlink({other!r}, place / 'out/weights/0')"],
-)  # fmt: skip
-def test_what_a_study_leaves_is_plain_files(linear_row, code) -> None:
-    """Its code links to another row's folder after all results stand."""
-    OTHER.mkdir(parents=True)
+@pytest.mark.parametrize("forged", ["'clean': 1.0", "'mine: x': float('nan')"])
+def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged) -> None:
+    """Its process answers, past the checks of what a measure returns, for the evaluator's own measure."""
     folder = Path("submissions/Tiny2026Linear")
     (folder / "studies").mkdir()
     (folder / "studies/one.yaml").write_text(STUDY)
     hook = (
-        "import os\nimport benchmark.studies.running as running\nhonest = running._run\n"
-        "def run(measuring, place, *rest):\n    seconds = honest(measuring, place, *rest)\n"
-        f"    {code.format(other=str(OTHER.absolute()))}\n    return seconds\nrunning._run = run\n"
+        "import benchmark.studies.measures as measures\nhonest = measures.own\n"
+        "def lying(*given):\n    measured = honest(*given)\n"
+        f"    measured.values.update({{{forged}}})\n    return measured\nmeasures.own = lying\n"
     )
-    (folder / "method.py").write_text(hook + METHOD)
-    with pytest.raises(BenchmarkError, match="which is no plain file; nothing of it is kept"):
-        run_stage("study", "tiny", "Tiny2026Linear-one")
-    assert [*OTHER.iterdir()] == []
+    (folder / "measures.py").write_text(hook + FORGED)
+    with pytest.raises(SystemExit):
+        run_study("tiny", "Tiny2026Linear-one")
+    assert re.search("the measure 'mine' answers (wrongly|for other measures)", capfd.readouterr().err)
+    assert not Path("work/tiny/studies/Tiny2026Linear-one/study.json").exists()
 
 
 @pytest.mark.parametrize("name", ["data.bin", "inner/data.bin", "submission.yaml"])

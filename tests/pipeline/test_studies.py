@@ -1,12 +1,14 @@
-"""Studies through DVC: their own target, killed and resumed, published on the model's page, and nobody else's business."""
+"""Studies by command: killed and resumed, published on the model's page, and nobody else's business."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny_linear_row
@@ -14,12 +16,9 @@ import tiny_study
 from stage_imports import planned_code, really_imported
 from stage_processes import stage_processes, wait_for
 
-from benchmark.pipeline import generate
-from benchmark.studies import grids
+from benchmark.runtime import code
 
 pytestmark = pytest.mark.slow
-
-DVC_FILE = "pipelines/tiny/_studies/Tiny2026Linear-grid/dvc.yaml"
 
 
 @pytest.fixture
@@ -27,8 +26,6 @@ def project(tmp_path):
     made = tiny_linear_row.new(tmp_path / "project")
     tiny_study.add(made)
     made.rvb("pipeline")
-    with contextlib.chdir(made.root):
-        generate.write_study(grids.load("Tiny2026Linear", "grid", "tiny"))
     return made
 
 
@@ -45,22 +42,22 @@ def studied(tmp_path_factory):
 
 @pytest.mark.long
 def test_a_killed_study_goes_on_after_its_last_network_to_the_same_bytes(project, studied) -> None:
-    dvc = subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", DVC_FILE], cwd=project.root, env=project.environment(),
+    study = subprocess.Popen(
+        [sys.executable, "-m", "benchmark.commands.main", "study", "Tiny2026Linear", "grid"], cwd=project.root, env=project.environment(),
         start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    scratch = project.root / "work/scratch/tiny/studies/Tiny2026Linear-grid"
-    wait_for(lambda: next(scratch.glob("*/0-1/run.json"), None), "second network", 120)
+    measured = project.root / tiny_study.RESULT / "0-1/measure/stage.json"
+    wait_for(measured.exists, "second network", 120)
     for pid in stage_processes(project, "study"):
-        subprocess.run(["kill", f"-{signal.SIGKILL.value}", str(pid)], check=True)
-    assert dvc.wait() != 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert study.wait() != 0
     output = project.rvb("study", "Tiny2026Linear", "grid").stdout
-    assert "as it is, bias on, seed 0: training" not in output
-    assert "as it is, bias on, seed 1: training" not in output
-    assert "slower, bias off, seed 1: training" in output
+    assert "Tiny2026Linear-grid/0-1: train is kept" in output
+    assert "Tiny2026Linear-grid/0-1: measure is kept" in output
+    assert "Tiny2026Linear-grid/3-1: train is kept" not in output
     assert re.search(r"slower, bias off\W+\d", output), "the table is printed"
     assert tiny_study.results(project) == tiny_study.results(studied)
-    assert "didn't change, skipping" in project.run("dvc", "repro", DVC_FILE).stdout
 
 
 @pytest.mark.long
@@ -74,8 +71,8 @@ def test_a_study_is_published_on_its_models_page_and_runs_with_no_other_target(s
     assert "A &lt;table&gt;" in page
     assert 'class="number claim">25.0<' in page
     tiny_study.add(project, ("{clean: 0.25}", "{clean: 0.5}"))
-    ran = project.run("dvc", "repro", DVC_FILE).stdout
-    assert f"Running stage '{DVC_FILE}" not in ran, "a claim costs no training"
+    output = project.rvb("study", "Tiny2026Linear", "grid").stdout
+    assert output.count("train is kept") == output.count("measure is kept") == 8, "a claim costs no training"
     assert tiny_study.results(project) == before
     project.rvb("publish", "Tiny2026Linear", "--study", "grid")
     project.rvb("repro", "--track", "tiny")
@@ -101,7 +98,11 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
 @pytest.mark.parametrize(
     "study", ["Tiny2026Linear-grid", pytest.param("Tiny2026Linear-small-seeds", marks=pytest.mark.long)]
 )
-def test_its_inputs_are_what_it_really_imports(project, study) -> None:
+def test_the_inputs_of_a_networks_steps_are_what_they_really_import(project, study) -> None:
     project.run("benchmark.pipeline.inputs", "tiny")
     project.run("benchmark.protocol", "data", "tiny")
-    assert really_imported(project, "study", "tiny", study) == planned_code(project, f"_studies/{study}", "study")
+    project.run("benchmark.pipeline.inputs", "tiny", study)
+    loading = {path.as_posix() for path in code.closure(Path("benchmark/studies/grids.py"))}
+    for step in ("train", "measure"):
+        really, planned = really_imported(project, step, "tiny", study), planned_code(project, f"{study}/0-0", step)
+        assert really - loading == planned - loading

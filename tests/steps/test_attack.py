@@ -23,7 +23,6 @@ from benchmark.pipeline import generate, inputs
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.steps.base import inputs_file
 
 
 def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
@@ -266,13 +265,13 @@ def test_bringing_an_attack_touches_no_step_before_it(linear_row) -> None:
     assert after["train"] == before["train"]
     assert {**generate.generate(), path: ""} == {**others, path: ""}
     written = inputs.contents("tiny")
-    stage = written[inputs_file("tiny", "Tiny2026Linear-small", "attack-adaptive")]
+    stage = written[protocol.planned(load_row(*NAMES), "attack-adaptive").inputs]
     assert "submissions/Tiny2026Linear/brought.py" in stage["code"]
     assert [spec["attack"] for spec in stage["settings"]["suite"]] == ["brought"]
     assert ROW / "attack-adaptive" in protocol.planned(load_row(*NAMES), "reliability").reads
     assert {str(ROW / "attack-adaptive"): {"persist": True}} in after["evaluate"]["outs"]
     for name in earlier:
-        assert "brought" not in json.dumps(written[inputs_file("tiny", "Tiny2026Linear-small", name)])
+        assert "brought" not in json.dumps(written[protocol.planned(load_row(*NAMES), name).inputs])
 
 
 def test_what_the_attack_imports_is_code_of_its_stage(linear_row) -> None:

@@ -157,7 +157,7 @@ def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def ran() -> bool:
-        step.execute("attack-papers", *NAMES)
+        step.execute("attack-papers", load_row(*NAMES))
         return "attack-papers is kept" not in capsys.readouterr().out
 
     assert not ran()

@@ -19,8 +19,9 @@ EMULATOR = shutil.which("qemu-x86_64")
 ROW = "Tiny2026Net-small"
 # one process for all steps, since importing torch is most of an emulated one
 RUN = (
-    "from benchmark.protocol import load\nfrom benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-    "for name in {stages}: load(name.partition('-')[0]).execute(name, 'tiny', '{row}')"
+    "from benchmark.loading.rows import load_row\nfrom benchmark.protocol import load\n"
+    "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
+    "for name in {stages}: load(name.partition('-')[0]).execute(name, load_row('tiny', '{row}'))"
 )
 
 pytestmark = [

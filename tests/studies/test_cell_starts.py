@@ -9,7 +9,7 @@ import tiny_linear_row
 import tiny_study
 import torch
 from safetensors.torch import load_file
-from stages import run_stage
+from stages import run_stage, run_study
 
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -41,15 +41,15 @@ def project(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
     run_stage("data", "tiny")
-    run_stage("study", *tiny_study.NAMES)
-    weights = project.root / tiny_study.RESULT / "weights"
+    run_study(*tiny_study.NAMES)
+    weights = {f"{c}-{s}": tiny_study.RESULT / f"{c}-{s}/train/model.safetensors" for c in (0, 1) for s in (0, 1)}
     for seed in (0, 1):
-        first, on = (load_file(weights / f"{cell}-{seed}.safetensors") for cell in (0, 1))
+        first, on = (load_file(weights[f"{cell}-{seed}"]) for cell in (0, 1))
         assert all(torch.allclose(first[name], on[name], atol=1e-6) for name in first)
-    assert not torch.equal(load_file(weights / "0-0.safetensors")["1.weight"], on["1.weight"])
+    assert not torch.equal(load_file(weights["0-0"])["1.weight"], on["1.weight"])
     runs = json.loads((project.root / tiny_study.RESULT / "study.json").read_text())["runs"]
     started = [run["training"]["init_sha256"] for run in runs]
-    assert started == [None, None, *(files.sha256_file(weights / f"0-{seed}.safetensors") for seed in (0, 1))]
+    assert started == [None, None, *(files.sha256_file(weights[f"0-{seed}"]) for seed in (0, 1))]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import tiny_linear_row
 import tiny_study
 from edited_file import edit
-from stages import run_stage
+from stages import run_stage, run_study
 
 from benchmark.results.finding import Finding
 from benchmark.runtime.errors import BenchmarkError
@@ -46,7 +46,7 @@ def ran(tmp_path, monkeypatch) -> Path:
     (made.root / "submissions/Tiny2026Linear/findings.py").write_text(FINDINGS)
     tiny_study.add(made, SMALL)
     run_stage("data", "tiny")
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     return made.root
 
 

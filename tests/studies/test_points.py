@@ -12,7 +12,7 @@ import tiny_linear_row
 import tiny_study
 import torch
 from edited_file import edit
-from stages import run_stage
+from stages import run_stage, run_study
 
 from benchmark.loading import tracks
 from benchmark.results.points import CLASSES, MOST, Points
@@ -23,7 +23,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
-from benchmark.studies import running as stage
 from benchmark.studies.measures import Measured, own
 from benchmark.studies.published import collect_study
 from benchmark.studies.published_files import published_files, read_published
@@ -122,26 +121,9 @@ def load() -> grids.Grid:
     return grids.load("Tiny2026Linear", "grid", "tiny")
 
 
-def test_a_resumed_study_keeps_its_points_and_publishes_them(project, monkeypatch) -> None:
-    Path("params.yaml").write_text("wall: none\n")  # in this process, where the trainings are counted
+def test_a_study_keeps_its_points_and_publishes_them(project) -> None:
     run_stage("data", "tiny")
-    fit, calls = stage.fit, []
-
-    def failing(*arguments):
-        calls.append(arguments)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return fit(*arguments)
-
-    monkeypatch.setattr(stage, "fit", failing)
-    with pytest.raises(KeyboardInterrupt):
-        run_stage("study", *tiny_study.NAMES)
-    run_stage("study", *tiny_study.NAMES)
-    assert len(calls) == 5, "what was finished was trained again"
-    resumed = tiny_study.results(project)
-    run_stage("study", *tiny_study.NAMES)
-    assert tiny_study.results(project) == resumed
-
+    run_study(*tiny_study.NAMES)
     published = collect_study(load())
     assert PublishedStudy.model_validate_json(to_json(published)) == published
     for run in published.result.runs:
@@ -172,11 +154,11 @@ def test_a_scatter_of_numbers_alone_is_refused_before_anything_is_trained(projec
 def test_a_scatter_of_a_measure_that_gave_numbers_is_refused_and_one_left_out_is_not(project) -> None:
     run_stage("data", "tiny")
     edit(STUDY, "{measure: confidence,", "{measure: confidence, needs: no_such_package,")
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     assert "confidence" in collect_study(load()).result.left_out
     (project.root / "submissions/Tiny2026Linear/measures.py").write_text(tiny_study.MEASURES)
     edit(STUDY, ", needs: no_such_package", "")
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     with pytest.raises(BenchmarkError, match="scatter of 'confidence', which has no points; those with points: none"):
         collect_study(load())
     edit(STUDY, ", measures: [confidence]", "")

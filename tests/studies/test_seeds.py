@@ -7,15 +7,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
-from stages import run_stage
+from stages import run_networks, run_stage, run_study, study_entries
 
-from benchmark.pipeline import generate
 from benchmark.results.study import PublishedStudy
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds
 from benchmark.specs.base import to_json
-from benchmark.studies import grids, running
+from benchmark.studies import grids
 from benchmark.studies.published import collect_study
 
 ID = "Tiny2026Linear-small-seeds"
@@ -49,26 +48,18 @@ def grid() -> grids.Grid:
 
 
 @pytest.mark.slow
-def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch) -> None:
-    Path("params.yaml").write_text("wall: none\n")  # in this process, where the trainings are counted
+def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch, capfd) -> None:
     run_stage("data", "tiny")
     run_stage("train", *tiny_linear_row.NAMES)
-    trained, fit = [], running.fit
-
-    def counting(row, run, *rest):
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        trained.append(run.seed)
-        return fit(row, run, *rest)
-
     monkeypatch.setattr(seeds, "TRAININGS", 3)
-    monkeypatch.setattr(running, "fit", counting)
-    with pytest.raises(KeyboardInterrupt):
-        run_stage("study", "tiny", ID)
-    assert trained == [0, 1]
-    monkeypatch.setattr(running, "fit", lambda row, run, *rest: (trained.append(run.seed), fit(row, run, *rest))[1])
-    run_stage("study", "tiny", ID)
-    assert trained == [0, 1, 2]
+    run_networks("tiny", ID, 2)
+    capfd.readouterr()
+    run_study("tiny", ID)
+    printed = capfd.readouterr().out
+    kept = [
+        seed for seed in range(3) if f"{ID}/0-{seed}: train is kept, nothing that it depends on has changed" in printed
+    ]
+    assert kept == [0, 1]
 
     published = collect_study(grid())
     assert PublishedStudy.model_validate_json(to_json(published)) == published
@@ -88,11 +79,9 @@ def test_it_resumes_and_its_first_seed_is_the_row_itself(project, monkeypatch) -
     assert 0 < sum(run.values["clean"] for run in runs) < 3, "some images right, some wrong"  # type: ignore[misc]
 
 
-def test_it_stands_in_the_pipeline_and_takes_the_rows_settings(project) -> None:
-    assert generate.write_study(grid()) == generate.study_file("tiny", ID)
-    assert f"benchmark.protocol study tiny {ID}" in generate.study_file("tiny", ID).read_text()
+def test_it_takes_the_rows_settings(project) -> None:
     assert list(grid().cells.values()) == [grids.load_row("tiny", "Tiny2026Linear-small").settings]
-    assert {"quick.py", "local.py", "standard.py", "method.py"} <= {path.name for path in grid().entries}
+    assert {"quick.py", "local.py", "standard.py", "method.py"} <= {path.name for path in study_entries(grid())}
     (project.root / "params.yaml").write_text("train: {seed: 7}\n")
     assert grid().study.seeds == (7, 8, 9, 10, 11), "the row's own seed comes first"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 import tiny_study
-from stages import run_stage
+from stages import failed_study, run_networks, run_stage, run_study, study_entries
 
 from benchmark.data.images import load_split
 from benchmark.results.study import PublishedStudy
@@ -20,7 +21,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec, Study
 from benchmark.studies import grids
-from benchmark.studies import running as stage
 from benchmark.studies.measures import own
 from benchmark.studies.published import collect_study
 
@@ -57,6 +57,7 @@ def project(tmp_path, monkeypatch):
             "changes a part of 'attack', which the variant does not have",
         ),
         (("training.learning_rate: 0.001", "adaptive: []"), "'adaptive' names no setting"),
+        (("model.bias: [true, false]", "model.bias: [true, [1]]"), "axes.model.bias.1"),
         (("model.bias", "model.bia"), "build of Tiny2026Linear has no option 'bia'; did you mean 'bias'?"),
         (("measure: confidence", "measure: confidense"), "measure 'confidense': no measure of that name"),
         (("measure: clean}", "measure: seconds}"), "times are no results"),
@@ -103,7 +104,7 @@ def test_every_study_in_the_repository_loads() -> None:
     found = grids.load_all()
     assert {"Debenedetti2022XCiT-recipe", "Debenedetti2022XCiT-cumulative"} <= {grid.id for grid in found}
     for grid in found:
-        assert len(grid.settings["cells"]) == len(grid.cells)
+        assert len(grid.networks()) == len(grid.cells) * len(grid.study.seeds)
 
 
 def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_settings(loading) -> None:
@@ -113,7 +114,9 @@ def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_setting
     assert (last.model, last.training.learning_rate, last.training.epochs) == ({"bias": False}, 0.001, 2)
     assert grid.cells["as it is, bias on"].training.learning_rate == 0.01
     assert grid.study.grid()[3].levels == {"cell": "slower", "model.bias": "off"}
-    assert {"pgd.py", "measures.py", "method.py", "standard.py", "study.py"} <= {path.name for path in grid.entries}
+    assert {"pgd.py", "measures.py", "method.py", "standard.py", "own.py"} <= {
+        path.name for path in study_entries(grid)
+    }
 
 
 def test_without_axes_or_cells_there_is_one_cell() -> None:
@@ -123,31 +126,19 @@ def test_without_axes_or_cells_there_is_one_cell() -> None:
     assert [cell.name for cell in study.grid()] == ["all"]
 
 
-def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(project, monkeypatch, capsys) -> None:
-    Path("params.yaml").write_text("wall: none\n")  # in this process, where the trainings are counted
+def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(project, capfd) -> None:
     run_stage("data", "tiny")
-    trained = []
-    fit = stage.fit
-
-    def counting(row, run, *rest):
-        if len(trained) == 3:
-            raise KeyboardInterrupt
-        trained.append((row.settings.model["bias"], row.settings.training.learning_rate, run.seed))
-        return fit(row, run, *rest)
-
-    monkeypatch.setattr(stage, "fit", counting)
-    with pytest.raises(KeyboardInterrupt):
-        run_stage("study", *tiny_study.NAMES)
-    assert trained == [(True, 0.01, 0), (True, 0.01, 1), (False, 0.01, 0)]
-    again = []
-    monkeypatch.setattr(stage, "fit", lambda row, run, *rest: (again.append(run.seed), fit(row, run, *rest))[1])
-    run_stage("study", *tiny_study.NAMES)
-    assert len(again) == 5, "what was finished was trained again"
+    run_networks(*tiny_study.NAMES, 3)
+    capfd.readouterr()
+    run_study(*tiny_study.NAMES)
+    printed = capfd.readouterr().out
+    assert printed.count("train is kept") == printed.count("measure is kept") == 3
+    assert "slower, bias off, seed 1: clean " in printed
+    assert "8 of 8 networks are done" in printed
     resumed = tiny_study.results(project)
-    run_stage("study", *tiny_study.NAMES)
-    assert len(again) == 5 + 8
+    shutil.rmtree(tiny_study.RESULT)
+    run_study(*tiny_study.NAMES)
     assert tiny_study.results(project) == resumed
-    assert "8 of 8: slower, bias off, seed 1" in capsys.readouterr().out
 
     grid = grids.load("Tiny2026Linear", "grid")
     published = collect_study(grid)
@@ -161,7 +152,10 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
         assert run.values["clean"] == np.mean(seen["clean: right"])
         assert run.values["PGD"] == np.mean(seen["PGD: right"])
         assert run.values["confidence: largest"] == run.values["confidence: curve"][0]
-    assert json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid.json").read_text())[7]["training"] > 0
+    assert (
+        json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid/3-1/train.json").read_text())["wall_seconds"]
+        > 0
+    )
 
     tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
     assert collect_study(grids.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
@@ -178,11 +172,9 @@ def test_a_study_resumes_after_its_last_cell_counts_its_evidence_and_publishes(p
             collect_study(grids.load("Tiny2026Linear", "grid"))
 
 
-def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, monkeypatch) -> None:
+def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, capfd) -> None:
     run_stage("data", "tiny")
-    monkeypatch.setattr(stage, "fit", lambda *_: pytest.fail("trained"))
     for change, message in (
-        (("model.bias: [true, false]", "model.bias: [true, [1]]"), r"model\.bias"),
         (("{shrink: 2}", "{shrin: 2}"), "measure 'confidence': unknown parameter 'shrin'; did you mean 'shrink'"),
         (
             ("{training.learning_rate: 0.001}", "{training.objective: adversarial}"),
@@ -190,8 +182,7 @@ def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_traine
         ),
     ):
         tiny_study.add(project, change)
-        with pytest.raises(BenchmarkError, match=message):
-            run_stage("study", *tiny_study.NAMES)
+        assert re.search(message, failed_study(capfd, *tiny_study.NAMES))
 
 
 @pytest.mark.parametrize(
@@ -215,13 +206,13 @@ OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, par
 
 
 @pytest.mark.parametrize("package", ["no_such_package", "json"])
-def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(project, capsys, package) -> None:
+def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(project, capfd, package) -> None:
     run_stage("data", "tiny")
     small = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n")
     file = tiny_study.add(project, small)
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
     file.write_text(text)
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     published = collect_study(grids.load("Tiny2026Linear", "grid"))
     result, label = published.result, "dear (first 3 images)"
     there = f"{label}: largest" in result.runs[0].values
@@ -235,7 +226,7 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
         assert not there
         reason = result.left_out[label]
         assert "no_such_package does not import here (No module named" in reason
-        assert f"{label} is left out: {reason}" in capsys.readouterr().out
+        assert f"{label} is left out: {reason}" in capfd.readouterr().out
         assert "no_such_package" not in result.environment
     assert any(column.label.startswith(label) for column in page.columns) == there
 
@@ -257,7 +248,7 @@ def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(project) -> No
     text = file.read_text().replace("seeds: [0, 1]", "seeds: [0]").replace("slower, bias off", "slower")
     text = text.replace("learning_rate: 0.001", "learning_rate: 0.001, certificate: {name: lipschitz}")
     file.write_text(text.replace("claims:", "  - {measure: certified, radii: [0.01], cells: [slower]}\nclaims:"))
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     published = collect_study(grids.load("Tiny2026Linear", "grid"))
     assert ["certified" in run.values for run in published.result.runs] == [False, True]
     (index,) = [i for i, column in enumerate(table(published).columns) if column.label == "certified"]
@@ -271,7 +262,7 @@ def confidence(model, images, labels, *, seed, training):
     return {"images": len(training[0]), "label 3": int((training[1] == 3).sum()), "mean": float(training[0].mean())}
 """)
     run_stage("data", "tiny")
-    run_stage("study", *tiny_study.NAMES)
+    run_study(*tiny_study.NAMES)
     train = load_split(Path("work/tiny/data"), "train")
     values = collect_study(grids.load("Tiny2026Linear", "grid")).result.runs[0].values
     assert values["confidence: images"] == len(train)

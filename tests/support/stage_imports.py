@@ -9,6 +9,8 @@ import sys
 from benchmark.protocol import STEPS
 from benchmark.runtime import code
 
+LOADS_STUDY = "from benchmark.studies import grids"
+
 
 def planned_steps(project, row: str) -> list[str]:
     """The steps of a row that have inputs files, in order."""
@@ -18,7 +20,12 @@ def planned_steps(project, row: str) -> list[str]:
 
 def planned_code(project, subject: str, name: str) -> set[str]:
     """The files of code in the step's inputs file."""
-    (path,) = project.root.glob(f"work/*/inputs/{subject}/{name}.json" if subject else f"work/tiny/inputs/{name}.json")
+    places = (f"work/*/inputs/{subject}/{name}.json", f"work/*/studies/inputs/{subject}/{name}.json")
+    (path,) = (
+        (path for place in places for path in project.root.glob(place))
+        if subject
+        else [project.root / f"work/tiny/inputs/{name}.json"]
+    )
     return {*json.loads(path.read_text())["code"]}
 
 
@@ -29,14 +36,18 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     params = project.root / "params.yaml"
     text = params.read_text()
     params.write_text(text.replace("wall: full", "wall: none"))
-    again = ", again=True" if subject and not name.startswith("study") else ""
+    loads, row = "from benchmark.loading.rows import load_row", f"load_row({track!r}, {subject!r})"
+    if subject.endswith(("-grid", "-seeds")):  # the first network of a study
+        loads, row = LOADS_STUDY, f"grids.load(*grids.split_id({subject!r}), {track!r}).networks()[0]"
+    given = f"{name!r}, {row}, again=True" if subject else repr(track)
     script = (
         "import sys, pathlib\n"
         "from benchmark import protocol\n"
         "from benchmark.runtime import arithmetic\n"
         "from benchmark.loading.run_settings import run_settings\n"
         "arithmetic.fix(run_settings().arithmetic)\n"
-        f"protocol.load({name!r}).execute({name!r}, {track!r}, {subject!r}{again})\n"
+        f"{loads}\n"
+        f"protocol.load({name!r}).execute({given})\n"
         "root = pathlib.Path.cwd()\n"
         "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
         "print('MODULES', *sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root)))\n"

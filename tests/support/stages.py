@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmark import protocol
 from benchmark.commands.pipeline import step
 from benchmark.loading.rows import load_row
+from benchmark.pipeline import inputs
 from benchmark.runtime import code
+from benchmark.studies import grids
 
 
 def run_stage(name: str, track: str, row: str = "") -> None:
     step(name, row, track, "")
+
+
+def run_study(track: str, study: str) -> None:
+    """Do a study as its DVC stages do it. Raise SystemExit where a network or the check fails; its process prints the error."""
+    inputs.write_study(track, study)
+    protocol.run("study", track, study)
+
+
+def run_networks(track: str, study: str, count: int) -> None:
+    """Do the first networks of a study, as a run does that is killed before the others."""
+    inputs.write_study(track, study)
+    for row in grids.load(*grids.split_id(study), track).networks()[:count]:
+        protocol.run_network(row)
+
+
+def failed_study(capfd, track: str, study: str) -> str:
+    """The error of a study whose check or network fails, of which no network may be trained."""
+    with pytest.raises(SystemExit):
+        run_study(track, study)
+    printed = capfd.readouterr()
+    assert "epoch" not in printed.out, "something was trained"
+    return printed.err
 
 
 def stage_names(track: str, row: str) -> list[str]:
@@ -22,3 +48,8 @@ def stage_names(track: str, row: str) -> list[str]:
 def stage_code(name: str, track: str, row: str) -> list[Path]:
     """The project files that this stage of the row depends on."""
     return code.closure(*protocol.planned(load_row(track, row), name).entries)
+
+
+def study_entries(grid: grids.Grid) -> set[Path]:
+    """The files from which the code of a study's networks is followed."""
+    return {path for row in grid.networks() for one in protocol.plan(row) for path in one.entries}

@@ -1,0 +1,46 @@
+"""Whether the networks of a study can be built, trained and measured, before any is trained."""
+
+from __future__ import annotations
+
+from benchmark.loading import methods
+from benchmark.loading.confining import messages, submission_files, wall
+from benchmark.loading.fitting import check_recipe
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.studies import measures
+from benchmark.studies.grids import Grid, recipe
+from benchmark.studies.own import SECONDS, finding, function_of, is_function
+
+
+def check(grid: Grid) -> None:
+    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours.
+
+    Raises:
+        BenchmarkError: networks, recipes or measures that do not fit.
+    """
+    held = wall()
+    if not held.stands:
+        _check(grid)
+        return
+    rows = grid.networks()
+    read = submission_files(*rows, *(row.source for row in rows))
+    owner = f"submissions/{grid.submission.name}"
+    for _ in messages(lambda _: _check(grid), held, owner, read=read, seconds=SECONDS):
+        pass  # it sends nothing; what it raises comes here
+
+
+def _check(grid: Grid) -> None:
+    functions = {m.measure: function_of(grid.submission.name, m.measure) for m in grid.study.measures if is_function(m)}
+    for cell, settings in grid.cells.items():
+        try:
+            model = methods.build_model(grid.submission, settings, grid.track)
+            check_recipe(recipe(settings))
+            taken = {part for function in functions.values() for part in measures.parts_taken(function)}
+            if "blocks" in taken:
+                finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
+            if "attention" in taken:
+                finding("attention").attention(grid.submission.name, model)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
+    for measure in grid.study.measures:
+        if function := functions.get(measure.measure):
+            measures.check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}")
