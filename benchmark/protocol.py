@@ -44,7 +44,7 @@ STEPS = {
 SHARED = {"data": "", "study": "study"}  # what works on a track, or on a study
 # what is slow to import, once for all steps of a stage
 TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
-EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "torch._dynamo")
+EVALUATING = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "rich.console", "torch._dynamo")
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def write(track: str) -> None:
         BenchmarkError: a submission, study or file of code that does not load.
     """
     wanted = {path: files.to_json(content) for path, content in contents(track).items()}
+    wanted[code.KEPT] = code.to_keep()
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text:
             files.write(path, text)

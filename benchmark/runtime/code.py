@@ -5,6 +5,8 @@ the Record, so the three cannot disagree. A test compares it with what a running
 
 A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
 that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
+
+What a file's tree says is kept in `KEPT`, by the sha256 of the file's bytes, so that only an edited file is parsed again.
 """
 
 from __future__ import annotations
@@ -12,13 +14,30 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.paths import WORK
 
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
+KEPT = WORK / "parsed.json"
+SEAL = 64  # characters of a sha256
+MOST_KEPT = 5_000  # files; a table with more begins anew
+
+
+class Parsed(NamedTuple):
+    """What is kept of a Python file: the sha256 of its syntax tree, whether importing it does nothing, and its import
+    statements.
+    """
+
+    digest: str
+    inert: bool
+    imports: list[tuple[int, int | None, str, list[str]]]  # line, dots (None for `import`), module, names
 
 
 def closure(*entries: Path) -> list[Path]:
@@ -38,13 +57,13 @@ def closure(*entries: Path) -> list[Path]:
                 )
             seen.add(path)
             if path.suffix == ".py":
-                todo += _imports(path, path.stat().st_mtime_ns)
+                todo += _imports(path, files.version(path))
     return sorted(path for path in seen if path in entries or not inert(path))
 
 
 def digests(*entries: Path) -> dict[str, str]:
     """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings, or of its bytes."""
-    return {path.as_posix(): _digest(path, path.stat().st_mtime_ns) for path in closure(*entries)}
+    return {path.as_posix(): _digest(path, files.version(path)) for path in closure(*entries)}
 
 
 def combined(digests: Mapping[str, str]) -> str:
@@ -52,18 +71,62 @@ def combined(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
+def to_keep() -> bytes:
+    """What `KEPT` should hold: what was parsed, in this process and before, under its own sha256."""
+    table = json.dumps(_kept() if len(_kept()) <= MOST_KEPT else {}).encode()
+    return _seal(table) + table
+
+
 @cache
-def _digest(path: Path, _modified: int) -> str:
-    content = _canonical(_parsed(path)).encode() if path.suffix == ".py" else path.read_bytes()
-    return hashlib.sha256(content).hexdigest()
-
-
-def _parsed(path: Path) -> ast.Module:
+def _kept() -> dict[str, Parsed]:
+    """What was parsed, by the sha256 of a file's bytes; empty where `KEPT` is missing, damaged or another version's."""
     try:
-        return ast.parse(path.read_bytes(), str(path))  # bytes: a file may name its encoding
+        content = KEPT.read_bytes()
+    except OSError:  # none yet, or a sandbox that may not read it
+        return {}
+    table = content[SEAL:]
+    return (
+        {sha256: Parsed(*one) for sha256, one in json.loads(table).items()} if content == _seal(table) + table else {}
+    )
+
+
+def _seal(table: bytes) -> bytes:
+    """The sha256 of a table and of the code that makes it, Python's parser included."""
+    return hashlib.sha256(Path(__file__).read_bytes() + sys.version.encode() + table).hexdigest().encode()
+
+
+@cache
+def _digest(path: Path, version: tuple[int, ...]) -> str:
+    return _parsed(path, version).digest if path.suffix == ".py" else files.sha256_file(path)
+
+
+@cache
+def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
+    content, kept = path.read_bytes(), _kept()
+    sha256 = files.sha256_bytes(content)
+    if sha256 not in kept:
+        kept[sha256] = _parse(path, content)
+    return kept[sha256]
+
+
+def _parse(path: Path, content: bytes) -> Parsed:
+    try:
+        tree = ast.parse(content, str(path))  # bytes: a file may name its encoding
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BenchmarkError(f"{path}{line}: {getattr(error, 'msg', error)}") from None
+    imports = [
+        (
+            node.lineno,
+            getattr(node, "level", None),
+            getattr(node, "module", None) or "",
+            [one.name for one in node.names],
+        )
+        for node in _statements(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    inert = all(_is_text(node) or _does_nothing(node) for node in tree.body)
+    return Parsed(files.sha256_bytes(_canonical(tree).encode()), inert, imports)
 
 
 def _canonical(value: object) -> str:
@@ -89,33 +152,32 @@ def _is_text(node: ast.AST) -> bool:
 
 
 @cache
-def _imports(path: Path, _modified: int) -> list[Path]:
+def _imports(path: Path, version: tuple[int, ...]) -> list[Path]:
     home = _submission(path)
     found: list[Path] = []
-    statements = [node for node in _statements(_parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in statements:
-        for module in _named(node, path):
+    for line, dots, origin, names in _parsed(path, version).imports:
+        for module in _named(dots, origin, names, path):
             if module.parts[0] in PACKAGES:
                 found += _files(module)
             elif home and (inside := _within_submissions(module, path, home)):
                 if inside.parts[0] != home.name:
                     raise BenchmarkError(
-                        f"{path}, line {node.lineno}: imports {inside.parts[0]}, which is another submission; import "
+                        f"{path}, line {line}: imports {inside.parts[0]}, which is another submission; import "
                         "benchmark and files of its own folder alone, and copy what it needs of others"
                     )
                 found += [file for file in _files(home.parent / inside) if home in file.parents]
     return found
 
 
-def _named(node: ast.Import | ast.ImportFrom, path: Path) -> list[Path]:
+def _named(dots: int | None, origin: str, names: list[str], path: Path) -> list[Path]:
     """What an import statement of the file `path` may name, as paths: benchmark.data is benchmark/data, and .layers of a
     file stands beside it.
     """
-    if isinstance(node, ast.Import):
-        return [Path(*alias.name.split(".")) for alias in node.names]
-    base = Path(*path.parts[: -node.level]) if node.level else Path()
-    module = base.joinpath(*(node.module or "").split("."))
-    return [one for one in (module, *(module / alias.name for alias in node.names)) if one.parts]
+    if dots is None:
+        return [Path(*name.split(".")) for name in names]
+    base = Path(*path.parts[:-dots]) if dots else Path()
+    module = base.joinpath(*origin.split("."))
+    return [one for one in (module, *(module / name for name in names)) if one.parts]
 
 
 def _submission(path: Path) -> Path | None:
@@ -158,9 +220,7 @@ def inert(path: Path) -> bool:
     It may hold a docstring, imports for type checkers, and `__getattr__`, by which users get names that no module of the
     project imports from there: a test holds that.
     """
-    if path.name != "__init__.py":
-        return False
-    return all(_is_text(node) or _does_nothing(node) for node in _parsed(path).body)
+    return path.name == "__init__.py" and _parsed(path, files.version(path)).inert
 
 
 def _does_nothing(node: ast.stmt) -> bool:
