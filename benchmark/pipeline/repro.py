@@ -99,7 +99,8 @@ def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> di
         while order.is_active():
             waiting = sorted([*waiting, *order.get_ready()], key=lambda name: (name not in starts, *haste(known[name])))
             while waiting and len(running) < max(1, jobs):
-                running[pool.submit(one, known[name := waiting.pop(0)])] = name
+                name = waiting.pop(0)
+                running[pool.submit(one, known[name])] = name
             if not running:
                 break  # what is left waits for a row that failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
