@@ -141,8 +141,7 @@ def _import_all(row: Row, steps: list[Planned]) -> None:
     from benchmark.steps.base import inputs_file
 
     names = dict.fromkeys(TRAINING if steps[0].stage == "train" else EVALUATING)
-    if any(word in row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit")):
-        names["benchmark.layers.vit"] = None
+    names |= {"timm": None} if "timm" in row.method.read_text() else {}
     for one in steps if steps[0].stage == "evaluate" else ():
         code = map(Path, files.read_json(inputs_file(row.track.name, row.name, one.name))["code"])
         own = [path for path in code if path.parts[0] == "benchmark" and path.name != "__init__.py"]

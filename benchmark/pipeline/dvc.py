@@ -77,10 +77,8 @@ def last_line(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more.
-
-    Every stage starts Python anew: where bytecode may not be written beside sources, it is kept under work/, else a stage
-    would compile torch's.
+    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more; bytecode
+    under work/ where none may be written beside sources, else each stage would compile torch's sources again.
     """
     here = str(Path(sys.executable).parent)
     bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(BYTECODE.absolute())}

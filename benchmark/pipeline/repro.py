@@ -174,9 +174,8 @@ def start_of(row: Row) -> str:
 
 
 def haste(row: Row) -> tuple[float, bool, int]:
-    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless
-    where one never did; then rows trained against attacks, since attacks take long where many images withstand them; then
-    those of many steps.
+    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless where
+    one never did; then those trained against attacks, which their images withstand for long; then those of many steps.
     """
     times = [row.folder / "times" / f"{one.name}.json" for one in protocol.plan(row)]
     took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
