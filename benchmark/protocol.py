@@ -50,7 +50,7 @@ STEPS = {
 OF_NETWORKS = ("train", "measure")  # the steps of a study's networks
 # what is slow to import, once for all steps of a stage
 TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
-EVALUATING = ("pyarrow.parquet", "safetensors.torch", "scipy.stats", "torch._dynamo")
+EVALUATING = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "rich.console", "torch._dynamo")
 
 
 @dataclass(frozen=True)
@@ -201,8 +201,7 @@ def _import_all(steps: Sequence[Planned]) -> None:
     names: dict[str, None] = {}
     for one in steps:
         names |= dict.fromkeys(TRAINING if one.stage == "train" else EVALUATING)
-        if any(word in one.row.method.read_text() for word in ("import timm", "from timm", "benchmark.layers.vit")):
-            names["benchmark.layers.vit"] = None
+        names |= {"timm": None} if "timm" in one.row.method.read_text() else {}
         code = map(Path, files.read_json(one.inputs)["code"]) if one.stage == "evaluate" else ()
         own = [path for path in code if path.parts[0] == "benchmark" and path.name != "__init__.py"]
         names |= dict.fromkeys(".".join(path.with_suffix("").parts) for path in own)

@@ -13,10 +13,8 @@ from types import ModuleType
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 
-ANY = (
-    Exception,
-    SystemExit,
-)  # a stranger's code may raise anything, and `sys.exit(0)` would end a stage without a word
+# a stranger's code may raise anything, and `sys.exit(0)` would end a stage without a word
+ANY = (Exception, SystemExit)
 
 
 def load(path: Path) -> ModuleType:

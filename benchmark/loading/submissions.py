@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from benchmark.loading.tracks import FOLDER as TRACKS
 from benchmark.loading.tracks import names as track_names
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss
@@ -16,6 +17,10 @@ from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
 
 FOLDER = Path("submissions")
+ENTRIES = {  # what the files of each kind define, by the folder of benchmark/ in which they stand
+    "training": "objective", "training/penalties": "penalty", "training/prepare": "prepare", "attacks": "attack",
+    "certificates": "certify",
+}  # fmt: skip
 
 
 def names() -> list[str]:
@@ -114,21 +119,14 @@ def check_settings(entry: VariantOnTrack, place: str) -> None:
 
 def check_part(kind: str, part: str, place: str) -> None:
     """The same of one: `kind` is tracks, or a folder of benchmark/."""
-    known = _parts(kind)
-    if part not in known:
-        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, known)}")
+    file = TRACKS / f"{part}.yaml" if kind == "tracks" else Path("benchmark") / kind / f"{part}.py"
+    if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind], files.version(file))):
+        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
 
 
 def _parts(kind: str) -> set[str]:
     """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
-    if kind == "tracks":
-        return set(track_names())
-    entries = {
-        "training": "objective", "training/penalties": "penalty", "training/prepare": "prepare", "attacks": "attack",
-        "certificates": "certify",
-    }  # fmt: skip
-    entry = entries[kind]
-    return _defining(entry, Path("benchmark") / kind)
+    return set(track_names()) if kind == "tracks" else _defining(ENTRIES[kind], Path("benchmark") / kind)
 
 
 def _defining(entry: str, folder: Path) -> set[str]:

@@ -58,7 +58,7 @@ def write_row(row: Row) -> None:
 
 
 def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
-    wanted = {path: files.to_json(content) for path, content in contents.items()}
+    wanted = {path: files.to_json(content) for path, content in contents.items()} | {code.KEPT: code.to_keep()}
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text:
             files.write(path, text)

@@ -94,9 +94,12 @@ def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> di
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
         report(f"{row.name}: done in {time.monotonic() - started:.0f} s")
 
+    waiting: list[str] = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
         while order.is_active():
-            for name in sorted(order.get_ready(), key=lambda name: (name not in starts, *haste(known[name]))):
+            waiting = sorted([*waiting, *order.get_ready()], key=lambda name: (name not in starts, *haste(known[name])))
+            while waiting and len(running) < max(1, jobs):
+                name = waiting.pop(0)
                 running[pool.submit(one, known[name])] = name
             if not running:
                 break  # what is left waits for a row that failed
@@ -170,13 +173,13 @@ def start_of(row: Row) -> str:
     return row.source.name if row.source and row.source.track.name == row.track.name else ""
 
 
-def haste(row: Row) -> tuple[float, bool]:
-    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless
-    where one never did; then rows trained against attacks, since attacks take long where many images withstand them.
+def haste(row: Row) -> tuple[float, bool, int]:
+    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless where
+    one never did; then those trained against attacks, which their images withstand for long; then those of many steps.
     """
     times = [row.times / f"{one.name}.json" for one in protocol.plan(row)]
     took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
-    return -took, not (row.settings.training and row.settings.training.attack)
+    return -took, not (row.settings.training and row.settings.training.attack), -len(times)
 
 
 def refresh_times(track: str, everything: bool) -> None:

@@ -5,20 +5,27 @@ the Record, so the three cannot disagree. A test compares it with what a running
 
 A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
 that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
+What a tree says is kept in `KEPT` by the sha256 of the file's path and bytes: only an edited file is parsed again.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
+import contextlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.paths import WORK
 
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
+KEPT = WORK / "parsed.json"
+# of a file: the sha256 of its syntax tree, whether importing it does nothing, and its imports (line, path)
+Parsed = tuple[str, bool, list[tuple[int, str]]]
 
 
 def closure(*entries: Path) -> list[Path]:
@@ -37,33 +44,60 @@ def closure(*entries: Path) -> list[Path]:
                     f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
                 )
             seen.add(path)
-            if path.suffix == ".py":
-                todo += _imports(path, path.stat().st_mtime_ns)
+            todo += _imports(path, files.version(path))
     return sorted(path for path in seen if path in entries or not inert(path))
 
 
 def digests(*entries: Path) -> dict[str, str]:
     """sha256 of each file of the closure of `entries`, by path: of its syntax tree without docstrings, or of its bytes."""
-    return {path.as_posix(): _digest(path, path.stat().st_mtime_ns) for path in closure(*entries)}
+    return {path.as_posix(): _parsed(path, files.version(path))[0] for path in closure(*entries)}
 
 
 def combined(digests: Mapping[str, str]) -> str:
     """One sha256 of many files' digests."""
-    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
+    return files.sha256_bytes(json.dumps(digests, sort_keys=True).encode())
+
+
+def to_keep() -> bytes:
+    """What `KEPT` should hold: what was parsed here and before, under a seal; nothing where that grew too long."""
+    table = json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
+    return _seal(table) + b"\n" + table
 
 
 @cache
-def _digest(path: Path, _modified: int) -> str:
-    content = _canonical(_parsed(path)).encode() if path.suffix == ".py" else path.read_bytes()
-    return hashlib.sha256(content).hexdigest()
+def _kept() -> dict[str, Parsed]:
+    """What was parsed, by sha256; empty where `KEPT` is missing, damaged, another version's or not for a sandbox to read."""
+    with contextlib.suppress(OSError):
+        seal, _, table = KEPT.read_bytes().partition(b"\n")
+        return json.loads(table) if seal == _seal(table) else {}
+    return {}
 
 
-def _parsed(path: Path) -> ast.Module:
+def _seal(table: bytes) -> bytes:
+    """The sha256 of a table, of this code and of Python's version, both of which parse."""
+    return files.sha256_bytes(Path(__file__).read_bytes() + sys.version.encode() + table).encode()
+
+
+@cache
+def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
+    content = path.read_bytes()
+    if path.suffix != ".py":
+        return files.sha256_bytes(content), False, []
+    sha256 = files.sha256_bytes(path.as_posix().encode() + content)
+    if sha256 not in _kept():
+        _kept()[sha256] = _parse(path, content)
+    return _kept()[sha256]
+
+
+def _parse(path: Path, content: bytes) -> Parsed:
     try:
-        return ast.parse(path.read_bytes(), str(path))  # bytes: a file may name its encoding
+        tree = ast.parse(content, str(path))  # bytes: a file may name its encoding
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BenchmarkError(f"{path}{line}: {getattr(error, 'msg', error)}") from None
+    imports = [(node.lineno, module.as_posix()) for node in _statements(tree) for module in _named(node, path)]
+    inert = all(_is_text(node) or _does_nothing(node) for node in tree.body)
+    return files.sha256_bytes(_canonical(tree).encode()), inert, imports
 
 
 def _canonical(value: object) -> str:
@@ -89,21 +123,20 @@ def _is_text(node: ast.AST) -> bool:
 
 
 @cache
-def _imports(path: Path, _modified: int) -> list[Path]:
+def _imports(path: Path, version: tuple[int, ...]) -> list[Path]:
     home = _submission(path)
     found: list[Path] = []
-    statements = [node for node in _statements(_parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    for node in statements:
-        for module in _named(node, path):
-            if module.parts[0] in PACKAGES:
-                found += _files(module)
-            elif home and (inside := _within_submissions(module, path, home)):
-                if inside.parts[0] != home.name:
-                    raise BenchmarkError(
-                        f"{path}, line {node.lineno}: imports {inside.parts[0]}, which is another submission; import "
-                        "benchmark and files of its own folder alone, and copy what it needs of others"
-                    )
-                found += [file for file in _files(home.parent / inside) if home in file.parents]
+    for line, name in _parsed(path, version)[2]:
+        module = Path(name)
+        if module.parts[0] in PACKAGES:
+            found += _files(module)
+        elif home and (inside := _within_submissions(module, path, home)):
+            if inside.parts[0] != home.name:
+                raise BenchmarkError(
+                    f"{path}, line {line}: imports {inside.parts[0]}, which is another submission; import "
+                    "benchmark and files of its own folder alone, and copy what it needs of others"
+                )
+            found += [file for file in _files(home.parent / inside) if home in file.parents]
     return found
 
 
@@ -136,11 +169,12 @@ def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
     return inside if inside.parts else None
 
 
-def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING:`, which never run."""
+def _statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Every import statement but those under `if TYPE_CHECKING:`, which never run."""
     if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
         return
-    yield tree
+    if isinstance(tree, ast.Import | ast.ImportFrom):
+        yield tree
     for child in ast.iter_child_nodes(tree):
         yield from _statements(child)
 
@@ -158,9 +192,7 @@ def inert(path: Path) -> bool:
     It may hold a docstring, imports for type checkers, and `__getattr__`, by which users get names that no module of the
     project imports from there: a test holds that.
     """
-    if path.name != "__init__.py":
-        return False
-    return all(_is_text(node) or _does_nothing(node) for node in _parsed(path).body)
+    return path.name == "__init__.py" and _parsed(path, files.version(path))[1]
 
 
 def _does_nothing(node: ast.stmt) -> bool:

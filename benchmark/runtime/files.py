@@ -31,9 +31,9 @@ def sha256_files(paths: list[Path]) -> str:
 
 
 def version(path: Path | os.DirEntry[str]) -> tuple[int, ...]:
-    """What changes when a file is written anew, so that what was made of it may be kept until then."""
+    """What changes when a file is written anew, its size and mtime kept or not: what was made of it is good until then."""
     seen = path.stat()
-    return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size
+    return seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size
 
 
 def write(path: Path, data: str | bytes) -> None:

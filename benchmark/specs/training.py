@@ -26,9 +26,8 @@ class Augmentation(Frozen):
     magnitude: int = Field(default=9, ge=0, le=10)  # of randaugment's operations
     erasing: float = Field(default=0.0, ge=0, le=1)  # chance of a black rectangle (Zhong et al. 2020)
     mixup: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # alpha (Zhang et al. 2018)
-    cutmix: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False
-    )  # alpha (Yun et al. 2019); beside mixup, half of the time
+    # alpha (Yun et al. 2019); beside mixup, half of the time
+    cutmix: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     @property
     def any(self) -> bool:
@@ -125,14 +124,12 @@ class TrainingSpec(Frozen):
     prepare: tuple[PrepareSpec, ...] = ()  # of the weights that it starts from, in this order, before the epochs
     keep_zeros: bool = False  # entries of matrices and kernels that are 0 before the first epoch stay 0
     attack: AttackSpec | None = None  # the attack trained against
-    warmup_epochs: int = Field(
-        default=0, ge=0
-    )  # the attack's or the objective's radius grows linearly over these, from 0
+    # the attack's or the objective's radius grows linearly over these, from 0
+    warmup_epochs: int = Field(default=0, ge=0)
     epochs: int = Field(ge=0)  # at most; selection may stop earlier; 0 is for preparations alone
     batch_size: int = Field(gt=0)
-    accumulation: int = Field(
-        default=1, gt=0
-    )  # batches whose gradients make one step, as of one batch of all their images
+    # batches whose gradients make one step, as of one batch of all their images
+    accumulation: int = Field(default=1, gt=0)
     optimizer: Literal["adamw", "sgd"] = "adamw"
     sam: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # rho of sharpness-aware minimisation; 0 is without
     learning_rate: float = Field(gt=0, allow_inf_nan=False)

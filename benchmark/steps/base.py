@@ -138,9 +138,8 @@ class Step(ABC):
                 if stands(folder, key):
                     print(f"{row.name}: {name} is kept, nothing that it depends on has changed", flush=True)
                     return
-                shutil.rmtree(
-                    folder, ignore_errors=True
-                )  # of another key: no later step may read it, should this one fail
+                # of another key: no later step may read it, should this one fail
+                shutil.rmtree(folder, ignore_errors=True)
             work = Work(row, name, settings, reads, kept, Clock(kept))
             outcome = self.run(work)
             _check_unchanged(row, name, inputs)

@@ -104,9 +104,8 @@ class EvaluationStep(Step):
             images, labels = evaluation_images(work.row, device)
             judged.confirm(images, rules.batch_size, work.row.name)
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                torch.manual_seed(
-                    rules.seed
-                )  # an open model may draw noise of its own: every step sees the same clean pass
+                # an open model may draw noise of its own: every step sees the same clean pass
+                torch.manual_seed(rules.seed)
                 clean = predict(judged.model, images, labels, rules.batch_size)
             seen = slice(rules.attacked if self.attacks else None)
             of_clean = replace(clean, prediction=clean.prediction[seen], margin=clean.margin[seen])

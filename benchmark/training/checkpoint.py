@@ -27,9 +27,8 @@ class TrainingProgress:
     best_score: float = -math.inf
     losses: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    watched: list[tuple[float, float]] = field(
-        default_factory=list
-    )  # accuracy under the training attack, and under both it and PGD, each epoch
+    # accuracy under the training attack, and under both it and PGD, each epoch
+    watched: list[tuple[float, float]] = field(default_factory=list)
 
 
 def write(

@@ -10,7 +10,7 @@ import pytest
 from stage_imports import planned_code, planned_steps, really_imported
 from stages import stage_code, stage_names
 
-from benchmark.runtime import code
+from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -75,6 +75,89 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
     for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
         assert digest(plain.replace(old, new)) != first
     assert digest(plain.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
+
+
+@pytest.fixture
+def parse(tmp_path, monkeypatch):
+    """Digest of a file as another process sees it: nothing is remembered but `KEPT`, which it then writes."""
+    monkeypatch.chdir(tmp_path)
+
+    def digest(path: Path, keep: bool = True) -> str:
+        for cached in (code._kept, code._parsed, code._imports):
+            cached.cache_clear()
+        found = code.digests(path)[path.as_posix()]
+        if keep:
+            files.write(code.KEPT, code.to_keep())
+        return found
+
+    yield digest
+    for cached in (code._kept, code._parsed, code._imports):
+        cached.cache_clear()
+
+
+def test_a_file_is_parsed_once_for_all_processes_and_an_edit_that_keeps_size_and_time_is_seen(
+    parse, monkeypatch
+) -> None:
+    path = Path("method.py")
+    path.write_text("X = 1\n")
+    os.utime(path, ns=(0, 0))
+    first, parsed = parse(path), []
+    whole = code._parse
+    monkeypatch.setattr(code, "_parse", lambda *given: parsed.append(given[0]) or whole(*given))
+    assert parse(path) == first
+    assert not parsed
+    path.write_text("X = 2\n")
+    os.utime(path, ns=(0, 0))
+    assert parse(path) != first
+    assert parsed == [path]
+    path.write_text("X = 1\n")
+    assert parse(path) == first
+    assert parsed == [path]  # the bytes were seen before
+
+
+def test_one_process_sees_an_edit_that_keeps_size_and_mtime(tmp_path) -> None:
+    path = tmp_path / "method.py"
+    path.write_text("X = 1\n")
+    os.utime(path, ns=(0, 0))
+    first, changed = code.digests(path), path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == changed:  # the file system's clock ticks some hundred times a second
+        path.write_text("X = 2\n")
+        os.utime(path, ns=(0, 0))
+    assert code.digests(path) != first
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: b"",
+        lambda kept: kept[:-9],
+        lambda kept: kept + b" ",
+        lambda kept: kept[:65] + b"[]",
+        lambda kept: kept.replace(b"aaaa", b"bbbb"),
+        lambda kept: b"\xff" * 100,
+    ],
+)
+def test_a_damaged_table_of_what_was_parsed_is_made_anew(damage, parse) -> None:
+    path = Path("method.py")
+    path.write_text("import aaaa\n")
+    first = parse(path)
+    whole = code.KEPT.read_bytes()
+    code.KEPT.write_bytes(damage(whole))
+    assert code.KEPT.read_bytes() != whole
+    assert parse(path) == first
+    assert code.KEPT.read_bytes() == whole
+    code.KEPT.unlink()
+    assert parse(path, keep=False) == first
+
+
+def test_a_table_of_what_was_parsed_that_grew_too_long_begins_anew(parse) -> None:
+    path = Path("method.py")
+    path.write_text("X = 1\n")
+    parse(path)
+    code._kept().update({str(number): ("", True, []) for number in range(5_000)})
+    files.write(code.KEPT, code.to_keep())
+    first = parse(path)
+    assert [digest for digest, *_ in code._kept().values()] == [first]
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from stages import run_stage
 
+from benchmark import protocol
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, repro
 from benchmark.runtime import files
@@ -103,6 +104,24 @@ def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linea
     failed = repro.build(rows, 2, lambda _: None, {row.name for row in rows})
     waits = "starts from the weights of a row that failed"
     assert failed == dict(zip((row.name for row in rows), ("the disk is full", waits, waits), strict=True))
+
+
+def test_a_row_that_becomes_ready_later_goes_before_shorter_ones(linear_row, monkeypatch) -> None:
+    tune("{row: Tiny2026Linear-small}")
+    path = Path("submissions/Tiny2026Linear/submission.yaml")
+    training = "training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}"
+    others = "".join(
+        f"  {name}:\n    title: Other\n    tracks:\n      tiny: {{{training}}}\n" for name in ("one", "two")
+    )
+    path.write_text(path.read_text() + others)
+    rows = [load_row("tiny", f"Tiny2026Linear-{variant}") for variant in ("one", "two", "small", "tuned")]
+    for row, seconds in zip(rows, (1.0, 2.0, 3.0, 4.0), strict=True):
+        for step in protocol.plan(row):
+            files.write_json(row.folder / "times" / f"{step.name}.json", {"wall_seconds": seconds})
+    ran: list[str] = []
+    monkeypatch.setattr(repro.dvc, "run", lambda arguments, name, *_: ran.append(name))
+    assert repro.build(rows, 1, lambda _: None, {row.name for row in rows}) == {}
+    assert ran == [f"tiny-Tiny2026Linear-{variant}" for variant in ("small", "tuned", "two", "one")]
 
 
 def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, monkeypatch) -> None:

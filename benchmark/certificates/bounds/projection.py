@@ -45,9 +45,8 @@ class ProjectionBound(LayerBound):
         return projection_bound(self.least, self.ball, delta)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        moved = (
-            columns.permute(1, 2, 3, 0) * self.scales[..., None, None]
-        )  # (n, tokens, d, directions), as it lies in memory
+        # (n, tokens, d, directions), as it lies in memory
+        moved = columns.permute(1, 2, 3, 0) * self.scales[..., None, None]
         unit = self.unit[..., None]
         moved -= (unit * self.outside[..., None, None]) @ (unit.mT @ moved)
         return moved.permute(3, 0, 1, 2)
