@@ -40,8 +40,8 @@ def diff(
     if changed_rows:
         from benchmark.pipeline.changed import changed_rows as touched
 
-        for row in touched(chosen, commit, everything):
-            typer.echo(row.name if track else f"{row.name} --track {row.track.name}")
+        for one in touched(chosen, commit, everything):
+            typer.echo(one.name if track else f"{one.name} --track {one.track.name}")
         return
     lines, counts, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
     for name in chosen:

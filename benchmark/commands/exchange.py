@@ -1,4 +1,4 @@
-"""Commands of `rvb` that pass rows on: to and from RobustBench. torch is not imported."""
+"""`rvb import-robustbench`: another board's rows, as claimed. torch is not imported."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from benchmark.commands.rows import built_record
-from benchmark.commands.terminal import RowArgument, TrackOption, console
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.commands.terminal import TrackOption, console
 
 
 def import_robustbench(
@@ -30,23 +28,3 @@ def import_robustbench(
     path = robustbench.CLAIMED / track / "robustbench.json"
     files.write(path, to_json(board))
     console.print(f"wrote {path}: {len(board.rows)} rows, {len(left_out)} left out; run `rvb repro`, commit it")
-
-
-def export_robustbench(
-    row: RowArgument,
-    track: TrackOption = "digits",
-    threat: Annotated[str, typer.Option(help="Such as 'L2 0.5' (default: the smallest radius of each norm).")] = "",
-    out: Annotated[Path, typer.Option(help="Where model_info/ is laid out.")] = Path("work/model_info"),
-) -> None:
-    """Write a row's numbers as RobustBench's JSON."""
-    from benchmark.loading import tracks
-    from benchmark.results import robustbench
-
-    rules = tracks.load(track)
-    labels = {t.label: t for t in rules.threats}
-    if threat and threat not in labels:
-        raise BenchmarkError(f"track {track} has no threat model {threat!r}{near_miss(threat, labels)}")
-    smallest = {t.norm: t for t in reversed(rules.threats)}
-    chosen = (labels[threat],) if threat else tuple(smallest.values())
-    for path in robustbench.export(built_record(track, row), rules, out, chosen):
-        console.print(f"wrote {path}")

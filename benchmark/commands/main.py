@@ -74,7 +74,6 @@ app.command()(regress.regress)
 app.command()(verify.verify)
 app.command()(diff.diff)
 app.command()(exchange.import_robustbench)
-app.command()(exchange.export_robustbench)
 app.command()(pipeline.step)
 
 

@@ -53,9 +53,14 @@ def run_suite(
             kept = f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"
             torch.manual_seed(spec.seed + first)  # for what an open model draws
             attack = Attack(
-                attacked, spec, batch_size, engine, lambda text, place=place: report(f"{text}{place}"), module,
+                attacked,
+                spec,
+                batch_size,
+                engine,
+                lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
+                module,
                 together=together,
-            )  # type: ignore[misc]  # fmt: skip
+            )
             states.append(attack.on(images[batch], labels[batch], folder / kept, first))
         state, after = attack.verdict(states, labels)
         if problem:

@@ -189,15 +189,6 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     return row
 
 
-def export(record: Record, track: Track, folder: Path, threats: tuple[ThreatModel, ...]) -> Iterator[Path]:
-    """Writes a row for each of `threats` to `folder`/<dataset>/<norm>/<row>.json, as RobustBench lays them out."""
-    for threat in threats:
-        row = exported(record, track, threat)
-        path = folder / row["dataset"] / threat.norm / f"{record.row.replace('-', '_')}.json"
-        files.write(path, json.dumps(row, indent=2) + "\n")
-        yield path
-
-
 def _claims(record: Record, threat: ThreatModel) -> Iterator[Claim]:
     for claim in record.claims:
         if claim.track == record.track and claim.metric == f"robust {threat.label}":

@@ -110,7 +110,7 @@ def test_nothing_is_published_where_a_row_is_missing() -> None:
         "not built yet: Tiny2026Other-small; run `rvb repro --track tiny`; nothing published"
     )
     record_file(ROWS[1]).write_text("{}")
-    assert "Tiny2026Other-small/record/record.json is no record (track: Field required)" in error("publish", "--all")
+    assert "Tiny2026Other-small/record/record.json: track: Field required; delete it" in error("publish", "--all")
     assert not PUBLISHED.exists()
 
 
