@@ -85,14 +85,13 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
         BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
             computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, ours, found, allowed = _checked_copy(model), rebuilt(model), 0.0, 0.0
-    model = model.eval()
-    for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        margins, margin_drop = _margins(network, x.double(), y)
-        bound = margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
-        gap, most = checked_gap(model, ours, x, y, margins, bound)
-        found, allowed = max(found, gap), max(allowed, most)
-    return found, allowed
+    network = _checked_copy(model)
+
+    def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        margins, margin_drop = _margins(network, x.double(), labels)
+        return margins, margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
+
+    return checked_gap(model, images, labels, bounded)
 
 
 def _checked_copy(model: nn.Module) -> nn.Sequential:

@@ -1,7 +1,8 @@
-"""Commands that look: `rvb list` and `rvb show`. torch is imported by the calls that need it."""
+"""Commands on rows: `rvb list`, `rvb show`, and `rvb import-robustbench`. torch is imported by the calls that need it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,3 +82,22 @@ def built_record(track: str, row: str) -> Record:
     from benchmark.results.record import Record
 
     return files.read_model(load_row(track, row).folder / "record" / "record.json", Record)
+
+
+def import_robustbench(
+    folder: Annotated[
+        Path | None, typer.Argument(help="RobustBench's model_info (default: the installed one).")
+    ] = None,
+    track: TrackOption = "digits",
+) -> None:
+    """Show RobustBench's published rows beside a track's, as claimed: those of its data set and radii."""
+    from benchmark.loading import tracks
+    from benchmark.results import robustbench
+    from benchmark.specs.base import to_json
+
+    board, left_out = robustbench.read_board(folder or robustbench.installed_folder(), tracks.load(track))
+    for line in left_out:
+        console.print(f"left out: {line}")
+    path = robustbench.CLAIMED / track / "robustbench.json"
+    files.write(path, to_json(board))
+    console.print(f"wrote {path}: {len(board.rows)} rows, {len(left_out)} left out; run `rvb repro`, commit it")

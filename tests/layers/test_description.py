@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import benchmark.layers
-from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention import AttentionByHeads, ResidualAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
@@ -129,7 +129,13 @@ def test_every_layer_of_the_house_can_be_described() -> None:
         held = vars(importlib.import_module(f"benchmark.layers.{module.name}")).values()
         classes = (value for value in held if isinstance(value, type) and issubclass(value, nn.Module))
         found |= {one for one in classes if one.__module__.startswith("benchmark.layers")}
-    without = {DerivedWeight, _Slices, WindowAttention, DotProductWindowAttention}  # none is a layer with a bound
+    without = {
+        AttentionByHeads,
+        DerivedWeight,
+        _Slices,
+        WindowAttention,
+        DotProductWindowAttention,
+    }  # none is a layer with a bound
     assert found - without == {one for one in BY_TYPE if one.__module__.startswith("benchmark")}
     assert {type(layer) for layer, _ in EVERY} == {kind.layer for kind in KINDS}
     assert len(BY_NAME) == len(KINDS)

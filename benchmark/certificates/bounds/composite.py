@@ -123,26 +123,28 @@ class SequentialBound(LayerBound):
 class ResidualBound(LayerBound):
     """x + body(x): the identity adds nothing to the body's remainder; the sum is rounded once more."""
 
+    most: float | torch.Tensor = 1.0  # by which the body is multiplied
+
     def __init__(self, body: LayerBound, x: torch.Tensor, branch: torch.Tensor) -> None:
         self.body, self.size = body, size(x) + size(branch)
 
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        return (1 + torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
+        return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
         return self.body.has_jvp
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.body.quick_bound(delta)) * UP
+        return (delta + self.most * self.body.quick_bound(delta)) * UP
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return (delta + self.most * self.body.bound(delta)) * UP
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
         return (inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside)) * FLOAT64 + TINY
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.body.bound(delta)) * UP
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.body.jvp(columns)
@@ -154,7 +156,7 @@ class ResidualBound(LayerBound):
         return self.body.remainder_along(a, perturbation)
 
 
-class WeightedResidualBound(LayerBound):
+class WeightedResidualBound(ResidualBound):
     """x + alpha * body(x), alpha over the last axis: J = I + diag(alpha) J_body, and what the body misses is multiplied by
     alpha, so that it takes from a margin with gradient a what the body's takes from one with gradient a * alpha. In float32
     the product and the sum are each rounded once more.
@@ -163,20 +165,6 @@ class WeightedResidualBound(LayerBound):
     def __init__(self, body: LayerBound, alpha: torch.Tensor, x: torch.Tensor, branch: torch.Tensor) -> None:
         self.body, self.alpha, self.most = body, alpha, alpha.abs().max()
         self.size, self.branch = size(x), size(branch)
-
-    @property
-    def has_jvp(self) -> bool:  # type: ignore[override]
-        return self.body.has_jvp
-
-    @property
-    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
-
-    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.most * self.body.quick_bound(delta)) * UP
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.most * self.body.bound(delta)) * UP
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
