@@ -14,8 +14,8 @@ from scipy.special import betainc, ndtr
 
 from benchmark.evaluation.evidence import column, finite_column
 from benchmark.evaluation.proportion import proportion
+from benchmark.results.beside import SmoothedResult
 from benchmark.results.certificate import CertifiedResult
-from benchmark.results.smoothing import SmoothedResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import ThreatModel

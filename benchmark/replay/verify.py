@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from benchmark.replay.findings import Findings
 from benchmark.replay.judge import Judge, is_steady
 from benchmark.replay.recount import check_itself, recount, whole
 from benchmark.replay.stored import Stored, check_kept, read, read_tensors
-from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.regression import Built, differences
 from benchmark.results.verification import Source, Verification
@@ -29,13 +27,10 @@ from benchmark.runtime.machine import machine
 
 
 @dataclass(frozen=True)
-class Target:
-    """A Record to verify, its numbers by image, and `runtime.machine.machine()` of where it was computed, where known."""
+class Target(Built):
+    """A Record to verify; `of` says where it stands."""
 
     of: Source
-    record: Record
-    images: PerImage | None
-    machine: Mapping[str, str] | None
 
     @property
     def own(self) -> bool:
@@ -116,7 +111,7 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
 def _is_exact(target: Target, findings: Findings) -> bool:
     """Whether this process computes as the one did that made the Record."""
     here = Built(target.record.model_copy(update={"environment": environment()}), target.images, machine())
-    unlike = differences(Built(target.record, target.images, target.machine), here)
+    unlike = differences(target, here)
     if unlike:
         findings.unchecked.append(f"last bits of margins and distances: {', '.join(unlike)}")
     return not unlike

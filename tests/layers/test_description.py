@@ -19,7 +19,7 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.derived import DerivedWeight, cache_weights
+from benchmark.layers.derived import DerivedLinear, DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.kinds import BY_NAME, BY_TYPE, KINDS
@@ -131,6 +131,7 @@ def test_every_layer_of_the_house_can_be_described() -> None:
         found |= {one for one in classes if one.__module__.startswith("benchmark.layers")}
     without = {
         AttentionByHeads,
+        DerivedLinear,
         DerivedWeight,
         _Slices,
         WindowAttention,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, vjp
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
@@ -108,16 +108,8 @@ class SequentialBound(LayerBound):
             part, now = self.layer_bounds[index], perturbations[index]
             rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding_in_range(now.delta)[:, None]
             taken = taken + part.remainder_along(a, now) + rounding
-            a = self._vjp(index, a)
+            a = vjp(self.layers[index], self.inputs[index], a)
         return taken * UP
-
-    def _vjp(self, index: int, a: torch.Tensor) -> torch.Tensor:
-        """J^T a of one layer, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
-        with torch.enable_grad():
-            x = self.inputs[index].detach().requires_grad_()
-            y = self.layers[index](x)
-            parts = [torch.autograd.grad(y, x, part, retain_graph=True)[0] for part in a.unbind(1)]
-        return torch.stack(parts, dim=1)
 
 
 class ResidualBound(LayerBound):
