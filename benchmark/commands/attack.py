@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.completion import row_names
-from benchmark.commands.terminal import EngineOption, TrackOption, checked_engine, console
+from benchmark.commands.terminal import EngineOption, TrackOption, console
 from benchmark.runtime import scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
@@ -36,11 +36,11 @@ def attack(
     row: Annotated[str, typer.Argument(help="<submission>-<variant>, trained", autocompletion=row_names)],
     suite: Annotated[str, typer.Option(help="One of the track's, its development ones, or adaptive.")] = "quick",
     track: TrackOption = "digits",
-    engine: EngineOption = "",
+    engine: EngineOption = None,
 ) -> None:
     """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    trial = try_suite(track, row, suite, progress.print, checked_engine(engine))
+    trial = try_suite(track, row, suite, progress.print, engine)
     table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
     table.add_row("clean", "", f"{trial.clean} of {trial.n}")
     for name, count in trial.robust.items():
@@ -53,7 +53,7 @@ def attack(
 
 
 def try_suite(
-    track: str, name: str, suite: str, report: Callable[[str], None], engine: Engine | Literal[""] = ""
+    track: str, name: str, suite: str, report: Callable[[str], None], engine: Engine | None = None
 ) -> AttackPreview:
     """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
 

@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Callable
 from importlib.metadata import requires
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
-from benchmark.commands.terminal import console
+from benchmark.commands.terminal import MachinesOption, console
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
 from benchmark.runtime.environment import installed
@@ -26,25 +26,15 @@ WORDS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 Finding = tuple[Literal["ok", "note", "fail"], str]
 
 
-def doctor(
-    engine: Annotated[
-        str, typer.Option("--engine", help="ray or slurm: check what `rvb repro --engine` needs, too.")
-    ] = "",
-) -> None:
-    """Check this machine and its checkout; exit status 1 if what `rvb repro` needs is broken."""
-    engines: dict[str, dict[str, Callable[[], Finding]]] = {
-        "": {},
-        "ray": {"DVC remote": _remote, "Ray": _ray},
-        "slurm": {"SLURM": _slurm},
-    }
-    if engine not in engines:
-        raise BenchmarkError("--engine is ray or slurm")
-    checks = {
+def doctor(engine: MachinesOption = None) -> None:
+    """Check this machine and its checkout, and with --engine what that needs; exit status 1 if what is needed is broken."""
+    checks: dict[str, Callable[[], Finding]] = {
         "packages": _packages, "arithmetic": _arithmetic, "GPU": _gpu, "room": _room,
-        "pipeline": lambda: _pipeline(engine), "locks": _locks,
+        "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
     }  # fmt: skip
+    checks |= {"DVC remote": _remote, "Ray": _ray} if engine == "ray" else {"SLURM": _slurm} if engine else {}
     failed = False
-    for name, check in (checks | engines[engine]).items():
+    for name, check in checks.items():
         try:
             verdict, words = check()
         except BenchmarkError as error:
@@ -101,7 +91,7 @@ def _room() -> Finding:
     return ("ok", words) if free > ROOM else ("fail", f"{words}; free some space")
 
 
-def _pipeline(engine: str) -> Finding:
+def _pipeline(engine: bool) -> Finding:
     from benchmark.pipeline import generate
 
     if not Path(".dvc").is_dir():

@@ -85,9 +85,7 @@ def built_record(track: str, row: str) -> Record:
 
 
 def import_robustbench(
-    folder: Annotated[
-        Path | None, typer.Argument(help="RobustBench's model_info (default: the installed one).")
-    ] = None,
+    folder: Annotated[Path, typer.Argument(help="RobustBench's model_info, as a clone of it has it.")],
     track: TrackOption = "digits",
 ) -> None:
     """Show RobustBench's published rows beside a track's, as claimed: those of its data set and radii."""
@@ -95,7 +93,7 @@ def import_robustbench(
     from benchmark.results import robustbench
     from benchmark.specs.base import to_json
 
-    board, left_out = robustbench.read_board(folder or robustbench.installed_folder(), tracks.load(track))
+    board, left_out = robustbench.read_board(folder, tracks.load(track))
     for line in left_out:
         console.print(f"left out: {line}")
     path = robustbench.CLAIMED / track / "robustbench.json"
