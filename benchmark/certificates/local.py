@@ -82,9 +82,9 @@ def certify(
     rows = correct(network, images, labels)
     for part in _parts(rows, MANY):
         bounded = bound_network(network, images[part], labels[part])
-        radius[part] = _largest(partial(quickly, bounded), radius[part], largest, precision)
+        radius[part] = _largest(composing(bounded, quick=True), radius[part], largest, precision)
     for part, bounded in tight_bounds(network, images, labels, rows):
-        radius[part] = _largest(partial(composing, bounded), radius[part], largest, precision)
+        radius[part] = _largest(composing(bounded), radius[part], largest, precision)
         bounded.relaxation_radius = _bounded_radius(bounded, HOPED * radius[part])
         radius[part] = _largest(partial(by_both, bounded), radius[part], largest, precision)
     return radius
@@ -113,11 +113,11 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
     left = correct(network, images, labels)
     for part in _parts(left, MANY):
         bounded = bound_network(network, images[part], labels[part])
-        verdict[part] = quickly(bounded, _all(radius, part))
+        verdict[part] = composing(bounded, quick=True)(_all(radius, part))
     left = left[~verdict[left]]
     left = left[~disproved(network, images[left], labels[left], radius)]
     for part, bounded in tight_bounds(network, images, labels, left):
-        verdict[part] = composing(bounded, _all(radius, part))
+        verdict[part] = composing(bounded)(_all(radius, part))
         rest = (~verdict[part]).nonzero()[:, 0]
         if len(rest):
             left_open = bounded.take(rest)
@@ -174,14 +174,16 @@ def checked_gap(
     return found, allowed
 
 
-def quickly(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing the quick bounds certifies each image at its radius: (n,) to (n,) bool."""
-    return (bounded.rival_margins > bounded.composed(radius, quick=True)).all(1)
+def above(
+    rival_margins: torch.Tensor, margin_drop: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Whether each image is certified at its radius, because no margin can fall as far: (n,) to (n,) bool."""
+    return lambda radius: (rival_margins > margin_drop(radius)).all(1)
 
 
-def composing(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing the tight bounds certifies each image at its radius: (n,) to (n,) bool."""
-    return (bounded.rival_margins > bounded.composed(radius)).all(1)
+def composing(bounded: NetworkBound, *, quick: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`above`, by composing the tight bounds, or the quick ones."""
+    return above(bounded.rival_margins, partial(bounded.composed, quick=quick))
 
 
 def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:

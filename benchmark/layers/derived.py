@@ -40,7 +40,7 @@ class DerivedWeight(nn.Module):
 class DerivedLinear(DerivedWeight):
     """A linear layer whose weight is derived: (..., in) to (..., out)."""
 
-    bias: nn.Parameter | None
+    bias: Any  # a parameter, or None
 
     @property
     def weight(self) -> torch.Tensor:
