@@ -104,13 +104,13 @@ def _at(commit: str, track: str, row: str) -> Built:
 def _compared(before: Built | None, after: Built | None) -> tuple[str, list[tuple[str, str, str, str]], bool]:
     """What became of a row, the cells of what differs, and whether more than bytes does: a new row breaks nothing."""
     from benchmark.results.per_image import counts
-    from benchmark.results.regression import compare_exactly
+    from benchmark.results.regression import compare_row
 
     if after is None:
         return "removed", [], True
     if before is None:
         return "new", [(name, "–", f"{count} of {n}", "") for name, (count, n) in counts(after.record).items()], False
-    found: RowComparison = compare_exactly(before, after)
+    found: RowComparison = compare_row(before, after, alike=True)
     cells = [(one.metric, one.published, one.built, str(one.changed or "")) for one in found.outside]
     cells += [(found.problem, "", "", "")] if found.problem else []
     return ("changed" if cells else "same"), cells, any(not cell[0].startswith("sha256 of ") for cell in cells)
