@@ -81,11 +81,11 @@ def try_suite(
     adaptive = suite == ADAPTIVE
     names = [spec.attack for spec in suites[suite]] if adaptive else []
     batch_size = row.track.evaluation.batch_size
-    inputs = _inputs(row, suites[suite], row.submission.name if adaptive else "", used)
+    owner = row.submission.name if adaptive else ""
     with (
         brought_attacks(row, names, device) as brought,
         judged_model(row, device) as judged,
-        scratch.locked(f"{track}/{row.name}/trial-{suite}", inputs) as folder,
+        scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suites[suite], owner, used)) as folder,
     ):
         images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))
         clean = int(predict(judged.model, images, labels, batch_size).correct.sum())
