@@ -57,6 +57,17 @@ def followed(path: Path) -> Iterator[None]:
             )
 
 
+@contextmanager
+def asked(path: Path, failed: str) -> Iterator[None]:
+    """Whatever a stranger's code raises inside the block is a BenchmarkError with its place and its words."""
+    try:
+        yield
+    except BenchmarkError:
+        raise
+    except ANY as error:
+        raise BenchmarkError(f"{place(path, error)}: {failed}: {said(error)}") from error
+
+
 def place(path: Path, error: BaseException) -> str:
     """The last line of the submission's own files that the error passed through, else `path`."""
     return in_submission(error, path.parent) or str(path)
