@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -96,11 +97,7 @@ def perturb(
         return images
     with frozen(model):
         if labels.is_floating_point():
-            soft = labels
-
-            def mixed(logits: torch.Tensor) -> torch.Tensor:
-                return nn.functional.cross_entropy(logits, soft, reduction="sum")
-
+            mixed = partial(nn.functional.cross_entropy, target=labels, reduction="sum")
             return attack(model, images, labels.argmax(1), eps_factor, mixed).detach()
         return attack(model, images, labels, eps_factor).detach()
 
