@@ -11,43 +11,32 @@ from benchmark.results.claimed import ClaimedBoard
 from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 
 DECLARED = TypeAdapter(dict[str, DeclaredPaper])
 
 
 def read_record(path: Path) -> Record:
     """A record; exits with one line when it is missing or not one."""
-    try:
-        return Record.model_validate_json(path.read_text())
-    except FileNotFoundError:
-        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        sys.exit(f"error: {path} is no record ({place}: {first['msg']}); delete it and run `rvb repro`")
+    return _read(path, Record, "delete it and run `rvb repro`")
 
 
 def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
     """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
-    try:
-        return PerImage.model_validate_json(path.read_text()).scores
-    except FileNotFoundError:
-        sys.exit(f"error: {path} is missing; {again}")
-    except ValidationError as error:
-        sys.exit(f"error: {path} holds no numbers by image ({error.errors()[0]['msg']}); {again}")
+    return _read(path, PerImage, again).scores
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
     """What other boards say, by file; exits with one line when a file is not such a board."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found.append(ClaimedBoard.model_validate_json(path.read_text()))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            sys.exit(f"error: {path} holds no claimed rows ({place}: {first['msg']}); import it again or delete it")
-    return found
+    return [_read(path, ClaimedBoard, "import it again or delete it") for path in sorted(folder.glob("*.json"))]
+
+
+def _read(path: Path, model: type[files.Model], again: str) -> files.Model:
+    try:
+        return files.read_model(path, model, again)
+    except BenchmarkError as error:
+        sys.exit(f"error: {error}")
 
 
 def read_papers(path: Path) -> dict[str, DeclaredPaper]:

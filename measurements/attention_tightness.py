@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 from tiny_attention import Weights, steepest
 
-from benchmark.certificates.bounds.sensitivity import attention_bound
+from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 
 # tokens, width, heads, token norm, norm of W_Q and W_K, norm of W_V and W_O (None: random, entries of deviation d^-1/2)
 SETTINGS = (
@@ -42,7 +42,8 @@ def main() -> None:
         x, weights = layer(tokens, width, heads, size, qk, vo)
         for radius in radii:
             pgd = steepest(x, weights, radius, steps=200, starts=3).mean()
-            bounds = [attention_bound(x, *weights, radius, method=m).mean() for m in ("tight", "paper", "naive")]
+            at, found = torch.full((len(x),), radius, dtype=torch.float64), attention_sensitivity(x, *weights)
+            bounds = [found.bound(at, method).mean() for method in ("tight", "paper", "naive")]
             numbers = " | ".join(
                 f"{float(b):.4f}" if b < 100 else f"{float(b):.4g}"
                 for b in (pgd, *bounds, specformer(x, weights, radius).mean())

@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
-from benchmark.certificates.local import by_both, certified_at, correct, disproved, quickly, tight_bounds
+from benchmark.certificates.local import by_both, certified_at, composing, correct, disproved, tight_bounds
 from benchmark.data.images import load_split
 from benchmark.layers.attention import ResidualAttention
 from benchmark.loading.rows import Row, load_row
@@ -81,9 +81,8 @@ def measured(model: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, r
         share = 100 * float(found.double().mean())
         print(f"| {depth} | {radius} | {name} | {share:.1f} | {ms / len(found):.2f} |", flush=True)
     network = checked_copy(model)
-    left = (
-        ~quickly(bound_network(network, images, labels), torch.full((len(labels),), radius, dtype=torch.float64))
-    ).nonzero()[:, 0]
+    quickly = composing(bound_network(network, images, labels), quick=True)
+    left = (~quickly(torch.full((len(labels),), radius, dtype=torch.float64))).nonzero()[:, 0]
     standing = left[~disproved(network, images[left], labels[left], radius)]
     upper = 100 * (len(labels) - len(left) + len(standing)) / len(labels)
     print(f"| {depth} | {radius} | not disproved by descent | {upper:.1f} | |", flush=True)

@@ -97,12 +97,6 @@ MEASUREMENTS = (
         "submissions/Havens2024LoFAST/grid.py, `content from` the weight of queries and keys at first; the loss sees what "
         "that costs of the bound (local_margin), or does not (margin).",
     ),
-    Measurement(
-        "memory",
-        "65 tokens of width 384",
-        "python measurements/attention_memory.py",
-        "The bound of one attention layer whose Jacobian is too large to form.",
-    ),
 )
 
 

@@ -73,7 +73,8 @@ class Run:
 @cache
 def engine_digest(engine: str) -> str:
     paths = set(code.closure(ATTACKS / "__init__.py", ATTACKS / "autoattack.py"))
-    return files.sha256_files(sorted(paths - FAST_ALONE if engine == "reference" else paths))
+    chosen = sorted(paths - FAST_ALONE if engine == "reference" else paths)
+    return files.sha256_bytes("".join(f"{path.as_posix()} {files.sha256_file(path)}\n" for path in chosen).encode())
 
 
 def compute(run: Run) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 from torch import nn
-from torch.nn import functional
+from torchvision.transforms import v2
 
 from benchmark.analysis.perturbations import Classifier
 from benchmark.runtime.errors import BenchmarkError
@@ -52,22 +52,6 @@ def _scores(kind: ClassifierMixin) -> Classifier:
     return classify
 
 
-class _Timm(nn.Module):
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(self, net: nn.Module, config: dict[str, Any]) -> None:
-        super().__init__()
-        self.net, self.size = net, tuple(config["input_size"][1:])
-        self.register_buffer("mean", torch.tensor(config["mean"])[:, None, None])
-        self.register_buffer("std", torch.tensor(config["std"])[:, None, None])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if images.shape[2:] != self.size:
-            images = functional.interpolate(images, self.size, mode="bicubic", antialias=True).clamp(0, 1)
-        return self.net((images - self.mean) / self.std)
-
-
 def timm_classifier(name: str, checkpoint: str) -> nn.Module:
     """timm's model `name` with the weights of a local file, its own normalisation and size: RGB images in [0, 1] to logits.
 
@@ -87,4 +71,7 @@ def timm_classifier(name: str, checkpoint: str) -> nn.Module:
         timm.models.load_checkpoint(net, checkpoint, weights_only=True)
     except Exception as error:
         raise BenchmarkError(f"{checkpoint} does not fit timm's {name}: {str(error).splitlines()[0]}") from error
-    return _Timm(net, timm.data.resolve_data_config(model=net)).eval().requires_grad_(False)
+    config = timm.data.resolve_data_config(model=net)
+    resized = v2.Resize(config["input_size"][1:], v2.InterpolationMode.BICUBIC)
+    shown = (resized, v2.Lambda(partial(torch.clamp, min=0, max=1)), v2.Normalize(config["mean"], config["std"]))
+    return nn.Sequential(*shown, net).eval().requires_grad_(False)

@@ -33,7 +33,7 @@ from benchmark.certificates.bounds.box import (
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.certificates.local import _largest, _parts, correct
+from benchmark.certificates.local import _largest, _parts, above, correct
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.normalise import Normalise
@@ -82,7 +82,7 @@ def certify(
     for part in _parts(correct(network, images, labels), MANY):
         boxed = BoxedNetwork(bound_network(network, images[part], labels[part]), linears)
         for restricted in (False, True):  # the cheaper norms first: the costly ones start from what those gave
-            holds = partial(boxed.holds, restricted=restricted)
+            holds = above(boxed.bounded.rival_margins, partial(boxed.margin_drop, restricted=restricted))
             radius[part] = _largest(holds, radius[part], largest, precision)
         for linear in linears:
             if isinstance(linear, Matrix):
@@ -104,10 +104,6 @@ class BoxedNetwork:
             if not self.stages or self.stages[-1].theta is not None:
                 self.stages.append(Stage(linear, x, torch.zeros_like))
             self.stages[-1] = replace(self.stages[-1], theta=_threshold(layer, x))
-
-    def holds(self, radius: torch.Tensor, *, restricted: bool) -> torch.Tensor:
-        """Whether each image is certified at its radius: (n,) to (n,) bool."""
-        return (self.bounded.rival_margins > self.margin_drop(radius, restricted=restricted)).all(1)
 
     def margin_drop(self, radius: torch.Tensor, *, restricted: bool) -> torch.Tensor:
         """Upper bounds of how far each margin can fall within `radius` (n,): (n, classes), infinite where float32 could

@@ -18,7 +18,6 @@ import importlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -33,7 +32,7 @@ from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.runtime.errors import BenchmarkError
 
-__all__ = ["certified_at", "certify", "float32_gap", "guarantee", "two_pass"]
+__all__ = ["certified_at", "certify", "float32_gap", "guarantee"]
 
 SMALLEST = 2.0**-10  # radii below this are not looked for
 FLOAT32_ALLOWANCE = 1e-3  # at least
@@ -83,63 +82,18 @@ def certify(
 
 
 def certified_at(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor | float, *, alpha_steps: int = 0
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float, *, alpha_steps: int = 0
 ) -> torch.Tensor:
-    """Whether each image is certified at each of `radii` (k,) pixels, or at the one given: (n, k) bool. A larger radius
-    certifies the smaller.
+    """Whether each image is certified at one l2 radius, in pixels: (n,) bool.
 
     Raises:
         BenchmarkError: as `certify`.
     """
-    bounds, radii = Bounds(model, images, alpha_steps), torch.as_tensor(radii, dtype=torch.float64).reshape(-1)
-    wanted = _correct(bounds.network, images, labels)[:, None].expand(-1, len(radii))
-    return _certified(bounds, images, labels, radii, wanted)
-
-
-@dataclass(frozen=True)
-class TwoPass:
-    """Per image and radius (n, k): whether it is certified, and by which pass (1 or 2; 0 where it is not)."""
-
-    certified: torch.Tensor
-    decided_by: torch.Tensor
-
-
-def two_pass(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    radii: torch.Tensor,
-    *,
-    first: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = local.certify,
-    alpha_steps: int = 0,
-) -> TwoPass:
-    """Certifies by the quick certificate `first`, and by CROWN at the images and radii (k,) that it leaves (Havens et al.
-    2024, table 2).
-
-    CROWN is not asked about images that are wrong or tied, which nothing can certify.
-
-    Raises:
-        BenchmarkError: as `certify`, if anything is left for CROWN.
-    """
-    known = first(model, images, labels)[:, None] >= radii
-    rest = ~known & _correct(checked_copy(model), images, labels)[:, None]
-    by_crown = torch.zeros_like(known)
-    if rest.any():
-        by_crown = _certified(Bounds(model, images, alpha_steps), images, labels, radii, rest)
-    return TwoPass(known | by_crown, known.long() + 2 * (by_crown & ~known))
-
-
-def _certified(
-    bounds: Bounds, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor, wanted: torch.Tensor
-) -> torch.Tensor:
-    """Certifies the images and radii `wanted` (n, k), largest radius first; a radius that holds decides the smaller ones."""
-    held = torch.zeros_like(wanted)
-    for i in range(len(images)):
-        for place in radii.argsort(descending=True).tolist():
-            if wanted[i, place] and not held[i, place]:
-                one = slice(i, i + 1)
-                held[i] |= (radii <= radii[place]) & bounds.holds(images[one], labels[one], float(radii[place]))
-    return held & wanted
+    bounds = Bounds(model, images, alpha_steps)
+    held = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    for i in _correct(bounds.network, images, labels).nonzero()[:, 0].tolist():
+        held[i] = bounds.holds(images[i : i + 1], labels[i : i + 1], radius)
+    return held
 
 
 class Bounds:

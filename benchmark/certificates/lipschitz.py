@@ -26,7 +26,7 @@ from benchmark.certificates.bounds.global_constants import lipschitz_constant as
 from benchmark.certificates.bounds.layer_bound import UP
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma, size
 from benchmark.certificates.bounds.token_convolution import convolution_residual
-from benchmark.certificates.local import MANY, _largest, checked_gap
+from benchmark.certificates.local import MANY, _largest, above, checked_gap
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
@@ -67,13 +67,8 @@ def certify(
         margins, margin_drop = _margins(network, x.double(), y)
         rival_margins = margins.scatter(1, y[:, None], math.inf)
         zero = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        holds = partial(_holds, rival_margins, margin_drop)
-        radii.append(_largest(holds, zero, largest, precision).clamp(max=largest))
+        radii.append(_largest(above(rival_margins, margin_drop), zero, largest, precision).clamp(max=largest))
     return torch.cat(radii)
-
-
-def _holds(rival_margins: torch.Tensor, margin_drop: Move, radius: torch.Tensor) -> torch.Tensor:
-    return (rival_margins > margin_drop(radius)).all(1)
 
 
 @torch.no_grad()
@@ -85,14 +80,13 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
         BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
             computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, ours, found, allowed = _checked_copy(model), rebuilt(model), 0.0, 0.0
-    model = model.eval()
-    for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        margins, margin_drop = _margins(network, x.double(), y)
-        bound = margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
-        gap, most = checked_gap(model, ours, x, y, margins, bound)
-        found, allowed = max(found, gap), max(allowed, most)
-    return found, allowed
+    network = _checked_copy(model)
+
+    def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        margins, margin_drop = _margins(network, x.double(), labels)
+        return margins, margin_drop(torch.zeros(len(x), dtype=torch.float64, device=x.device))
+
+    return checked_gap(model, images, labels, bounded)
 
 
 def _checked_copy(model: nn.Module) -> nn.Sequential:

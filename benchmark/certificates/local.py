@@ -82,9 +82,9 @@ def certify(
     rows = correct(network, images, labels)
     for part in _parts(rows, MANY):
         bounded = bound_network(network, images[part], labels[part])
-        radius[part] = _largest(partial(quickly, bounded), radius[part], largest, precision)
+        radius[part] = _largest(composing(bounded, quick=True), radius[part], largest, precision)
     for part, bounded in tight_bounds(network, images, labels, rows):
-        radius[part] = _largest(partial(composing, bounded), radius[part], largest, precision)
+        radius[part] = _largest(composing(bounded), radius[part], largest, precision)
         bounded.relaxation_radius = _bounded_radius(bounded, HOPED * radius[part])
         radius[part] = _largest(partial(by_both, bounded), radius[part], largest, precision)
     return radius
@@ -113,11 +113,11 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
     left = correct(network, images, labels)
     for part in _parts(left, MANY):
         bounded = bound_network(network, images[part], labels[part])
-        verdict[part] = quickly(bounded, _all(radius, part))
+        verdict[part] = composing(bounded, quick=True)(_all(radius, part))
     left = left[~verdict[left]]
     left = left[~disproved(network, images[left], labels[left], radius)]
     for part, bounded in tight_bounds(network, images, labels, left):
-        verdict[part] = composing(bounded, _all(radius, part))
+        verdict[part] = composing(bounded)(_all(radius, part))
         rest = (~verdict[part]).nonzero()[:, 0]
         if len(rest):
             left_open = bounded.take(rest)
@@ -134,52 +134,56 @@ def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
         BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
             computes something else than the network that its layers describe, of which certificates speak.
     """
-    network, ours, model = checked_copy(model), rebuilt(model), model.eval()
-    found = allowed = 0.0
-    for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
-        bounded = bound_network(network, x, y)
-        bound = bounded.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
-        gap, most = checked_gap(model, ours, x, y, bounded.margins, bound)
-        found, allowed = max(found, gap), max(allowed, most)
-    return found, allowed
+    network = checked_copy(model)
+
+    def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = bound_network(network, x, labels)
+        return found.margins, found.composed(torch.zeros(len(x), dtype=torch.float64, device=x.device), quick=True)
+
+    return checked_gap(model, images, labels, bounded)
 
 
 @torch.no_grad()
 def checked_gap(
     model: nn.Module,
-    ours: nn.Module,
-    x: torch.Tensor,
+    images: torch.Tensor,
     labels: torch.Tensor,
-    margins: torch.Tensor,
-    bound: torch.Tensor,
+    bounded: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
 ) -> tuple[float, float]:
-    """Of the float32 model's margins on x from `margins` (n, classes): the largest difference, and the largest `bound`.
+    """The largest difference of a float32 margin from the float64 one, and the largest that the error analysis allows.
 
     Args:
-        ours: the network that is certified, rebuilt from the model.
+        bounded: of images and labels, the float64 margins (n, classes) of the network that is certified, and bounds of how
+            far float32 strays from them.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, or the model is another network than `ours`.
+        BenchmarkError: a difference is above its own bound, or the model is another network than the one certified.
     """
-    logits = same_logits(model, ours, x).double()
-    bound = torch.where(bound.isnan(), torch.inf, bound)  # constants that overflow bound nothing
-    gap = (logits.gather(1, labels[:, None]) - logits - margins).abs()
-    if not (gap <= bound).all():
-        raise BenchmarkError(
-            f"a float32 margin differs from the float64 one by {float((gap - bound).max()):.2g} more than the error "
-            "analysis allows; this machine's float32 arithmetic is not what the certificate assumes"
-        )
-    return float(gap.max()), float(bound.max())
+    ours, model, found, allowed = rebuilt(model), model.eval(), 0.0, 0.0
+    for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
+        logits = same_logits(model, ours, x).double()
+        margins, bound = bounded(x, y)
+        bound = torch.where(bound.isnan(), torch.inf, bound)  # constants that overflow bound nothing
+        gap = (logits.gather(1, y[:, None]) - logits - margins).abs()
+        if not (gap <= bound).all():
+            raise BenchmarkError(
+                f"a float32 margin differs from the float64 one by {float((gap - bound).max()):.2g} more than the error "
+                "analysis allows; this machine's float32 arithmetic is not what the certificate assumes"
+            )
+        found, allowed = max(found, float(gap.max())), max(allowed, float(bound.max()))
+    return found, allowed
 
 
-def quickly(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing the quick bounds certifies each image at its radius: (n,) to (n,) bool."""
-    return (bounded.rival_margins > bounded.composed(radius, quick=True)).all(1)
+def above(
+    rival_margins: torch.Tensor, margin_drop: Callable[[torch.Tensor], torch.Tensor]
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Whether each image is certified at its radius, because no margin can fall as far: (n,) to (n,) bool."""
+    return lambda radius: (rival_margins > margin_drop(radius)).all(1)
 
 
-def composing(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing the tight bounds certifies each image at its radius: (n,) to (n,) bool."""
-    return (bounded.rival_margins > bounded.composed(radius)).all(1)
+def composing(bounded: NetworkBound, *, quick: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`above`, by composing the tight bounds, or the quick ones."""
+    return above(bounded.rival_margins, partial(bounded.composed, quick=quick))
 
 
 def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:

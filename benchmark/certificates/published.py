@@ -27,7 +27,7 @@ from benchmark.certificates.bounds.network_bound import NetworkBound, bound_netw
 from benchmark.certificates.bounds.projection import ProjectionBound
 from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.certificates.local import _largest, _parts, correct
+from benchmark.certificates.local import _largest, _parts, above, correct
 from benchmark.certificates.local import float32_gap as float32_gap
 from benchmark.layers.attention import ResidualAttention
 from benchmark.runtime.errors import BenchmarkError
@@ -54,13 +54,10 @@ def certify(
     network, radius = checked_copy(model), torch.zeros(len(images), dtype=torch.float64, device=images.device)
     bound_network(network, images[:1], labels[:1])  # refuses what it cannot bound, even where no image is right
     for part in _parts(correct(network, images, labels), AT_ONCE):
-        published = Published(network, bound_network(network, images[part], labels[part]))
-        radius[part] = _largest(partial(_holds, published), radius[part], largest, precision)
+        bounded = bound_network(network, images[part], labels[part])
+        holds = above(bounded.rival_margins, Published(network, bounded).margin_drop)
+        radius[part] = _largest(holds, radius[part], largest, precision)
     return radius
-
-
-def _holds(published: Published, radius: torch.Tensor) -> torch.Tensor:
-    return (published.bounded.rival_margins > published.margin_drop(radius)).all(1)
 
 
 class Published:

@@ -35,7 +35,6 @@ from benchmark.layers.attention_l2_constant import kim_constant, phi_inverse
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
@@ -181,19 +180,6 @@ def specformer_constant(
     return UnsoundConstant(
         tokens * (tokens + 1) * (size + delta) ** 2 * (value * query * key + value),
         "SpecFormer (Hu et al. 2024), theorem 4.3",
-    )
-
-
-def lipschitz_norm_constant(layer: LipschitzNormAttention) -> UnsoundConstant:
-    """11 ||W_O|| sqrt(sum_h ||W_Q,h||^2 ||W_K,h||^2), said to bound the Lipschitz constant of LNFormer's attention.
-
-    Wrong: as W_Q and W_K shrink, attention becomes the mean of the values, of norm up to ||W_V W_O||, and this goes to 0.
-    """
-    query, key, _, output = layer.head_weights()
-    products = spectral_norm_upper(query) * spectral_norm_upper(key)
-    return UnsoundConstant(
-        11 * spectral_norm_upper(output.flatten(0, 1)) * products.norm(),
-        "LNFormer (Dasoulas et al. 2021), equation (41) of Hu et al. 2024",
     )
 
 

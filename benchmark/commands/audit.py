@@ -15,7 +15,7 @@ from benchmark.commands.terminal import TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:
-    import torch
+    import pyarrow as pa
 
     from benchmark.loading.rows import Row
     from benchmark.results.certificate import AuditResult
@@ -84,7 +84,8 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     spec = row.settings.certificate
     assert spec is not None
     device = set_up(run_settings().evaluate.device)
-    radii = _published(row).to(device)
+    evidence = _published(row)
+    radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
     chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
@@ -96,40 +97,22 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         x, y = evaluation_images(row, device)
         batch_size = row.track.evaluation.batch_size
         judged.confirm(x, batch_size, row.name)
-        _check_fits(row, predict(judged.model, x, y, batch_size).prediction, y)
+        now = {"label": y, "clean_prediction": predict(judged.model, x, y, batch_size).prediction}
+        if any(evidence[name].to_pylist() != values.tolist() for name, values in now.items()):
+            raise BenchmarkError(
+                f"{row.folder}/certify is of other images or weights than those in {row.folder.parent}; run `rvb repro` to "
+                "certify again"
+            )
         return auditor.audit(
-            judged.model,
-            x,
-            y,
-            only,
-            partial(module.certify, **spec.parameters),
-            row.name,
-            batch_size=batch_size,
-            plan=auditor.deep(restarts, seed),
-            report=report,
-        )
+            judged.model, x, y, only, partial(module.certify, **spec.parameters), row.name,
+            batch_size=batch_size, plan=auditor.deep(restarts, seed), report=report,
+        )  # fmt: skip
 
 
-def _published(row: Row) -> torch.Tensor:
+def _published(row: Row) -> pa.Table:
     import pyarrow.parquet as pq
-    import torch
 
     path = row.folder / "certify" / "evidence.parquet"
     if not path.exists():
         raise BenchmarkError(f"{path} is missing; run `rvb repro --track {row.track.name}` to certify the row")
-    return torch.tensor(pq.read_table(path)["certified_l2"].to_pylist(), dtype=torch.float64)
-
-
-def _check_fits(row: Row, prediction: torch.Tensor, labels: torch.Tensor) -> None:
-    """The radii were computed for these images and this network."""
-    import pyarrow.parquet as pq
-
-    path = row.folder / "certify" / "evidence.parquet"
-    table = pq.read_table(path)
-    same = all(
-        table[name].to_pylist() == now.tolist() for name, now in (("label", labels), ("clean_prediction", prediction))
-    )
-    if not same:
-        raise BenchmarkError(
-            f"{path} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
-        )
+    return pq.read_table(path)

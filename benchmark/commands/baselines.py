@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from benchmark.commands.rows import read_record
 from benchmark.loading import tracks
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -30,17 +27,19 @@ AGAIN = "bring it back with git, or publish it again"
 
 def published_row(track: str, row: str) -> Built | None:
     """None where it is not published."""
+    from benchmark.results.record import Record
     from benchmark.results.regression import Built
 
     folder = PUBLISHED / track
     if not (folder / f"{row}.json").exists():
         return None
-    record = read_record(folder / f"{row}.json", AGAIN)
+    record = files.read_model(folder / f"{row}.json", Record, AGAIN)
     return Built(record, _images(folder / "images" / f"{row}.json", AGAIN), machines(track).get(row))
 
 
 def built_row(track: str, row: str) -> Built | None:
     """As it was computed on this machine; None where it was not."""
+    from benchmark.results.record import Record
     from benchmark.results.regression import Built
     from benchmark.runtime.machine import machine
 
@@ -48,7 +47,7 @@ def built_row(track: str, row: str) -> Built | None:
     if not (folder / "record.json").exists():
         return None
     images = _images(folder / "per_image.json", "delete its folder and run `rvb repro`")
-    return Built(read_record(folder / "record.json"), images, machine())
+    return Built(files.read_model(folder / "record.json", Record), images, machine())
 
 
 def published_rows(track: str) -> list[str]:
@@ -174,9 +173,4 @@ def _images(path: Path, again: str) -> PerImage | None:
     """None where there is no such file."""
     from benchmark.results.per_image import PerImage
 
-    if not path.exists():
-        return None
-    try:
-        return PerImage.model_validate(files.read_json(path, again))
-    except ValidationError as error:
-        raise BenchmarkError(f"{path} holds no numbers by image ({error.errors()[0]['msg']}); {again}") from None
+    return files.read_model(path, PerImage, again) if path.exists() else None

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands import baselines
-from benchmark.commands.rows import read_record
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
 
@@ -33,10 +33,11 @@ def board(
     from benchmark.loading import tracks
     from benchmark.loading.rows import load_rows
     from benchmark.results.headline import headline, headline_names
+    from benchmark.results.record import Record
 
     rules, folder = tracks.load(track), PUBLISHED / track
-    files = {row.name: row.folder / "record" / "record.json" for row in load_rows(track)}
-    built = {name: path for name, path in files.items() if path.exists()}
+    records_here = {row.name: row.folder / "record" / "record.json" for row in load_rows(track)}
+    built = {name: path for name, path in records_here.items() if path.exists()}
     if published or not built:
         paths = {path.stem: path for path in sorted(folder.glob("*-*.json"))}
         where, again = f"published in {folder}", "bring it back with git, or publish it again"
@@ -46,7 +47,8 @@ def board(
         raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
     images = {row: folder / "images" / path.name for row, path in paths.items()}
     images |= {row: path.parent / "per_image.json" for row, path in built.items()} if paths is built else {}
-    counted_rows = [baselines.counted(track, read_record(path, again), images[row]) for row, path in paths.items()]
+    read = {row: files.read_model(path, Record, again) for row, path in paths.items()}
+    counted_rows = [baselines.counted(track, record, images[row]) for row, record in read.items()]
     records, lowered = [record for record, _ in counted_rows], [f"{r.row} ({by})" for r, by in counted_rows if by]
     names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
     numbers = {record.row: headline(record) for record in records}
@@ -60,7 +62,7 @@ def board(
     console.print(f"Percent of {counted} test images; 95% intervals reach up to {reach:.1f} points to either side.")
     if lowered:
         console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
-    if missing := [name for name in files if name not in paths]:
+    if missing := [name for name in records_here if name not in paths]:
         others = " (`rvb board --published` shows the published ones)" if paths is built else ""
         console.print(f"Not {'published' if paths is not built else 'built here'}: {', '.join(missing)}{others}")
 

@@ -38,7 +38,7 @@ def check(
 def _print(report: CheckReport) -> None:
     """A line a check, by row; then what a maintainer would look at."""
     for place, checks in groupby(report.checks, lambda one: (one.row, one.track)):
-        console.print(_heading(*place, report.submission), style="bold")
+        console.print(" on ".join(place) if place[0] else report.submission, style="bold")
         for one in checks:
             verdict = "ok  " if one.ok else "FAIL"
             console.print(f"  {verdict}  {one.name}: {one.found}", markup=False)
@@ -51,7 +51,3 @@ def _print(report: CheckReport) -> None:
     count = len(report.checks)
     words = f"{len(report.failed)} of {count} checks failed" if report.failed else f"all {count} checks passed"
     console.print(f"{report.submission}: {words}")
-
-
-def _heading(row: str, track: str, submission: str) -> str:
-    return f"{row} on {track}" if row else submission

@@ -2,123 +2,73 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import typer
 
-from benchmark.commands.terminal import console
+from benchmark.commands.terminal import MachinesOption, console
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
+from benchmark.runtime.environment import installed
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 CONSTRAINTS = Path("constraints.txt")
-OLDEST = (3, 11)
 ROOM = 2.0  # GiB that a run of the digits track and its cache want
 WORDS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
-
-@dataclass(frozen=True)
-class Finding:
-    """`verdict` is ok, note or fail: a note keeps `rvb repro` from nothing, but says what to do for the rest."""
-
-    verdict: str
-    found: str
+# a note keeps `rvb repro` from nothing, but says what to do for the rest; a check also fails by a BenchmarkError
+Finding = tuple[Literal["ok", "note", "fail"], str]
 
 
-def doctor(
-    engine: Annotated[
-        str, typer.Option("--engine", help="ray or slurm: what `rvb repro --engine` needs is needed.")
-    ] = "",
-) -> None:
-    """Check this machine and its checkout; exit status 1 if what `rvb repro` needs is broken."""
-    if engine not in ("", "ray", "slurm"):
-        raise BenchmarkError("--engine is ray or slurm")
+def doctor(engine: MachinesOption = None) -> None:
+    """Check this machine and its checkout, and with --engine what that needs; exit status 1 if what is needed is broken."""
+    checks: dict[str, Callable[[], Finding]] = {
+        "packages": _packages, "arithmetic": _arithmetic, "GPU": _gpu, "room": _room,
+        "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
+    }  # fmt: skip
+    checks |= {"DVC remote": _remote, "Ray": _ray} if engine == "ray" else {"SLURM": _slurm} if engine else {}
     failed = False
-    for name, check in _checks(engine):
+    for name, check in checks.items():
         try:
-            findings = [*check()]
+            verdict, words = check()
         except BenchmarkError as error:
-            findings = [Finding("fail", str(error))]
-        for one in findings:
-            console.print(f"{WORDS[one.verdict]}  {name}: {one.found}", markup=False)
-            failed = failed or one.verdict == "fail"
+            verdict, words = "fail", str(error)
+        console.print(f"{WORDS[verdict]}  {name}: {words}", markup=False)
+        failed = failed or verdict == "fail"
     if failed:
         raise typer.Exit(1)
 
 
-def _checks(engine: str) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]]:
-    missing = "fail" if engine else "note"
-    yield "Python", _python
-    yield "packages", _packages
-    yield "arithmetic", _arithmetic
-    yield "GPU", _gpu
-    yield "room", _room
-    yield "pipeline", lambda: _pipeline(missing)
-    yield "locks", _locks
-    yield "DVC remote", lambda: _remote(missing)
-    yield "Ray", lambda: _ray("fail" if engine == "ray" else "note")
-    yield "SLURM", lambda: _slurm("fail" if engine == "slurm" else "note")
-
-
-def _python() -> Iterator[Finding]:
-    recent = tuple(map(int, platform.python_version_tuple()[:2])) >= OLDEST
-    yield Finding(
-        "ok" if recent else "fail", platform.python_version() + ("" if recent else "; 3.11 or newer is needed")
-    )
-
-
-def _packages() -> Iterator[Finding]:
+def _packages() -> Finding:
     """Those that the project requires, then the versions that its figures were made with."""
     required = [line for line in requires("robust-vit-bench") or [] if "extra ==" not in line]
-    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in required}
-    here = {name: _version(name) for name in names}
+    here = {name: installed(name) for name in {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in required}}
     if lost := sorted(name for name, found in here.items() if not found):
-        yield Finding("fail", f"{', '.join(lost)} not installed; run: pip install -c {CONSTRAINTS} -e .")
-        return
+        return "fail", f"{', '.join(lost)} not installed; run: pip install -c {CONSTRAINTS} -e ."
     lines = CONSTRAINTS.read_text().splitlines() if CONSTRAINTS.exists() else []
     wanted = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
-    other = [
-        f"{n} {here[n]} for {w}" for n, w in sorted(wanted.items()) if here.get(n) and _public(here[n]) != w.strip()
-    ]
+    found = {name: here.get(name, "").partition("+")[0] for name in wanted}  # torch's builds say +cpu
+    other = [f"{n} {here[n]} for {w}" for n, w in sorted(wanted.items()) if found[n] and found[n] != w.strip()]
     if other:
-        yield Finding(
-            "note",
-            f"{', '.join(other)}: numbers may differ from published ones; run: pip install -c {CONSTRAINTS} -e .",
-        )
-    else:
-        yield Finding("ok", f"{len(here)} required ones, of the versions in {CONSTRAINTS}")
+        words = f"{', '.join(other)}: numbers may differ from published ones"
+        return "note", f"{words}; run: pip install -c {CONSTRAINTS} -e ."
+    return "ok", f"{len(here)} required ones, of the versions in {CONSTRAINTS}"
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-def _public(found: str) -> str:
-    return found.partition("+")[0]  # torch's builds say +cpu
-
-
-def _arithmetic() -> Iterator[Finding]:
+def _arithmetic() -> Finding:
     wanted = run_settings().arithmetic
     if arithmetic.possible(wanted) == wanted:
-        yield Finding("ok", wanted)
-    else:
-        yield Finding(
-            "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
-        )
+        return "ok", wanted
+    return "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Finding:
     """What `params.yaml` asks for, and what torch finds, without starting it."""
     from benchmark.runtime.torch_setup import set_up
 
@@ -131,60 +81,46 @@ def _gpu() -> Iterator[Finding]:
     found = f"{count} found" if count else "none found"
     if count and settings.devices == "cpu":
         found += "; `device: cuda` in params.yaml uses it"
-    yield Finding("ok", f"{found}; training on {settings.train.device}, evaluation on {settings.evaluate.device}")
+    return "ok", f"{found}; training on {settings.train.device}, evaluation on {settings.evaluate.device}"
 
 
-def _room() -> Iterator[Finding]:
+def _room() -> Finding:
     WORK.mkdir(exist_ok=True)
     free = shutil.disk_usage(WORK).free / 2**30
     words = f"{free:.1f} GiB free for {WORK}/ and DVC's cache"
-    yield Finding("ok" if free > ROOM else "fail", words if free > ROOM else f"{words}; free some space")
+    return ("ok", words) if free > ROOM else ("fail", f"{words}; free some space")
 
 
-def _pipeline(otherwise: str) -> Iterator[Finding]:
+def _pipeline(engine: bool) -> Finding:
     from benchmark.pipeline import generate
 
     if not Path(".dvc").is_dir():
-        yield Finding("fail", "no DVC repository here; run this in a clone of the project, or `dvc init`")
-    elif stale := generate.stale():
-        yield Finding(
-            otherwise,
-            f"{len(stale)} of the generated files no longer fits; run `rvb pipeline` and commit what it writes",
-        )
-    else:
-        yield Finding("ok", "fits the submissions")
+        return "fail", "no DVC repository here; run this in a clone of the project, or `dvc init`"
+    if stale := generate.stale():
+        words = f"{len(stale)} of the generated files no longer fits; run `rvb pipeline` and commit what it writes"
+        return "fail" if engine else "note", words
+    return "ok", "fits the submissions"
 
 
-def _locks() -> Iterator[Finding]:
+def _locks() -> Finding:
     from benchmark.pipeline import locks
 
     locks.check_rwlock()
     cut = locks.cut_short()
-    yield Finding("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it") if cut else Finding("ok", "whole")
+    return ("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it") if cut else ("ok", "whole")
 
 
-def _remote(otherwise: str) -> Iterator[Finding]:
+def _remote() -> Finding:
     from benchmark.pipeline import ray
 
-    if not Path(".dvc").is_dir():
-        return
-    try:
-        yield Finding("ok", ", ".join(ray.default_remote()))
-    except BenchmarkError as error:
-        yield Finding(otherwise, str(error))
+    return "ok", ", ".join(ray.default_remote())
 
 
-def _ray(otherwise: str) -> Iterator[Finding]:
-    found = _version("ray")
-    yield (
-        Finding("ok", found)
-        if found
-        else Finding(otherwise, "not installed; for --engine ray: pip install 'robust-vit-bench[ray]'")
-    )
+def _ray() -> Finding:
+    found = installed("ray")
+    return ("ok", found) if found else ("fail", "not installed; run: pip install 'robust-vit-bench[ray]'")
 
 
-def _slurm(otherwise: str) -> Iterator[Finding]:
+def _slurm() -> Finding:
     found = shutil.which("sbatch")
-    yield (
-        Finding("ok", found) if found else Finding(otherwise, "no sbatch here; run --engine slurm where there is one")
-    )
+    return ("ok", found) if found else ("fail", "no sbatch here; run --engine slurm where there is one")

@@ -18,7 +18,6 @@ from benchmark.commands import (
     completion,
     diff,
     doctor,
-    exchange,
     new,
     pipeline,
     plan,
@@ -30,7 +29,7 @@ from benchmark.commands import (
     verify,
 )
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime import arithmetic, checkout, errors
+from benchmark.runtime import arithmetic, errors, paths
 from benchmark.runtime.errors import BenchmarkError
 
 ANYWHERE = ("--help", "-h", "--version", "--install-completion", "--show-completion")
@@ -73,8 +72,7 @@ app.command()(publish.publish)
 app.command()(regress.regress)
 app.command()(verify.verify)
 app.command()(diff.diff)
-app.command()(exchange.import_robustbench)
-app.command()(exchange.export_robustbench)
+app.command()(rows.import_robustbench)
 app.command()(pipeline.step)
 
 
@@ -93,9 +91,9 @@ def _settle() -> None:
         return
     if completion.VARIABLE in os.environ:
         with suppress(BenchmarkError):
-            os.chdir(checkout.root())
+            os.chdir(paths.root())
         return
-    os.chdir(checkout.root())
+    os.chdir(paths.root())
     arithmetic.fix(run_settings().arithmetic)
 
 

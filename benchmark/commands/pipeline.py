@@ -12,14 +12,13 @@ from benchmark.commands.terminal import (
     AllOption,
     EngineOption,
     JobsOption,
+    MachinesOption,
     RowsArgument,
     TrackOption,
-    checked_engine,
     console,
 )
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError
 
-ENGINES = ("ray", "slurm")
 INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
 
@@ -29,9 +28,7 @@ def repro(
     jobs: JobsOption = None,
     everything: AllOption = False,
     dry: Annotated[bool, typer.Option("--dry-run", "-n", help="Say which stages would run; run nothing.")] = False,
-    engine: Annotated[
-        str, typer.Option("--engine", help="ray or slurm: stages on many machines (docs/scale.md).")
-    ] = "",
+    engine: MachinesOption = None,
     address: Annotated[
         str,
         typer.Option("--address", help="Of a Ray cluster; without it Ray runs on this machine, --jobs cores of it."),
@@ -59,10 +56,8 @@ def repro(
 
 
 def _on_engine(
-    engine: str, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool
+    engine: str | None, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool
 ) -> None:
-    if engine and engine not in ENGINES:
-        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(engine, ENGINES)}")
     if address and engine != "ray":
         raise BenchmarkError("--address needs --engine ray")
     if dry:
@@ -99,7 +94,7 @@ def step(
     name: Annotated[str, typer.Argument(help="Such as data, train, attack-<suite>, certify or collect.")],
     row: Annotated[str, typer.Argument(help="<submission>-<variant>; not for data", autocompletion=row_names)] = "",
     track: TrackOption = "digits",
-    engine: EngineOption = "",
+    engine: EngineOption = None,
 ) -> None:
     """Run one step by hand, outside DVC (to debug a submission)."""
     from benchmark import protocol
@@ -111,7 +106,7 @@ def step(
     if (name == "data") == bool(row):
         needs = "the data step takes no row" if row else f"step {name} needs a row: <submission>-<variant>"
         raise BenchmarkError(needs)
-    with using_engine(checked_engine(engine)):
+    with using_engine(engine or ""):
         if engine and (name == "data" or "engine" not in protocol.planned(load_row(track, row), name).settings):
             raise BenchmarkError("only attack steps have engines")
         inputs.write(track)

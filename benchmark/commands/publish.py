@@ -77,12 +77,12 @@ def _publish_rows(track: str, rows: list[str], reason: str) -> None:
         )
     if fault := baselines.changed_rules(track):
         raise BenchmarkError(fault)
-    moved = {row: words for row, one in built.items() if (words := _moved(track, row, one))}
+    kept = {row: baselines.published_row(track, row) for row in rows}
+    moved = {row: words for row, one in built.items() if (words := _moved(kept[row], one))}
     if moved and not reason:
         first = next(iter(moved))
         more = f" and {len(moved) - 1} rows more" if len(moved) > 1 else ""
         raise BenchmarkError(f"{first} would change ({moved[first]}){more}; say why: --reason '...'; nothing published")
-    kept = {row: baselines.published_row(track, row) for row in rows}
     for row, one in built.items():
         before = kept[row]
         why = reason if row in moved else before.record.reason if before else ""
@@ -95,14 +95,13 @@ def _publish_rows(track: str, rows: list[str], reason: str) -> None:
         console.print(f"wrote {baselines.CHANGELOG}: why {len(moved)} rows changed; commit it")
 
 
-def _moved(track: str, row: str, built: Built) -> str:
+def _moved(before: Built | None, built: Built) -> str:
     """The first number, fact or digest that is not as published, in words; "" where all are, or it is published first."""
-    from benchmark.results.regression import compare_exactly
+    from benchmark.results.regression import compare_row
 
-    before = baselines.published_row(track, row)
     if before is None:
         return ""
-    found = compare_exactly(before, built)
+    found = compare_row(before, built, alike=True)
     if found.problem:
         return f"it {found.problem.partition(';')[0]}"
     return next((f"{one.metric}: {one.published} to {one.built}" for one in found.outside), "")

@@ -73,10 +73,12 @@ def regress(
 def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built], commit: str) -> None:
     """Note `commit` beside each row that its code built byte-identical to what is published."""
     from benchmark.results import reproduced
-    from benchmark.results.regression import compare_exactly
+    from benchmark.results.regression import compare_row
 
     present = present_code(track)
-    same = [row for row in published.keys() & built.keys() if not compare_exactly(published[row], built[row]).failed]
+    same = [
+        row for row in published.keys() & built.keys() if not compare_row(published[row], built[row], alike=True).failed
+    ]
     reproduced_rows = [row for row in sorted(same) if _codes(built[row].record).items() <= present[row].items()]
     for row in sorted({*same} - {*reproduced_rows}):
         console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")

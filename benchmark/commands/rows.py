@@ -1,4 +1,4 @@
-"""Commands that look: `rvb list` and `rvb show`. torch is imported by the calls that need it."""
+"""Commands on rows: `rvb list`, `rvb show`, and `rvb import-robustbench`. torch is imported by the calls that need it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.table import Table
 
 from benchmark.commands.completion import track_names
 from benchmark.commands.terminal import RowArgument, TrackOption, console
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
@@ -81,22 +79,23 @@ def show(row: RowArgument, track: TrackOption = "digits") -> None:
 def built_record(track: str, row: str) -> Record:
     """The Record of a row that was computed here."""
     from benchmark.loading.rows import load_row
-
-    return read_record(load_row(track, row).folder / "record" / "record.json")
-
-
-def read_record(path: Path, again: str = "delete it and run `rvb repro`") -> Record:
-    """A Record; `again` says what to do about a bad one.
-
-    Raises:
-        BenchmarkError: the file is missing, damaged, or no Record.
-    """
     from benchmark.results.record import Record
 
-    content = files.read_json(path, again)
-    try:
-        return Record.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BenchmarkError(f"{path} is no record ({place}: {first['msg']}); {again}") from None
+    return files.read_model(load_row(track, row).folder / "record" / "record.json", Record)
+
+
+def import_robustbench(
+    folder: Annotated[Path, typer.Argument(help="RobustBench's model_info, as a clone of it has it.")],
+    track: TrackOption = "digits",
+) -> None:
+    """Show RobustBench's published rows beside a track's, as claimed: those of its data set and radii."""
+    from benchmark.loading import tracks
+    from benchmark.results import robustbench
+    from benchmark.specs.base import to_json
+
+    board, left_out = robustbench.read_board(folder, tracks.load(track))
+    for line in left_out:
+        console.print(f"left out: {line}")
+    path = robustbench.CLAIMED / track / "robustbench.json"
+    files.write(path, to_json(board))
+    console.print(f"wrote {path}: {len(board.rows)} rows, {len(left_out)} left out; run `rvb repro`, commit it")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from benchmark.commands.completion import row_names, track_names
-from benchmark.runtime.errors import BenchmarkError, near_miss
-
-if TYPE_CHECKING:
-    from benchmark.specs.threat import Engine
+from benchmark.specs.threat import Engine
 
 console = Console(highlight=False, soft_wrap=True)
 TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
@@ -24,14 +21,7 @@ JobsOption = Annotated[
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Rows with `default: false` too, and their board.")]
 RowArgument = Annotated[str, typer.Argument(help="<submission>-<variant>", autocompletion=row_names)]
-EngineOption = Annotated[str, typer.Option(help="Of AutoAttack: fast or reference (default: params.yaml's).")]
-
-
-def checked_engine(name: str) -> Engine | Literal[""]:
-    """`name` itself; a BenchmarkError when it is given and no engine of AutoAttack."""
-    from benchmark.specs.threat import Engine
-
-    known = get_args(Engine)
-    if name and name not in known:
-        raise BenchmarkError(f"unknown engine {name!r}{near_miss(name, known)}")
-    return cast('Engine | Literal[""]', name)
+EngineOption = Annotated[Engine | None, typer.Option(help="Of AutoAttack (default: params.yaml's).")]
+MachinesOption = Annotated[
+    Literal["ray", "slurm"] | None, typer.Option("--engine", help="Stages on many machines (docs/scale.md).")
+]

@@ -107,12 +107,9 @@ def targets(track: str, row: str) -> list[Target]:
 
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
     if built and published and (_said(built.record), built.images) == (_said(published.record), published.images):
-        return [Target("built and published", published.record, published.images, published.machine)]
-    found = []
-    if built:
-        found.append(Target("built", built.record, built.images, built.machine))
-    if published:
-        found.append(Target("published", published.record, published.images, published.machine))
+        return [Target(published.record, published.images, published.machine, "built and published")]
+    found = [Target(built.record, built.images, built.machine, "built")] if built else []
+    found += [Target(published.record, published.images, published.machine, "published")] if published else []
     if not found:
         unknown = isinstance(_today(track, row), BenchmarkError)
         near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"

@@ -49,11 +49,12 @@ def _read_split(folder: Path, classes: list[str], spec: DataSpec) -> Images:
     ]
     if not found:
         raise BenchmarkError(f"image folder {folder} holds no image ({', '.join(sorted(SUFFIXES))})")
-    pixels = np.stack([_open(path, spec.shape) for path, _ in found])
+    pixels = np.stack([opened(path, spec.shape) for path, _ in found])
     return Images(pixels, np.array([label for _, label in found], dtype=np.int64))
 
 
-def _open(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+def opened(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
+    """(c, h, w) uint8 of an image file; a BenchmarkError where it does not open (its sha256 is shown)."""
     try:
         with Image.open(path) as image:
             return to_pixels(image, shape)

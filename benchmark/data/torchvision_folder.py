@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from benchmark.data.image_folder import to_pixels
+from benchmark.data.image_folder import opened
 from benchmark.data.images import Images
-from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.data import DataSpec
 
@@ -68,12 +66,7 @@ def _load(paths: Sequence[Path], labels: Sequence[int], spec: DataSpec) -> Image
         raise BenchmarkError(f"{spec.dataset} in {spec.path}: no image")
     pixels = np.empty((len(paths), *spec.shape), np.uint8)  # filled in place: at 224 pixels the whole takes a gigabyte
     for place, path in enumerate(paths):
-        try:
-            with Image.open(path) as image:
-                pixels[place] = to_pixels(image, spec.shape)
-        except FileNotFoundError:
-            raise BenchmarkError(f"{path} is missing; unpack {spec.dataset}'s archive again") from None
-        except (UnidentifiedImageError, OSError) as error:
-            digest = files.sha256_file(path)
-            raise BenchmarkError(f"{path} does not open as an image (sha256 {digest}): {error}") from None
+        if not path.exists():
+            raise BenchmarkError(f"{path} is missing; unpack {spec.dataset}'s archive again")
+        pixels[place] = opened(path, spec.shape)
     return Images(pixels, np.array(labels, dtype=np.int64))

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from benchmark.evaluation.evidence import column
 from benchmark.evaluation.proportion import mean_proportion, proportion
-from benchmark.results.corruptions import CorruptionAccuracy, CorruptionResult
+from benchmark.results.beside import CorruptionAccuracy, CorruptionResult
 from benchmark.results.proportion import Proportion
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.corruptions import CorruptionSpec

@@ -10,6 +10,8 @@ column has the attacked images alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -181,13 +183,20 @@ def unbroken(evidence: pa.Table, threat: ThreatModel) -> np.ndarray:
 def certified(evidence: pa.Table, track: Track, certificate: str) -> tuple[CertifiedResult, ...]:
     """For each radius of the track: images right when clean whose certified radius reaches it."""
     correct, radius = column(evidence, "clean_margin") > 0, column(evidence, "certified_l2")
+    return reaching(track.certified_radii, correct, radius, certificate)
+
+
+def reaching(
+    radii: Sequence[float], right: np.ndarray, radius: np.ndarray, certificate: str
+) -> tuple[CertifiedResult, ...]:
+    """For each of `radii`: images that are `right` (n,) and whose l2 `radius` (n,) reaches it."""
     return tuple(
         CertifiedResult(
             threat=ThreatModel(norm="L2", eps=eps),
-            accuracy=proportion(correct & (radius >= eps)),
+            accuracy=proportion(right & (radius >= eps)),
             certificate=certificate,
         )
-        for eps in track.certified_radii
+        for eps in radii
     )
 
 

@@ -12,13 +12,11 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import betainc, ndtr
 
-from benchmark.evaluation.evidence import column, finite_column
+from benchmark.evaluation.evidence import column, finite_column, reaching
 from benchmark.evaluation.proportion import proportion
-from benchmark.results.certificate import CertifiedResult
-from benchmark.results.smoothing import SmoothedResult
+from benchmark.results.beside import SmoothedResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.smoothing import SmoothingSpec
-from benchmark.specs.threat import ThreatModel
 
 
 def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
@@ -55,12 +53,5 @@ def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, g
         guarantee=guarantee,
         spent=float(column(evidence, "smoothed_spent").mean()),
         clean=proportion(right),
-        certified=tuple(
-            CertifiedResult(
-                threat=ThreatModel(norm="L2", eps=eps),
-                accuracy=proportion(right & (radius >= eps)),
-                certificate="smoothing",
-            )
-            for eps in radii
-        ),
+        certified=reaching(radii, right, radius, "smoothing"),
     )

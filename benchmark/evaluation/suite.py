@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.evaluation.run_attack import AttackState, Report, attack_images, flags
+from benchmark.evaluation.run_attack import Attack, AttackState, Report
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.gradients import attackable
-from benchmark.verdicts.prediction import Predictions, predict
+from benchmark.verdicts.prediction import Predictions
 
 
 def run_suite(
@@ -42,52 +42,27 @@ def run_suite(
     for verdicts.
     """
     for spec in specs:
-        module = brought(spec.attack)
-        attacked, problem = model, ""
+        module, attacked, problem = brought(spec.attack), model, ""
         if open_division and module is None:
             attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
         module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
-        state = AttackState.joined(
-            _attack_batches(attacked, images, labels, spec, batch_size, folder, engine, report, module, together)
-        )
-        state.warnings += flags(module, state)
-        after = predict(attacked, state.adversarial, labels, batch_size)
+        states, size = [], together or batch_size
+        for first in range(0, len(images), size):
+            batch = slice(first, min(first + size, len(images)))
+            place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > size else ""
+            kept = f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"
+            torch.manual_seed(spec.seed + first)  # for what an open model draws
+            attack = Attack(
+                attacked,
+                spec,
+                batch_size,
+                engine,
+                lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
+                module,
+                together=together,
+            )
+            states.append(attack.on(images[batch], labels[batch], folder / kept, first))
+        state, after = attack.verdict(states, labels)
         if problem:
             state.warnings.append(f"the model gives no gradient ({problem}): steps that follow it went nowhere")
         yield spec, state, after
-
-
-def _attack_batches(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    spec: AttackSpec,
-    batch_size: int,
-    folder: Path,
-    engine: Engine,
-    report: Report,
-    module: Any,
-    together: int | None = None,
-) -> list[AttackState]:
-    states, size = [], together or batch_size
-    for first in range(0, len(images), size):
-        batch = slice(first, min(first + size, len(images)))
-        place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > size else ""
-        kept = f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"
-        torch.manual_seed(spec.seed + first)  # for what an open model draws
-        states.append(
-            attack_images(
-                model,
-                images[batch],
-                labels[batch],
-                spec,
-                batch_size=batch_size,
-                checkpoint=folder / kept,
-                engine=engine,
-                report=lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
-                module=module,
-                first=first,
-                together=together,
-            )
-        )
-    return states

@@ -47,31 +47,19 @@ class Witness:
     def __init__(self, most: int) -> None:
         self.most = most
         self._generator = torch.Generator().manual_seed(secrets.randbits(63))
-        self._kept: tuple[torch.Tensor, ...] = ()
-        self._device = torch.device("cpu")
+        self._draws = torch.zeros(0)
+        self.copies = self.answers = torch.zeros(0)  # in random order, on the CPU
+        self.device = torch.device("cpu")  # that of the model which voted
 
     def __call__(self, noisy: torch.Tensor, answers: torch.Tensor) -> None:
         """Sees copies (b, c, h, w) and the logits (b, classes) that the model gave them."""
-        self._device = answers.device
+        self.device = answers.device
         seen = (torch.rand(len(noisy), generator=self._generator), noisy.cpu(), answers.cpu())
-        if self._kept:
-            seen = tuple(torch.cat(both) for both in zip(self._kept, seen, strict=True))  # type: ignore[assignment]
+        if len(self._draws):
+            kept = (self._draws, self.copies, self.answers)
+            seen = tuple(torch.cat(both) for both in zip(kept, seen, strict=True))  # type: ignore[assignment]
         least = seen[0].argsort()[: self.most]
-        self._kept = tuple(part[least] for part in seen)
-
-    @property
-    def device(self) -> torch.device:
-        """That of the model which voted."""
-        return self._device
-
-    @property
-    def copies(self) -> torch.Tensor:
-        """In random order."""
-        return self._kept[1]
-
-    @property
-    def answers(self) -> torch.Tensor:
-        return self._kept[2]
+        self._draws, self.copies, self.answers = (part[least] for part in seen)
 
 
 def check_votes(again: nn.Module, witness: Witness, *, batch_size: int, row: str) -> None:

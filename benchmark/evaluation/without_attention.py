@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from benchmark.evaluation.evidence import column
 from benchmark.evaluation.proportion import proportion
-from benchmark.results.attention import AttentionResult, WithoutAttention
+from benchmark.results.beside import AttentionResult, WithoutAttention
 
 COLUMNS: dict[Literal["uniform", "none"], str] = {
     "uniform": "uniform_attention_prediction",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,7 +18,30 @@ def rows_by_head(weight: torch.Tensor, heads: int) -> torch.Tensor:
     return weight.mT.unflatten(1, (heads, -1)).transpose(0, 1)
 
 
-class SelfAttention(nn.Module):
+class AttentionByHeads(nn.Module):
+    """Attention whose heads stand side by side in `query`, `key`, `value` and `output`, linear layers."""
+
+    heads: int
+    query: Any
+    key: Any
+    value: Any
+    output: Any
+
+    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """W_Q, W_K (heads, width, inner), W_V (heads, width, width / heads), W_O (heads, width / heads, width), on rows."""
+        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
+        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
+
+    def split(self, y: torch.Tensor) -> torch.Tensor:
+        """(n, tokens, heads * inner) to (n, heads, tokens, inner)."""
+        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def projected(self, mixed: torch.Tensor) -> torch.Tensor:
+        """(n, heads, tokens, width / heads) to (n, tokens, width)."""
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+
+class SelfAttention(AttentionByHeads):
     """Heads of softmax(scale Q K^T) V side by side, then a projection: (n, tokens, width) to the same, without a residual.
 
     Dosovitskiy et al. 2021, appendix A: Q = x W_Q + b_Q, K and V likewise, output concat(heads) W_O + b_O.
@@ -41,14 +65,9 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
         self.output = nn.Linear(width, width)
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """V by head: (n, heads, tokens, width / heads)."""
-        return self._split(self.value(x))
+        return self.split(self.value(x))
 
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
@@ -57,19 +76,16 @@ class SelfAttention(nn.Module):
             offsets: (n or 1, heads, tokens, tokens), added to the scores, as attention_window.py does. This layer's bounds
                 are without them.
         """
-        query, key = self._split(self.query(x)), self._split(self.key(x))
+        query, key = self.split(self.query(x)), self.split(self.key(x))
         if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away
             query = query * self.factor
         return nn.functional.scaled_dot_product_attention(query, key, self.values(x), attn_mask=offsets)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
-
-    def _split(self, y: torch.Tensor) -> torch.Tensor:
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.projected(self.mixed(x))
 
 
-class ResidualAttention(nn.Module):
+class ResidualAttention(AttentionByHeads):
     """x + sum over heads of softmax(x W_Q (x W_K)^T / sqrt(d / heads)) x W_V W_O: (n, tokens, width) to the same.
 
     Havens et al. 2024, eq. (6) with H = I. No biases: a query bias would add a linear term to the scores that the
@@ -86,16 +102,6 @@ class ResidualAttention(nn.Module):
         self.value = BoundedLinear(width, width, norm=vo_norm, bias=False)
         self.output = BoundedLinear(width, width, norm=vo_norm, bias=False)
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        def split(y: torch.Tensor) -> torch.Tensor:
-            return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # n, heads, tokens, width / heads
-
-        mixed = nn.functional.scaled_dot_product_attention(
-            split(self.query(x)), split(self.key(x)), split(self.value(x))
-        )
-        return x + self.output(mixed.transpose(1, 2).flatten(2))
+        query, key, value = (self.split(part(x)) for part in (self.query, self.key, self.value))
+        return x + self.projected(nn.functional.scaled_dot_product_attention(query, key, value))

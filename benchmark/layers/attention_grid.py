@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.layers.attention import rows_by_head
+from benchmark.layers.attention import AttentionByHeads
 from benchmark.layers.lipschitz import OrthogonalLinear
 
 HARDEST = 4  # squared distance, in places, beyond which a head's first scores fall no further
@@ -47,7 +47,7 @@ class Mixing:
         return Mixing(self.queries.float(), self.keys.float(), self.values.float(), self.weights.float())
 
 
-class GridAttention(nn.Module):
+class GridAttention(AttentionByHeads):
     """Heads of softmax(t_h Q K^T + R_h) V side by side, then a projection: (n, side^2, width) to the same, no residual.
 
     Q, K, V and the projection are orthonormal maps, of all heads together. R_h,ij is a learned number for where token j lies
@@ -88,31 +88,19 @@ class GridAttention(nn.Module):
         """t: (heads,)."""
         return self.log_content.exp()
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K (heads, width, inner), W_V (heads, width, width / heads), W_O (heads, width / heads, width), on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def mixing(self, x: torch.Tensor) -> Mixing:
         """Of x (n, side^2, width), in its own precision."""
         on_grid(x, self.side)
-        queries, keys, values = (self._split(layer(x)) for layer in (self.query, self.key, self.value))
+        queries, keys, values = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
         scores = queries @ keys.mT * self.log_content.to(x.dtype).exp()[:, None, None]
         offsets = self.table.to(x.dtype)[:, self.places]
         return Mixing(queries, keys, values, (scores + offsets).softmax(-1))
-
-    def projected(self, mixed: torch.Tensor) -> torch.Tensor:
-        """(n, heads, tokens, width / heads) to (n, tokens, width)."""
-        return self.output(mixed.transpose(1, 2).flatten(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.kept = self.mixing(x)
             return self.projected(self.kept.mixed)
         return self.projected(self.mixing(x.double()).mixed).to(x.dtype)
-
-    def _split(self, y: torch.Tensor) -> torch.Tensor:
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
 def _relative_places(side: int) -> torch.Tensor:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.layers.attention import ResidualAttention, SelfAttention, rows_by_head
-from benchmark.layers.attention_grid import GridAttention
+from benchmark.layers.attention import AttentionByHeads, rows_by_head
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
-from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
+from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.runtime.errors import BenchmarkError
 
 # timm's with a fused `qkv`, whose outputs are queries, keys and values; inside each, head after head
@@ -27,7 +25,6 @@ NORM_FIRST = (
     "timm.models.vision_transformer.Block", "timm.models.xcit.XCABlock",
     "timm.models.swin_transformer.SwinTransformerBlock",
 )  # x + attn(norm1(x))  # fmt: skip
-BY_ROLE = (GridAttention, LipschitzNormAttention, ResidualAttention, ScaledCosineAttention, SelfAttention)
 ROLES = ("query", "key", "value", "output")
 DEFINE = "define attention(model) in method.py, returning a list of benchmark.layers.attention_weights.AttentionWeights"
 
@@ -75,7 +72,7 @@ Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor | No
 
 def _parts(module: nn.Module) -> Parts | None:
     """Query, key, value and output of an attention layer; None for any other module."""
-    if isinstance(module, BY_ROLE):
+    if isinstance(module, AttentionByHeads):
         return module.head_weights()
     if isinstance(module, L2Attention):
         query, value, output = module.head_weights()

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention_grid import on_grid
 from benchmark.layers.attention_l2 import L2Attention
 
 MASKED = -100.0  # added to the scores across a border, as Swin's code has it
@@ -61,9 +62,7 @@ class WindowAttention(nn.Module):
         Raises:
             ValueError: x is not side^2 tokens.
         """
-        if x.ndim != 3 or x.shape[1] != self.side**2:
-            raise ValueError(f"{tuple(x.shape)} are not images of {self.side}x{self.side} tokens")
-        grid = x.unflatten(1, (self.side, self.side)).roll((-self.shift, -self.shift), (1, 2))
+        grid = on_grid(x, self.side).roll((-self.shift, -self.shift), (1, 2))
         cut = grid.unflatten(2, (-1, self.window)).unflatten(1, (-1, self.window))  # n, rows, w, columns, w, width
         return cut.transpose(2, 3).flatten(3, 4).flatten(0, 2)
 

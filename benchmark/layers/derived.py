@@ -37,6 +37,20 @@ class DerivedWeight(nn.Module):
         return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
 
+class DerivedLinear(DerivedWeight):
+    """A linear layer whose weight is derived: (..., in) to (..., out)."""
+
+    bias: Any  # a parameter, or None
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight that acts: (out, in)."""
+        return self.derived
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
+
+
 def _same(kept: torch.Tensor, parameter: torch.Tensor) -> bool:
     alike = (kept.dtype, kept.device, kept.shape) == (parameter.dtype, parameter.device, parameter.shape)
     return alike and not parameter.requires_grad and torch.equal(kept, parameter)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.derived import DerivedWeight
+from benchmark.layers.derived import DerivedLinear, DerivedWeight
 
 SHIFT = 1e-9  # of the mean of a Gram matrix's diagonal, added to it
 
@@ -26,7 +26,7 @@ def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
     return weight * torch.where(gram > 0, gram.clamp(min=1e-30).rsqrt(), 0.0)
 
 
-class BoundedLinear(DerivedWeight):
+class BoundedLinear(DerivedLinear):
     """x W^T + b with the spectral norm of W at most `norm`: (..., in) to (..., out)."""
 
     def __init__(self, inputs: int, outputs: int, *, norm: float = 1.0, bias: bool = True) -> None:
@@ -38,16 +38,8 @@ class BoundedLinear(DerivedWeight):
         nn.init.orthogonal_(self.raw)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """The weight that acts: (out, in)."""
-        return self.derived
-
     def derive(self) -> torch.Tensor:
         return (self.norm * almost_orthogonal(self.raw.double())).to(self.raw.dtype)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)
 
 
 def orthonormal(weight: torch.Tensor) -> torch.Tensor:
@@ -63,7 +55,7 @@ def orthonormal(weight: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 
-class OrthogonalLinear(DerivedWeight):
+class OrthogonalLinear(DerivedLinear):
     """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
 
     Every direction that W sees keeps its length, so that a margin costs no more of the certificate than it must:
@@ -75,12 +67,7 @@ class OrthogonalLinear(DerivedWeight):
         super().__init__()
         self.raw = nn.Parameter(torch.empty(outputs, inputs))
         nn.init.orthogonal_(self.raw)
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The weight that acts: (out, in), float64."""
-        return self.derived
+        self.bias = nn.Parameter(torch.zeros(outputs))  # the weight stays in float64
 
     def derive(self) -> torch.Tensor:
         raw = self.raw.double()
@@ -151,7 +138,7 @@ class SmoothSLLBlock(SLLBlock):
         return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))
 
 
-class NormalisedHead(DerivedWeight):
+class NormalisedHead(DerivedLinear):
     """A linear classifier with rows of norm 1: (n, width) to (n, classes)."""
 
     def __init__(self, width: int, classes: int) -> None:
@@ -160,13 +147,5 @@ class NormalisedHead(DerivedWeight):
         nn.init.orthogonal_(self.raw)
         self.bias = nn.Parameter(torch.zeros(classes))
 
-    @property
-    def weight(self) -> torch.Tensor:
-        """(classes, width), each row of norm 1."""
-        return self.derived
-
     def derive(self) -> torch.Tensor:
         return nn.functional.normalize(self.raw.double(), dim=-1).to(self.raw.dtype)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.linear(x, self.weight, self.bias)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.layers.attention import rows_by_head
+from benchmark.layers.attention import AttentionByHeads
 
 LEAST = 1e-12  # of the scores' divisor
 
 
-class LipschitzNormAttention(nn.Module):
+class LipschitzNormAttention(AttentionByHeads):
     """concat over heads of softmax(Q K^T / c) V, times W_O: (n, tokens, width) to the same, without a residual.
 
     c = max(u v, u w, v w) for each image and head, u = ||Q||_F, v and w the largest row norms of K and V (Dasoulas et al.
@@ -28,25 +28,17 @@ class LipschitzNormAttention(nn.Module):
         self.heads = heads
         self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """V by head: (n, heads, tokens, width / heads)."""
-        return self._split(self.value(x))
+        return self.split(self.value(x))
 
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
         """softmax(Q K^T / c) V by head: (n, heads, tokens, width / heads)."""
-        query, key, value = (self._split(linear(x)) for linear in (self.query, self.key, self.value))
+        query, key, value = (self.split(linear(x)) for linear in (self.query, self.key, self.value))
         u = torch.linalg.vector_norm(query, dim=(-2, -1))  # n, heads
         v, w = (torch.linalg.vector_norm(y, dim=-1).amax(-1) for y in (key, value))
         divisor = torch.maximum(torch.maximum(u * v, u * w), v * w).clamp(min=LEAST)
         return (query @ key.mT / divisor[..., None, None]).softmax(-1) @ value
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
-
-    def _split(self, y: torch.Tensor) -> torch.Tensor:
-        return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.projected(self.mixed(x))

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import nn
 
-from benchmark.layers.attention import rows_by_head
+from benchmark.layers.attention import AttentionByHeads
 
 
-class ScaledCosineAttention(nn.Module):
+class ScaledCosineAttention(AttentionByHeads):
     """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O: (n, tokens, width) to the same, without a residual.
 
     Q = X W_Q,h, K = X W_K,h, V = X W_V,h, and each of their rows y is divided by sqrt(|y|^2 + eps), giving Q^, K^ and V^,
@@ -45,11 +45,6 @@ class ScaledCosineAttention(nn.Module):
             start_at_norm_one(nn.Linear(width, width, bias=False)) for _ in range(4)
         )
 
-    def head_weights(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """W_Q, W_K, W_V (heads, width, width / heads) and W_O (heads, width / heads, width), acting on rows."""
-        query, key, value = (rows_by_head(part.weight, self.heads) for part in (self.query, self.key, self.value))
-        return query, key, value, self.output.weight.mT.unflatten(0, (self.heads, -1))
-
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """nu V^ by head: (n, heads, tokens, width / heads)."""
         return self.nu * self._rows(self.value(x))
@@ -61,11 +56,11 @@ class ScaledCosineAttention(nn.Module):
         return self.nu * (scores.softmax(-1) @ value)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.mixed(x).transpose(1, 2).flatten(2))
+        return self.projected(self.mixed(x))
 
     def _rows(self, y: torch.Tensor) -> torch.Tensor:
         """y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
-        y = y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        y = self.split(y)
         return y / ((y**2).sum(-1, keepdim=True) + self.eps).sqrt()
 
 

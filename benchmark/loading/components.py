@@ -18,19 +18,12 @@ def recipe_files(spec: TrainingSpec) -> list[Path]:
     certificate that it selects by.
     """
     attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
-    penalties = sorted(penalty_file(penalty.name) for penalty in spec.penalties)
+    penalties = sorted(PACKAGE / "training" / "penalties" / f"{penalty.name}.py" for penalty in spec.penalties)
     needed = [*penalties, ATTENTION] if penalties else []
     needed += [PACKAGE / "training" / "prepare" / f"{step.name}.py" for step in spec.prepare]
     needed += [certificate_file(spec.selection.certificate)] if spec.selection.certificate else []
-    return [objective_file(spec.objective), *needed, *(attack_file(attack) for attack in sorted(attacks))]
-
-
-def objective_file(name: str) -> Path:
-    return PACKAGE / "training" / f"{name}.py"
-
-
-def penalty_file(name: str) -> Path:
-    return PACKAGE / "training" / "penalties" / f"{name}.py"
+    objective = PACKAGE / "training" / f"{spec.objective}.py"
+    return [objective, *needed, *(attack_file(attack) for attack in sorted(attacks))]
 
 
 def attack_file(name: str) -> Path:

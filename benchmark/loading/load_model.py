@@ -8,7 +8,7 @@ import torch
 
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import trained_model
-from benchmark.runtime import checkout
+from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -26,7 +26,7 @@ def load_model(row: str, track: str = "digits", device: torch.device | str = "cp
         BenchmarkError: outside a checkout, an unknown track or row (the near miss is suggested), a row that is not built
             here (the command that builds it is named), or weights that do not fit the code as it stands.
     """
-    with contextlib.chdir(checkout.root()):
+    with contextlib.chdir(paths.root()):
         found = load_row(track, row)
         if not found.weights.exists():
             other = "" if track == "digits" else f" --track {track}"

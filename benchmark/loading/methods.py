@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from benchmark.loading import components, own_code, submissions
-from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
@@ -81,17 +81,11 @@ def _guarded(attack: Callable[..., object], path: Path) -> Callable[..., torch.T
     ) -> torch.Tensor:
         import torch
 
-        try:
+        with own_code.asked(path, "the model cannot be copied for the attack"):
             model = copy.deepcopy(model)
-        except own_code.ANY as error:
-            raise BenchmarkError(f"{path}: the model cannot be copied for the attack: {said(error)}") from error
         torch.manual_seed(seed)
-        try:
+        with own_code.asked(path, "the attack failed"):
             found = attack(model, images.clone(), labels.clone(), threat, seed=seed, **options)
-        except BenchmarkError:
-            raise
-        except own_code.ANY as error:
-            raise BenchmarkError(f"{own_code.place(path, error)}: the attack failed: {said(error)}") from error
         if not isinstance(found, torch.Tensor):
             raise BenchmarkError(f"{path}: the attack returned {type(found).__name__}, not a tensor of images")
         return found
@@ -130,13 +124,8 @@ def _build_checked(
 ) -> nn.Module:
     path = submissions.FOLDER / submission.name / "method.py"
     make = getattr(method(submission.name), maker)
-    with own_code.followed(path):
-        try:
-            model = make(*given, **entry.model)
-        except BenchmarkError:
-            raise
-        except own_code.ANY as error:  # a stranger's code: whatever it raises, the user needs its place and its words
-            raise BenchmarkError(f"{own_code.place(path, error)}: {maker} failed: {said(error)}") from error
+    with own_code.followed(path), own_code.asked(path, f"{maker} failed"):
+        model = make(*given, **entry.model)
     check_output(model, submission.name, track)
     return model
 
@@ -155,12 +144,9 @@ def check_output(model: object, name: str, track: Track) -> None:
     model.eval()
     for count, words in ((2, "two images"), (1, "one image")):
         images = torch.full((count, *track.data.shape), 0.5, device=device)
-        try:
-            with torch.no_grad():
-                logits = model(images)
-        except own_code.ANY as error:
-            place = own_code.place(submissions.FOLDER / name / "method.py", error)
-            raise BenchmarkError(f"{place}: the model fails on {words}: {said(error)}") from error
+        path = submissions.FOLDER / name / "method.py"
+        with own_code.asked(path, f"the model fails on {words}"), torch.no_grad():
+            logits = model(images)
         wanted = (count, track.data.classes)
         if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != wanted:
             shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__

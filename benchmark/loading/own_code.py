@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from benchmark.runtime import code
-from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.errors import BenchmarkError, in_submission, said
 
 # a stranger's code may raise anything, and `sys.exit(0)` would end a stage without a word
 ANY = (Exception, SystemExit)
@@ -56,16 +55,20 @@ def followed(path: Path) -> Iterator[None]:
             )
 
 
+@contextmanager
+def asked(path: Path, failed: str) -> Iterator[None]:
+    """Whatever a stranger's code raises inside the block is a BenchmarkError with its place and its words."""
+    try:
+        yield
+    except BenchmarkError:
+        raise
+    except ANY as error:
+        raise BenchmarkError(f"{place(path, error)}: {failed}: {said(error)}") from error
+
+
 def place(path: Path, error: BaseException) -> str:
     """The last line of the submission's own files that the error passed through, else `path`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    folder = path.absolute().parent
-    lines = [
-        f"{path.parent / Path(f.filename).relative_to(folder)}, line {f.lineno}"
-        for f in frames
-        if Path(f.filename).is_relative_to(folder)
-    ]
-    return lines[-1] if lines else str(path)
+    return in_submission(error, path.parent) or str(path)
 
 
 def _package(folder: Path) -> str:

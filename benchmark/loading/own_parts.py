@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import nn
 
 from benchmark.loading import methods, own_code, submissions
-from benchmark.runtime.errors import BenchmarkError, said
+from benchmark.runtime.errors import BenchmarkError
 
 Part = TypeVar("Part")
 
@@ -41,12 +41,8 @@ def own_parts(
             return recognised(model)
         except BenchmarkError as error:
             raise BenchmarkError(f"{path}: {error}") from None
-    try:
+    with own_code.asked(path, f"{function} failed"):
         found = own(model)
-    except BenchmarkError:
-        raise
-    except own_code.ANY as error:
-        raise BenchmarkError(f"{own_code.place(path, error)}: {function} failed: {said(error)}") from error
     wanted = f"{path}: {function}(model) must return a list of {what}"
     if not isinstance(found, list) or not found:
         raise BenchmarkError(f"{wanted}, not {'an empty one' if found == [] else type(found).__name__}")

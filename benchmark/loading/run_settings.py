@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
-from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from benchmark.runtime import files
 from benchmark.runtime.device import device_name
-from benchmark.runtime.errors import explain
 from benchmark.runtime.paths import PARAMS
-from benchmark.runtime.yaml_file import read_yaml
+from benchmark.runtime.yaml_file import read_model
 from benchmark.specs.run import RunSettings
 
 _engine: ContextVar[str] = ContextVar("engine", default="")
@@ -23,7 +18,7 @@ _engine: ContextVar[str] = ContextVar("engine", default="")
 
 def run_settings() -> RunSettings:
     """`params.yaml`; a BenchmarkError for an unknown key or a bad value."""
-    settings = _read(PARAMS, files.version(PARAMS)) if PARAMS.exists() else RunSettings()
+    settings = read_model(PARAMS, RunSettings, files.version(PARAMS)) if PARAMS.exists() else RunSettings()
     chosen: dict[str, Any] = {"engine": _engine.get()} if _engine.get() else {}
     return settings.model_copy(update={"evaluate": settings.evaluate.model_copy(update=chosen)})
 
@@ -51,14 +46,6 @@ def gpus_of(stage: str) -> int:
 def computes_on(stage: str) -> str:
     """The name of that device, as it is on this machine."""
     return device_name(device_of(stage))
-
-
-@cache
-def _read(path: Path, _version: tuple[int, ...]) -> RunSettings:
-    try:
-        return RunSettings.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise explain(error, RunSettings, str(path)) from None
 
 
 @contextmanager

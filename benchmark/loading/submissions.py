@@ -6,13 +6,11 @@ import os
 from functools import cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from benchmark.loading.tracks import FOLDER as TRACKS
 from benchmark.loading.tracks import names as track_names
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError, explain, near_miss
-from benchmark.runtime.yaml_file import read_yaml
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.yaml_file import read_model
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
 
@@ -38,21 +36,14 @@ def load(name: str) -> Submission:
     if not (folder / "submission.yaml").exists():
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
     _check_links(folder)
-    submission = _read(folder / "submission.yaml", files.version(folder / "submission.yaml"))
+    path = folder / "submission.yaml"
+    submission = read_model(path, Submission, files.version(path))
     if submission.name != name:
         raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
     if not (folder / "method.py").exists():
         raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
     _check_parts(submission)
     return submission
-
-
-@cache
-def _read(path: Path, _version: tuple[int, ...]) -> Submission:
-    try:
-        return Submission.model_validate(read_yaml(path))
-    except ValidationError as error:
-        raise explain(error, Submission, str(path)) from None
 
 
 def _check_links(folder: Path) -> None:

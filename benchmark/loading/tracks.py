@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError, explain, near_miss
-from benchmark.runtime.yaml_file import read_yaml
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.yaml_file import read_model
 from benchmark.specs.track import Track
 
 FOLDER = Path("benchmark/tracks")
@@ -28,12 +25,4 @@ def load(name: str) -> Track:
     path = FOLDER / f"{name}.yaml"
     if not path.exists():
         raise BenchmarkError(f"unknown track {name!r}{near_miss(name, names())}")
-    return _read(path, files.version(path))
-
-
-@cache
-def _read(path: Path, _version: tuple[int, ...]) -> Track:
-    try:
-        return Track.model_validate({"name": path.stem, **read_yaml(path)})
-    except ValidationError as error:
-        raise explain(error, Track, str(path)) from None
+    return read_model(path, Track, files.version(path), name=name)

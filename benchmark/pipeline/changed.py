@@ -10,18 +10,9 @@ from benchmark import protocol
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.runtime import code, git
-from benchmark.specs.base import Frozen
 
 
-class ChangedRow(Frozen):
-    """A row, and the files by which the branch can move it."""
-
-    track: str
-    row: str
-    why: tuple[str, ...]
-
-
-def changed_rows(names: Sequence[str], commit: str, everything: bool = False) -> list[ChangedRow]:
+def changed_rows(names: Sequence[str], commit: str, everything: bool = False) -> list[Row]:
     """The rows of these tracks that changes since `commit`, committed or not, can move, in order.
 
     Rows with `default: false` count only where their own folder changed, or with `everything`. A comment counts too.
@@ -36,9 +27,8 @@ def changed_rows(names: Sequence[str], commit: str, everything: bool = False) ->
         for row in load_rows(name):
             read = {Path(file) for one in protocol.plan(row) for entry in one.entries for file in digests(entry)}
             own = {file for file in touched if _owner(file) in _submissions(row)}
-            why = own | touched & (read | shared)
-            if why and (row.default or everything or own):
-                found.append(ChangedRow(track=name, row=row.name, why=tuple(sorted(map(str, why)))))
+            if own or (touched & (read | shared) and (row.default or everything)):
+                found.append(row)
     return found
 
 

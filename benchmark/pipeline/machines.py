@@ -119,14 +119,10 @@ def close(done: Plan, failed: dict[str, str], report: Report) -> None:
     repro.close(done.track, done.boards, report)
 
 
-def processes(key: str) -> int:
-    """Return the number of processes that compute a stage, each on a core or a GPU of its own."""
-    return run_settings().train.processes if key.endswith(":train") else 1
-
-
-def device(key: str) -> str:
-    """Return the device of a stage, as params.yaml names it."""
-    return device_of(key.rpartition(":")[2])
+def needs(key: str) -> tuple[int, str]:
+    """Return how many processes compute a stage, each on a core or a GPU of its own, and its device in params.yaml."""
+    stage = key.rpartition(":")[2]
+    return run_settings().train.processes if stage == "train" else 1, device_of(stage)
 
 
 def outs(stage: dict[str, Any]) -> list[str]:

@@ -156,7 +156,7 @@ def _run(ray: Any, plan: Plan, report: Report) -> dict[str, str]:
 def _resources(ray: Any, key: str) -> dict[str, int]:
     """Return Ray's resources of a stage; raise BenchmarkError if no machine has them."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores, device = machines.processes(key), machines.device(key)
+    cores, device = machines.needs(key)
     gpus = 0 if device == "cpu" or (device == "auto" and not any(node.get("GPU") for node in nodes)) else cores
     if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
         needs = f"{gpus} GPU" if gpus else f"{cores} cores"

@@ -82,7 +82,7 @@ def _run(submitit: Any, plan: Plan, report: Report) -> dict[str, str]:
 
 
 def _submit(submitit: Any, keys: Sequence[str], name: str) -> Any:
-    gpus = max(machines.processes(key) if machines.device(key) != "cpu" else 0 for key in keys)
+    gpus = max(processes if device != "cpu" else 0 for processes, device in map(machines.needs, keys))
     settings = DEFAULTS | ({"gpus_per_node": gpus} if gpus else {}) | (read_yaml(SETTINGS) if SETTINGS.exists() else {})
     executor = submitit.AutoExecutor(folder=JOBS.parent, cluster="local" if _local() else "slurm")
     try:

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from benchmark.loading.judged import JudgedModel, judged_model
+from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay.findings import Findings
@@ -61,21 +61,17 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
         raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
     # the row's process starts before labels are read, of which it would else have a copy
     with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
-        yield _judge(record, row, judged, device, findings)
-
-
-def _judge(record: Record, row: Row, judged: JudgedModel | None, device: torch.device, findings: Findings) -> Judge:
-    stored = read(row, record, own=False, findings=findings)
-    if not stored.weights or stored.images is None or judged is None:
-        lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
-        raise BenchmarkError(
-            f"{record.row}: the Record's own {' and '.join(lacking)} are not in {row.folder.parent}; "
-            f"run `rvb repro {record.row} --track {record.track}`"
-        )
-    images, labels = (one.to(device) for one in tensors(stored.images))
-    torch.manual_seed(row.track.evaluation.seed)  # for what an open model draws
-    judged.confirm(images, row.track.evaluation.batch_size, row.name)
-    return Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact=False)
+        stored = read(row, record, own=False, findings=findings)
+        if not stored.weights or stored.images is None or judged is None:
+            lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
+            raise BenchmarkError(
+                f"{record.row}: the Record's own {' and '.join(lacking)} are not in {row.folder.parent}; "
+                f"run `rvb repro {record.row} --track {record.track}`"
+            )
+        images, labels = (one.to(device) for one in tensors(stored.images))
+        torch.manual_seed(row.track.evaluation.seed)  # for what an open model draws
+        judged.confirm(images, row.track.evaluation.batch_size, row.name)
+        yield Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact=False)
 
 
 def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Judged:

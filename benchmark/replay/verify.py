@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
-from benchmark.loading.judged import JudgedModel, judged_model
+from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay import judge as judging
@@ -19,7 +18,6 @@ from benchmark.replay.findings import Findings
 from benchmark.replay.judge import Judge, is_steady
 from benchmark.replay.recount import check_itself, recount, whole
 from benchmark.replay.stored import Stored, check_kept, read, read_tensors
-from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.regression import Built, differences
 from benchmark.results.verification import Source, Verification
@@ -29,13 +27,10 @@ from benchmark.runtime.machine import machine
 
 
 @dataclass(frozen=True)
-class Target:
-    """A Record to verify, its numbers by image, and `runtime.machine.machine()` of where it was computed, where known."""
+class Target(Built):
+    """A Record to verify; `of` says where it stands."""
 
     of: Source
-    record: Record
-    images: PerImage | None
-    machine: Mapping[str, str] | None
 
     @property
     def own(self) -> bool:
@@ -91,44 +86,32 @@ def other_row(record: Record, row: Row | BenchmarkError) -> str:
 
 def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed: int, findings: Findings) -> bool:
     """Digests, numbers, and what the model says today; whether all of it was there to be replayed."""
+    record = target.record
     # the row's process starts before labels are read, of which it would else have a copy
     with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
-        return _by_model(target, row, judged, device, sample, seed, findings)
-
-
-def _by_model(
-    target: Target,
-    row: Row,
-    judged: JudgedModel | None,
-    device: torch.device,
-    sample: int,
-    seed: int,
-    findings: Findings,
-) -> bool:
-    record = target.record
-    stored = read(row, record, target.own, findings)
-    if target.own:
-        check_kept(row, record, stored, findings)
-    if stored.evidence is None or not whole(stored.evidence, record, findings):
-        findings.unchecked.append("numbers and verdicts: there is no evidence to hold them against")
-        return False
-    recount(record, target.images, stored.evidence, row.track, findings)
-    _note_never_stored(row, record, stored.evidence, findings)
-    if not stored.weights or stored.images is None or judged is None:
-        findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
-        return False
-    images, labels = (one.to(device) for one in tensors(stored.images))
-    exact = _is_exact(target, findings)
-    judged.confirm(images, row.track.evaluation.batch_size, row.name)
-    judge = Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact)
-    replayed = _replay(judge, record, stored, findings)
-    return _recheck(judge, record, stored, sample, seed, findings) and replayed
+        stored = read(row, record, target.own, findings)
+        if target.own:
+            check_kept(row, record, stored, findings)
+        if stored.evidence is None or not whole(stored.evidence, record, findings):
+            findings.unchecked.append("numbers and verdicts: there is no evidence to hold them against")
+            return False
+        recount(record, target.images, stored.evidence, row.track, findings)
+        _note_never_stored(row, record, stored.evidence, findings)
+        if not stored.weights or stored.images is None or judged is None:
+            findings.unchecked.append("verdicts and certificates: they need the Record's own weights and data")
+            return False
+        images, labels = (one.to(device) for one in tensors(stored.images))
+        exact = _is_exact(target, findings)
+        judged.confirm(images, row.track.evaluation.batch_size, row.name)
+        judge = Judge(judged.model, images, labels, row.track.evaluation.batch_size, exact)
+        replayed = _replay(judge, record, stored, findings)
+        return _recheck(judge, record, stored, sample, seed, findings) and replayed
 
 
 def _is_exact(target: Target, findings: Findings) -> bool:
     """Whether this process computes as the one did that made the Record."""
     here = Built(target.record.model_copy(update={"environment": environment()}), target.images, machine())
-    unlike = differences(Built(target.record, target.images, target.machine), here)
+    unlike = differences(target, here)
     if unlike:
         findings.unchecked.append(f"last bits of margins and distances: {', '.join(unlike)}")
     return not unlike

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
-from benchmark.runtime.errors import BenchmarkError, explain
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen
 
 FOLDER = "broken"
@@ -104,10 +105,7 @@ def read(folder: Path, record: Record) -> tuple[Brought, ...]:
 
 def load(path: Path) -> BrokenRow:
     """The file; a BenchmarkError where it is damaged."""
-    try:
-        return BrokenRow.model_validate_json(path.read_text())
-    except ValidationError as error:
-        raise explain(error, BrokenRow, str(path)) from None
+    return files.read_model(path, BrokenRow, "bring it back with git, or delete it")
 
 
 def stale(found: BrokenRow, record: Record | None) -> str:

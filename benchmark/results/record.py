@@ -10,13 +10,11 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from benchmark.results.attack import AttackResult, RobustResult
-from benchmark.results.attention import AttentionResult
+from benchmark.results.beside import AttentionResult, CorruptionResult, SmoothedResult
 from benchmark.results.certificate import Certificate, CertifiedResult
-from benchmark.results.corruptions import CorruptionResult
 from benchmark.results.pictures import Picture
 from benchmark.results.proportion import Proportion
 from benchmark.results.reliability import Reliability
-from benchmark.results.smoothing import SmoothedResult
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.submission import Claim, Division, Paper, VariantOnTrack

@@ -76,13 +76,10 @@ def compare_rows(
     return _judged(found)
 
 
-def compare_exactly(published: Built, built: Built) -> RowComparison:
-    """One row as if both sides had been computed alike: every difference is outside."""
-    return compare_row(published, built, alike=True)
-
-
 def compare_row(published: Built, built: Built, *, alike: bool = False) -> RowComparison:
-    """One row. Lines with a `p` are judged with those of the other rows, by `compare_rows`."""
+    """One row, where it is `alike` as if both sides had been computed so: every difference is outside. Lines with a `p` are
+    judged with those of the other rows, by `compare_rows`.
+    """
     before, now = published.record, built.record
     if before.track_version != now.track_version:
         versions = f"version {before.track_version} published, {now.track_version} built"

@@ -6,7 +6,6 @@ Units there: accuracies are percent, mostly as strings; eps is a fraction such a
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -29,18 +28,6 @@ from benchmark.specs.track import Track
 CLAIMED = Path("leaderboard/claimed")
 SAME = 1e-6  # relative difference of two radii that are one
 NEEDED = ("name", "authors", "dataset", "architecture", "eps", "clean_acc", "autoattack_acc")
-
-
-def installed_folder() -> Path:
-    """`model_info` of the installed robustbench; a BenchmarkError where that does not ship it (1.1.1 does not)."""
-    spec = importlib.util.find_spec("robustbench")
-    homes = [Path(spec.origin).parent] if spec and spec.origin else []
-    for place in (place for home in homes for place in (home / "model_info", home.parent / "model_info")):
-        if place.is_dir():
-            return place
-    raise BenchmarkError(
-        "the installed robustbench ships no model_info; give that folder of a clone of RobustBench/robustbench"
-    )
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
@@ -187,15 +174,6 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
-
-
-def export(record: Record, track: Track, folder: Path, threats: tuple[ThreatModel, ...]) -> Iterator[Path]:
-    """Writes a row for each of `threats` to `folder`/<dataset>/<norm>/<row>.json, as RobustBench lays them out."""
-    for threat in threats:
-        row = exported(record, track, threat)
-        path = folder / row["dataset"] / threat.norm / f"{record.row.replace('-', '_')}.json"
-        files.write(path, json.dumps(row, indent=2) + "\n")
-        yield path
 
 
 def _claims(record: Record, threat: ThreatModel) -> Iterator[Claim]:

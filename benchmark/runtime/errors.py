@@ -115,8 +115,8 @@ def _of_the_machine(error: BaseException) -> str:
     return ""
 
 
-def in_submission(error: BaseException) -> str | None:
-    """The last line of a submission's code that an exception passed through."""
-    root = Path("submissions").absolute()
+def in_submission(error: BaseException, folder: Path = Path("submissions")) -> str | None:
+    """The last line of a submission's code, or of one `folder`'s, that an exception passed through."""
+    root = folder.absolute()
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(root)]
-    return f"{Path(frames[-1].filename).relative_to(root.parent)}, line {frames[-1].lineno}" if frames else None
+    return f"{folder / Path(frames[-1].filename).relative_to(root)}, line {frames[-1].lineno}" if frames else None

@@ -8,9 +8,13 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmark.runtime.errors import BenchmarkError
+from pydantic import BaseModel, ValidationError
+
+from benchmark.runtime.errors import BenchmarkError, explain
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _ASIDE = re.compile(r"\..+\.\d+")  # what `write` calls a file until it is whole
 
@@ -22,12 +26,6 @@ def sha256_bytes(data: bytes) -> str:
 def sha256_file(path: Path) -> str:
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def sha256_files(paths: list[Path]) -> str:
-    """One digest of several files, of their names and contents, in sorted order."""
-    lines = [f"{path.as_posix()} {sha256_file(path)}\n" for path in sorted(paths)]
-    return sha256_bytes("".join(lines).encode())
 
 
 def version(path: Path | os.DirEntry[str]) -> tuple[int, ...]:
@@ -68,6 +66,15 @@ def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
         raise BenchmarkError(f"{path} is missing; run `rvb repro` to build it") from None
     except ValueError as error:
         raise BenchmarkError(f"{path} is no valid JSON ({error}); {again}") from None
+
+
+def read_model(path: Path, model: type[Model], again: str = "delete it and run `rvb repro`") -> Model:
+    """A JSON file as such a model; raises as `read_json`, and where the content does not fit, with its place."""
+    content = read_json(path, again)
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise BenchmarkError(f"{explain(error, model, str(path))}; {again}") from None
 
 
 def put_folder(built: Path, target: Path) -> None:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmark.runtime.errors import BenchmarkError
+
 WORK = Path("work")
-
-
 PARAMS = Path("params.yaml")
-
-
 PUBLISHED = Path("leaderboard/results")  # records and studies that git keeps
+
+
+def root() -> Path:
+    """The root of the checkout that the working directory stands in; a BenchmarkError outside of one."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "submissions").is_dir() and (folder / PARAMS).is_file():
+            return folder
+    raise BenchmarkError(
+        "run this inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above"
+    )

@@ -8,14 +8,13 @@ COMPATIBLE's time, which is what MKL's own choice takes (measurements/README.md)
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmark.runtime import arithmetic
+from benchmark.runtime.vector_functions import given, override, overriding
 
 FLOATS = frozenset({torch.float32, torch.float64})
 PLAIN = ("mm", "bmm")  # and into `out`
@@ -27,41 +26,29 @@ def replace() -> None:
     """From now on torch multiplies float matrices on the CPU by OpenBLAS, in this process, if its arithmetic is portable."""
     if _registered or arithmetic.in_force() == "native":
         return
-    library = torch.library.Library("aten", "IMPL")
-    _registered.append(library)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that kernels are replaced, which is meant
+    with overriding(_registered) as library:
         for name in PLAIN:
-            _register(library, name, _plain)
-            _register(library, f"{name}.out", _plain)
+            override(library, name, _concerned, _plain)
+            override(library, f"{name}.out", _concerned, _plain)
         for name in ADDED:
-            _register(library, name, _added)
-            _register(library, f"{name}.out", _added)
-            _register(library, f"{name}_", _added_in_place)
+            override(library, name, _concerned, _added)
+            override(library, f"{name}.out", _concerned, _added)
+            override(library, f"{name}_", _concerned, _added_in_place)
 
 
-def _register(library: torch.library.Library, overload: str, kernel: Callable[..., torch.Tensor]) -> None:
-    before = torch.library.get_kernel(f"aten::{overload}", "CPU")
-
-    def called(keys: Any, *arguments: Any, **named: Any) -> Any:
-        *added, a, b = arguments
-        if _concerned(a, b) and all(x.dtype == a.dtype for x in added):
-            return kernel(*arguments, **named)
-        return before.call_boxed(keys, *arguments, **named)
-
-    library.impl(overload, called, "CPU", with_keyset=True)
-
-
-def _concerned(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether they are matrices, or batches of them, that fit and hold something; of all else torch says what is wrong."""
+def _concerned(*tensors: torch.Tensor) -> bool:
+    """Whether the last two are matrices, or batches of them, that fit and hold something, and all are of one type; of all
+    else torch says what is wrong.
+    """
+    *added, a, b = tensors
     if a.dtype != b.dtype or a.dtype not in FLOATS or a.layout != torch.strided or b.layout != torch.strided:
         return False
     fit = a.dim() == b.dim() and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
-    return fit and a.numel() > 0 and b.numel() > 0
+    return fit and a.numel() > 0 and b.numel() > 0 and all(x.dtype == a.dtype for x in added)
 
 
 def _plain(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _given(_product(a, b), out)
+    return given(_product(a, b), out)
 
 
 def _added(
@@ -77,7 +64,7 @@ def _added(
     result = _product(a, b)
     if alpha != 1:
         result *= alpha
-    return _given(result if beta == 0 else result.add_(added.detach(), alpha=beta), out)
+    return given(result if beta == 0 else result.add_(added.detach(), alpha=beta), out)
 
 
 def _added_in_place(
@@ -99,9 +86,3 @@ def _blas(x: torch.Tensor) -> np.ndarray:
     (rows, columns), (down, right) = x.shape[-2:], x.stride()[-2:]
     whole = (right == 1 and down >= columns) or (down == 1 and right >= rows)
     return (x if whole else x.contiguous()).numpy()
-
-
-def _given(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    if out is None:
-        return result
-    return (out if out.shape == result.shape else out.resize_(result.shape)).copy_(result)

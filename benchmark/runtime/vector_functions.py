@@ -10,7 +10,8 @@ nothing is done.) numpy has the processor's own root, which IEEE 754 fixes to th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,53 +39,72 @@ def mend() -> None:
     """From now on torch computes them by numpy on the CPU, in this process, where its arithmetic is portable."""
     if _registered or arithmetic.in_force() == "native":
         return
+    with overriding(_registered) as library:
+        for name, (function, dtypes) in FUNCTIONS.items():
+            _mend(library, (name, f"{name}_", f"{name}.out"), function, dtypes, ())
+        root = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Tensor_Scalar_out")
+        _mend(library, root, np.sqrt, BOTH, (0.5,))  # torch takes its root for this
+
+
+@contextmanager
+def overriding(registered: list[torch.library.Library]) -> Iterator[torch.library.Library]:
+    """A library to `override` by, which is put into `registered`."""
     library = torch.library.Library("aten", "IMPL")
-    _registered.append(library)
+    registered.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that kernels are replaced, which is meant
-        for name, (function, dtypes) in FUNCTIONS.items():
-            _replace(library, (name, f"{name}_", f"{name}.out"), function, dtypes, lambda _: True)
-        root = ("pow.Tensor_Scalar", "pow_.Scalar", "pow.Tensor_Scalar_out")
-        _replace(library, root, np.sqrt, BOTH, lambda arguments: arguments == (0.5,))  # torch takes its root for this
+        yield library
 
 
-def _replace(
+def override(
+    library: torch.library.Library,
+    overload: str,
+    concerned: Callable[..., bool],
+    kernel: Callable[..., torch.Tensor],
+) -> None:
+    """Puts `kernel` in the place of an operation of the CPU for arguments that are `concerned`."""
+    before = torch.library.get_kernel(f"aten::{overload}", "CPU")
+
+    def called(keys: Any, *arguments: Any, **named: Any) -> Any:
+        if concerned(*arguments):
+            return kernel(*arguments, **named)
+        return before.call_boxed(keys, *arguments, **named)
+
+    library.impl(overload, called, "CPU", with_keyset=True)
+
+
+def given(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """The result, in `out` where that is given."""
+    if out is None:
+        return result
+    return (out if out.shape == result.shape else out.resize_(result.shape)).copy_(result)
+
+
+def _mend(
     library: torch.library.Library,
     overloads: tuple[str, str, str],
     function: Callable[..., Any],
     dtypes: frozenset[torch.dtype],
-    concerned: Callable[[tuple[Any, ...]], bool],
+    arguments: tuple[float, ...],
 ) -> None:
-    """Replaces an operation, in place and into `out` too, for tensors of `dtypes` and arguments that it concerns."""
+    """Replaces an operation, in place and into `out` too, for tensors of `dtypes` and these further arguments."""
 
-    def register(overload: str, write: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]) -> None:
-        before = torch.library.get_kernel(f"aten::{overload}", "CPU")
+    def concerned(x: torch.Tensor, *others: Any) -> bool:
+        return _dtype(x) in dtypes and others == arguments
 
-        def kernel(keys: Any, x: torch.Tensor, *arguments: Any, out: torch.Tensor | None = None) -> Any:
-            if _dtype(x) in dtypes and concerned(arguments):
-                return write(x, out)
-            return before.call_boxed(keys, x, *arguments, **({} if out is None else {"out": out}))
-
-        library.impl(overload, kernel, "CPU", with_keyset=True)
-
-    def computed(x: torch.Tensor) -> torch.Tensor:
+    def computed(x: torch.Tensor, *_: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         x = x.detach().to(_dtype(x))
         result = torch.empty_like(x)
         with np.errstate(all="ignore"):
             function(x.numpy(), out=result.numpy())
-        return result
+        return given(result, out)
 
     plain, in_place, into = overloads
-    register(plain, lambda x, _: computed(x))
-    register(in_place, lambda x, _: x.copy_(computed(x)))
-    register(into, lambda x, out: _fill(out, computed(x)))
+    override(library, plain, concerned, computed)
+    override(library, in_place, concerned, lambda x, *_: x.copy_(computed(x)))
+    override(library, into, concerned, computed)
 
 
 def _dtype(x: torch.Tensor) -> torch.dtype:
     """Of the result: whole numbers become floats."""
     return x.dtype if x.is_floating_point() or x.is_complex() else torch.get_default_dtype()
-
-
-def _fill(out: torch.Tensor | None, result: torch.Tensor) -> torch.Tensor:
-    assert out is not None
-    return (out if out.shape == result.shape else out.resize_(result.shape)).copy_(result)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, explain
+
+Model = TypeVar("Model", bound=BaseModel)
 
 LONGEST = 1_000_000  # characters of a file, and entries
 
@@ -38,6 +42,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise BenchmarkError(f"{path}: should be a mapping of keys to values")
     return content
+
+
+@cache
+def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **given: str) -> Model:
+    """A YAML file as such a model, with what is `given` beside it; read again when its version (files.py) changes.
+
+    Raises:
+        BenchmarkError: no YAML mapping, an unknown key (the near miss is suggested) or a bad value.
+    """
+    try:
+        return model.model_validate(given | read_yaml(path))
+    except ValidationError as error:
+        raise explain(error, model, str(path)) from None
 
 
 def _entries(content: object, most: int) -> int:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from benchmark.results.study import PublishedStudy
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
 
 
@@ -18,8 +15,4 @@ def published_files(track: str) -> list[Path]:
 
 def read_published(path: Path) -> PublishedStudy:
     """Return a published study. Raise a BenchmarkError for a damaged file."""
-    again = "bring it back with git, or publish the study again"
-    try:
-        return PublishedStudy.model_validate(files.read_json(path, again))
-    except ValidationError as error:
-        raise BenchmarkError(f"{path} is no published study ({error.errors()[0]['msg']}); {again}") from None
+    return files.read_model(path, PublishedStudy, "bring it back with git, or publish the study again")

@@ -14,10 +14,9 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -27,28 +26,6 @@ from benchmark.runtime.errors import BenchmarkError
 Split = tuple[torch.Tensor, torch.Tensor]  # images (n, c, h, w) float32 in [0, 1], labels (n,) int64
 Step = Callable[[Sequence[Split], int, float], torch.Tensor]
 WARM = 3  # steps that run before one is recorded: libraries and optimisers allocate in them
-
-
-class Recorder(Protocol):
-    """Records work on a device and replays it."""
-
-    def stream(self) -> AbstractContextManager[None]: ...
-
-    def generator(self) -> torch.Tensor:
-        """Return the state of the device's generator."""
-        ...
-
-    def waits(self) -> AbstractContextManager[list[str]]:
-        """Run what is inside as it is, and tell where it waited for the device, which no recording can hold."""
-        ...
-
-    def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Return what repeats `run`, and the tensor that holds its result after each time. Nothing is computed yet."""
-        ...
-
-    def forget(self) -> None:
-        """What was recorded so far is not replayed again."""
-        ...
 
 
 class CudaRecorder:
@@ -68,10 +45,12 @@ class CudaRecorder:
         outer.wait_stream(self._stream)
 
     def generator(self) -> torch.Tensor:
+        """Return the state of the device's generator."""
         return torch.cuda.get_rng_state(self.device)
 
     @contextmanager
     def waits(self) -> Iterator[list[str]]:
+        """Run what is inside as it is, and tell where it waited for the device, which no recording can hold."""
         places: list[str] = []
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as seen:
@@ -84,12 +63,14 @@ class CudaRecorder:
         places += waits_among(str(warning.message) for warning in seen)
 
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Return what repeats `run`, and the tensor that holds its result after each time. Nothing is computed yet."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             result = run()
         return graph.replay, result
 
     def forget(self) -> None:
+        """What was recorded so far is not replayed again."""
         self._pool = torch.cuda.graph_pool_handle()  # graphs that are gone leave a pool that no other may use
 
 
@@ -123,7 +104,7 @@ class CapturedStep:
     """
 
     step: Step
-    recorder: Recorder
+    recorder: CudaRecorder
     problem: str = ""
     still: bool = False
     recording: bool = False

@@ -17,16 +17,10 @@ from torch import Tensor, nn
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_norms import LayerNorms, product, sequence
-from benchmark.training.objective import Objective, TrainingAttack
+from benchmark.training.objective import Objective, TrainingAttack, share
 
 
 class GloRo(Objective):
-    """
-    Args:
-        radius: l2, in pixels of [0, 1].
-        power_steps: of each layer an optimiser step; the paper's 5.
-    """
-
     def __init__(self, radius: float, power_steps: int) -> None:
         self.radius, self.power_steps = checked_radius(radius, "gloro"), checked_steps(power_steps, "gloro")
         self.selected_by = f"validation accuracy robust at L2 {radius:g} by a global Lipschitz constant"
@@ -51,12 +45,13 @@ class GloRo(Objective):
         model.eval()
         layers, head = sequence(model, "gloro")
         constant = product(LayerNorms(layers, images[:1], self.power_steps).upper())
-        hits = 0
-        for x, y in zip(images.split(500), labels.split(500), strict=True):
+
+        def robust(x: Tensor, y: Tensor) -> Tensor:
             logits = model(x).double()
             further = further_logit(logits, head.weight.double(), self.radius * constant)
-            hits += int((logits.gather(1, y[:, None])[:, 0] > further).sum())
-        return hits / len(labels)
+            return logits.gather(1, y[:, None])[:, 0] > further
+
+        return share(robust, images, labels, 500)
 
 
 def further_logit(logits: Tensor, weight: Tensor, move: Tensor) -> Tensor:
@@ -95,6 +90,10 @@ def whole_labels(labels: Tensor, objective: str) -> None:
 
 def objective(attack: TrainingAttack | None, *, radius: float, power_steps: int = 5) -> GloRo:
     """
+    Args:
+        radius: l2, in pixels of [0, 1].
+        power_steps: of each layer an optimiser step; the paper's 5.
+
     Raises:
         BenchmarkError: a radius that is not positive and finite, or power_steps that are no whole number above 0.
     """

@@ -212,10 +212,7 @@ def _(layer: nn.Module, x: Tensor) -> Constant:
 
 def product(constants: Sequence[Tensor]) -> Tensor:
     """() of (), on the device of those that lie on one."""
-    total = torch.ones(())
-    for constant in constants:
-        total = total * constant
-    return total
+    return math.prod(constants, start=torch.ones(()))
 
 
 def _only(found: LinearMap) -> Constant:

@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
 from benchmark.training import draws
-from benchmark.training.capture import Recorder, Split
+from benchmark.training.capture import CudaRecorder, Split
 from benchmark.training.checkpoint import TrainingProgress
 from benchmark.training.objective import Objective
 from benchmark.training.overfitting import OverfittingMonitor
@@ -45,7 +45,7 @@ def train(
     penalties: Mapping[str, Penalty] | None = None,
     monitor: OverfittingMonitor | None = None,
     ranks: Ranks = ALONE,
-    recorder: Recorder | None = None,
+    recorder: CudaRecorder | None = None,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
     """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -96,11 +97,7 @@ def perturb(
         return images
     with frozen(model):
         if labels.is_floating_point():
-            soft = labels
-
-            def mixed(logits: torch.Tensor) -> torch.Tensor:
-                return nn.functional.cross_entropy(logits, soft, reduction="sum")
-
+            mixed = partial(nn.functional.cross_entropy, target=labels, reduction="sum")
             return attack(model, images, labels.argmax(1), eps_factor, mixed).detach()
         return attack(model, images, labels, eps_factor).detach()
 
@@ -110,11 +107,19 @@ def accuracy(
 ) -> float:
     """Share of images whose true logit is above every other by more than `margin`, in evaluation mode."""
     model.eval()
-    hits = 0
-    with torch.no_grad():
-        for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-            hits += int((margins(model(x), y) > margin).sum())
-    return hits / len(labels)
+    return share(lambda x, y: margins(model(x), y) > margin, images, labels, batch_size)
+
+
+@torch.no_grad()
+def share(
+    right: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    batch_size: int,
+) -> float:
+    """The share of images that `right`, of some images and their labels (m,), says are: (m,) bool."""
+    batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
+    return sum(int(right(x, y).sum()) for x, y in batches) / len(labels)
 
 
 def robust_accuracy(

@@ -34,11 +34,6 @@ class Caps(nn.Module):
 
 
 class Projected(Standard):
-    """
-    Args:
-        norm: that a layer's weight may have at most; 0 for the one that it has when training starts.
-    """
-
     def __init__(self, norm: float, label_smoothing: float = 0.0) -> None:
         super().__init__(label_smoothing)
         if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 <= norm < math.inf:

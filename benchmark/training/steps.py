@@ -14,7 +14,7 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import draws, schedule
-from benchmark.training.capture import CapturedStep, Recorder, Split, compiled
+from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation, set_rate
@@ -98,7 +98,7 @@ class Steps:
         closing: Augmenting | None = None,
         penalties: Mapping[str, Penalty] | None = None,
         ranks: Ranks = ALONE,
-        recorder: Recorder | None = None,
+        recorder: CudaRecorder | None = None,
     ) -> Steps:
         """Return the steps of a recipe before its first epoch.
 

@@ -16,20 +16,13 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.ball_and_box import Region, RestrictedNorm, ball, check, propagate
 from benchmark.training.gloro import checked_radius, checked_steps, whole_labels
 from benchmark.training.layer_norms import Head, LayerNorms, sequence
-from benchmark.training.objective import Objective
+from benchmark.training.objective import Objective, share
 
 HALVINGS = 30  # of the interval that the split is sought in
 TOGETHER = 100  # images whose worst logits are scored at a time
 
 
 class WorstLogits(Objective):
-    """
-    Args:
-        radius: l2, in pixels of [0, 1].
-        kappa: where it stays.
-        power_steps: of each layer's kept vector an optimiser step.
-    """
-
     name: str
 
     def __init__(self, radius: float, kappa: float, power_steps: int) -> None:
@@ -71,11 +64,12 @@ class WorstLogits(Objective):
     def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
         layers, head = sequence(model, self.name)
         norm = self.score_norm(layers, LayerNorms(layers, images[:1], self.power_steps))
-        hits = 0
-        for x, y in zip(images.split(TOGETHER), labels.split(TOGETHER), strict=True):
+
+        def robust(x: Tensor, y: Tensor) -> Tensor:
             worst = worst_logits(head, propagate(layers, ball(x, self.radius), norm), y)
-            hits += int((worst.scatter(1, y[:, None], -torch.inf) < 0).all(1).sum())
-        return hits / len(labels)
+            return (worst.scatter(1, y[:, None], -torch.inf) < 0).all(1)
+
+        return share(robust, images, labels, TOGETHER)
 
     @torch.no_grad()
     def after_step(self, model: nn.Module) -> None:

@@ -89,9 +89,9 @@ def certified_at(
     for radius, lofast in zip(radii, _published_at(model, images, labels, radii), strict=True):
         found = {"LoFAST": lofast, "this project's": local.certified_at(model, images, labels, radius)}
         if by_crown:
-            crowned, one = torch.zeros_like(lofast), torch.tensor([radius], dtype=torch.float64)
+            crowned = torch.zeros_like(lofast)
             if len(asked):
-                crowned[asked] = crown.certified_at(model, images[asked], labels[asked], one)[:, 0]
+                crowned[asked] = crown.certified_at(model, images[asked], labels[asked], radius)
             asked = crowned.nonzero()[:, 0]
             found |= {"CROWN": crowned, "LoFAST, then CROWN": lofast | crowned}
         tried = torch.stack([*found.values()]).any(0).nonzero()[:, 0]

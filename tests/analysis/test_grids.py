@@ -30,7 +30,8 @@ def test_grey_and_grids(tmp_path) -> None:
     assert np.array_equal(shown[..., 0], np.rint(rows[1][1, 0].numpy() * 255))
     assert np.array_equal(shown[..., 0], shown[..., 2])
     assert (pixels[:GAP] == 255).all()
-    assert np.asarray(Image.open(io.BytesIO(png([torch.rand(1, 1, 100, 90)])))).shape == (100 + 2 * GAP, 90 + 2 * GAP)
+    greys = [torch.rand(1, 1, 100, 90)] * 2
+    assert np.asarray(Image.open(io.BytesIO(png(greys)))).shape == (200 + 3 * GAP, 90 + 2 * GAP)
     for wrong in ([], [rows[0], rows[1][:2]], [torch.rand(1, 2, 4, 4)]):
         with pytest.raises(ValueError, match="a grid"):
             png(wrong)

@@ -156,9 +156,9 @@ def test_rounding_is_measured_below_its_bound_and_refused_above(monkeypatch) -> 
 
 
 def test_a_bound_of_rounding_that_overflows_to_nan_is_none() -> None:
-    model, margins = network(0), torch.zeros(2, 4, dtype=torch.float64)
     images, labels = torch.rand(2, 1, 4, 4), torch.tensor([0, 1])
-    assert local.checked_gap(model, model, images, labels, margins, torch.full((2, 4), torch.nan))[1] == torch.inf
+    bounded = (torch.zeros(2, 4, dtype=torch.float64), torch.full((2, 4), torch.nan))
+    assert local.checked_gap(network(0), images, labels, lambda *_: bounded)[1] == torch.inf
 
 
 def test_reduced_precision_products_are_refused(monkeypatch) -> None:

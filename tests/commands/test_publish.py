@@ -110,7 +110,7 @@ def test_nothing_is_published_where_a_row_is_missing() -> None:
         "not built yet: Tiny2026Other-small; run `rvb repro --track tiny`; nothing published"
     )
     record_file(ROWS[1]).write_text("{}")
-    assert "Tiny2026Other-small/record/record.json is no record (track: Field required)" in error("publish", "--all")
+    assert "Tiny2026Other-small/record/record.json: track: Field required; delete it" in error("publish", "--all")
     assert not PUBLISHED.exists()
 
 
@@ -231,7 +231,7 @@ def test_damaged_files_are_one_line(content) -> None:
         whole = (PUBLISHED / name).read_text()
         (PUBLISHED / name).write_text(content)
         message = error("regress", ROWS[0])
-        assert re.match(f"{PUBLISHED / name} (is no|holds no) ", message)
+        assert re.match(f"{PUBLISHED / name}(: | is no | holds no )", message)
         assert "bring it back with git, or " in message
         (PUBLISHED / name).write_text(whole)
     (PUBLISHED / f"{ROWS[0]}.json").write_text(content)

@@ -112,8 +112,6 @@ def test_spatter_that_misses_is_drawn_anew_instead_of_a_black_image() -> None:
         ({"images": np.zeros((1, 3, 31, 32), np.float32)}, "32x32 pixels or more"),
         ({"images": np.full((1, 3, 32, 32), 1.5, np.float32)}, r"images of \[0, 1\]"),
         ({"images": np.full((1, 3, 32, 32), np.nan, np.float32)}, r"images of \[0, 1\]"),
-        ({"name": "gausian_noise"}, "did you mean 'gaussian_noise'"),
-        ({"severity": 6}, "unknown severity 6"),
         ({"indices": [0, 1]}, "2 indices for 1 images"),
     ],
 )

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 import benchmark.layers
-from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention import AttentionByHeads, ResidualAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.derived import DerivedWeight, cache_weights
+from benchmark.layers.derived import DerivedLinear, DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.kinds import BY_NAME, BY_TYPE, KINDS
@@ -129,7 +129,14 @@ def test_every_layer_of_the_house_can_be_described() -> None:
         held = vars(importlib.import_module(f"benchmark.layers.{module.name}")).values()
         classes = (value for value in held if isinstance(value, type) and issubclass(value, nn.Module))
         found |= {one for one in classes if one.__module__.startswith("benchmark.layers")}
-    without = {DerivedWeight, _Slices, WindowAttention, DotProductWindowAttention}  # none is a layer with a bound
+    without = {
+        AttentionByHeads,
+        DerivedLinear,
+        DerivedWeight,
+        _Slices,
+        WindowAttention,
+        DotProductWindowAttention,
+    }  # none is a layer with a bound
     assert found - without == {one for one in BY_TYPE if one.__module__.startswith("benchmark")}
     assert {type(layer) for layer, _ in EVERY} == {kind.layer for kind in KINDS}
     assert len(BY_NAME) == len(KINDS)

@@ -11,7 +11,7 @@ import yaml
 from seeds_study import verdicts
 
 from benchmark.evaluation.auto_attack import Attacked
-from benchmark.results.attention import AttentionResult
+from benchmark.results.beside import AttentionResult
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.study import PublishedStudy

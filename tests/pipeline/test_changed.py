@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 
 import pytest
@@ -39,9 +38,6 @@ def test_a_row_counts_by_what_its_steps_read(tmp_path) -> None:
     assert changed() == []
     yaml.write_text(yaml.read_text().replace("epochs: 40", "epochs: 41"))
     assert changed("--track", "tiny") == ["Tiny2026Twin-extra", "Tiny2026Twin-small"], "their own folder"
-    why = json.loads(project.rvb("diff", "--changed-rows", "--json").stdout)
-    wanted = {"track": "tiny", "row": "Tiny2026Twin-small", "why": ["submissions/Tiny2026Twin/submission.yaml"]}
-    assert why[1] == wanted
     git("commit", "-qam", "two")
     attack = project.root / "benchmark/attacks/pgd.py"
     attack.write_text(attack.read_text() + "\nNEW = 1\n")

@@ -68,7 +68,6 @@ def test_settings_go_to_submitit_and_unknown_ones_are_refused(root) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--engine rya", "unknown engine 'rya'; did you mean 'ray'"),
         ("--address head:6379", "--address needs --engine ray"),
         ("--engine slurm --address head:6379", "--address needs --engine ray"),
         ("--engine ray --dry-run", "--dry-run does not go with --engine"),

@@ -11,7 +11,6 @@ import tiny_linear_row
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from stages import run_stage
 from tiny_record import record
 from typer.testing import CliRunner
 
@@ -157,7 +156,7 @@ def test_the_board_shows_them_as_claimed_and_ranks_none(tmp_path, cifar) -> None
     assert "model_info/cifar10/Linf/Hostile" in claimed
     assert "<script>" not in claimed.partition("Radii are in pixels")[0]
     (tmp_path / "claimed" / "robustbench.json").write_text('{"board": "RobustBench"}')
-    with pytest.raises(SystemExit, match="holds no claimed rows"):
+    with pytest.raises(SystemExit, match=r"robustbench\.json: url: Field required; import it again"):
         reading.read_claimed(tmp_path / "claimed")
 
 
@@ -172,13 +171,17 @@ def attacked(autoattack: int, robust: int) -> Record:
     return Record.model_validate(made)
 
 
-LINF = ThreatModel(norm="Linf", eps=8 / 255)
+def written_row(made: Record, track: Track, folder: Path) -> Path:
+    """Where RobustBench has it."""
+    path = folder / "cifar10/Linf/Tiny2026Net_v.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(exported(made, track, ThreatModel(norm="Linf", eps=8 / 255))))
+    return path
 
 
 @pytest.mark.parametrize(("alone", "least"), [(53, 53), (53, 50)])
 def test_what_we_write_we_read_back(tmp_path, cifar, alone, least) -> None:
-    (path,) = robustbench.export(attacked(alone, least), cifar, tmp_path, (LINF,))
-    assert path == tmp_path / "cifar10/Linf/Tiny2026Net_v.json"
+    path = written_row(attacked(alone, least), cifar, tmp_path)
     written = json.loads(path.read_text())
     assert (written["eps"], written["clean_acc"], written["reported"]) == ("8/255", "97.0", "58.0")
     assert "rebuilt, track digits version 1, 100 test images" in written["footnote"]
@@ -192,15 +195,11 @@ def test_a_row_without_autoattack_there_is_not_written(cifar) -> None:
         exported(attacked(53, 53), cifar, ThreatModel(norm="L2", eps=0.5))
 
 
-def test_the_commands(tmp_path, monkeypatch) -> None:
+def test_the_command(tmp_path) -> None:
     from benchmark.commands.main import app
 
     result = CliRunner().invoke(app, ["import-robustbench", str(tmp_path)])
     assert "says no `robustbench` data set" in str(result.exception)
-    result = CliRunner().invoke(app, ["export-robustbench", "A-b", "--threat", "L2 0.51"])
-    assert "did you mean 'L2 0.5'" in str(result.exception)
-    with pytest.raises(BenchmarkError, match="ships no model_info; give that folder of a clone"):
-        robustbench.installed_folder()
 
 
 def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path) -> None:
@@ -219,9 +218,6 @@ def test_imported_rows_reach_the_board_through_the_pipeline(linear_row, tmp_path
     assert "leaderboard/claimed/tiny" in board["deps"]
     (read,) = reading.read_claimed(linear_row.root / "leaderboard/claimed/tiny")
     assert [row.name for row in read.rows] == ["Engstrom2019Robustness"]
-    run_stage("collect", *tiny_linear_row.NAMES)
-    result = CliRunner().invoke(app, ["export-robustbench", "Tiny2026Linear-small", "--track", "tiny"])
-    assert "not judged by AutoAttack at L2 0.5, but at nothing" in str(result.exception)
 
 
 @pytest.mark.slow  # robustbench takes seconds to import
@@ -232,7 +228,7 @@ def test_robustbenchs_own_readers_take_what_we_write(tmp_path, cifar, monkeypatc
     from robustbench.model_zoo.enums import BenchmarkDataset
     from robustbench.model_zoo.enums import ThreatModel as Theirs
 
-    (path,) = robustbench.export(attacked(53, 50), cifar, tmp_path / "model_info", (LINF,))
+    path = written_row(attacked(53, 50), cifar, tmp_path / "model_info")
     known = {field.name for field in dataclasses.fields(utils.ModelInfo)} | {"external", "unreliable"}
     assert json.loads(path.read_text()).keys() <= known
     monkeypatch.chdir(tmp_path)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates.bounds.attention_ascent import attention, attention_ascent
+from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify
@@ -26,6 +27,13 @@ def attention_case(
     query, key = draw(heads, d, inner) * norm, draw(heads, d, inner) * norm
     weights = (query, key, draw(heads, d, inner) * 0.5, draw(heads, inner, d) * 0.5)
     return draw(batch, n, d) * spread, weights
+
+
+def attention_bound(x: torch.Tensor, *weights: torch.Tensor, method: str = "tight", **options: object) -> torch.Tensor:
+    """Of weights and then a radius, one for all examples or one for each."""
+    *matrices, radius = weights
+    sensitivity = attention_sensitivity(x, *matrices, **options)
+    return sensitivity.bound(torch.as_tensor(radius, dtype=torch.float64).expand(len(x)), method)
 
 
 def attend(

@@ -121,7 +121,7 @@ def _coordinate(engine: str, *rows: str) -> None:
     repro.chosen_rows = lambda *_: (chosen, [Path(BOARD)])  # type: ignore[assignment]
     repro.prepare = lambda track, _, report: dvc.run(["repro", DATA], "data", report)
     repro.close = lambda track, boards, report: dvc.run(["repro", *map(str, boards)], "board", report)
-    machines.device = lambda _: os.environ.get("TOY_DEVICE", "cpu")  # type: ignore[assignment]
+    machines.device_of = lambda _: os.environ.get("TOY_DEVICE", "cpu")  # type: ignore[assignment]
     if wanted := os.environ.get("TOY_TORCH"):
         own = ray.versions()
         ray.versions = lambda: {**own, "torch": wanted}  # in the coordinator alone

@@ -1,4 +1,4 @@
-"""A lower bound of attention's local sensitivity, by gradient ascent; `sensitivity.attention_bound` is the upper bound."""
+"""A lower bound of attention's local sensitivity, by gradient ascent; sensitivity.py has the upper bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def attention(
     residual: bool = True,
     query_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The layer that `attention_bound` bounds, by its formula: x (batch, tokens, d) to the same."""
+    """The layer that sensitivity.py bounds, by its formula: x (batch, tokens, d) to the same."""
     queries = torch.einsum("bic,hcd->bhid", x, w_q)
     if query_bias is not None:
         queries = queries + query_bias[:, None]
@@ -43,12 +43,12 @@ def attention_ascent(
     """The largest ||F(X') - F(X)||_F found on the sphere ||X' - X||_F = radius by projected gradient ascent.
 
     Args:
-        x: (batch, tokens, d); weights, residual and query_bias as in `attention_bound`.
+        x: (batch, tokens, d); weights, residual and query_bias as in `attention_sensitivity`.
         radius: l2 in token space.
         starts: random ones, seeded by their number.
 
     Returns:
-        (batch,): never above the supremum that `attention_bound` bounds.
+        (batch,): never above the supremum that `AttentionSensitivity.bound` bounds.
     """
 
     def layer(z: torch.Tensor) -> torch.Tensor:

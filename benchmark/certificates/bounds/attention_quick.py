@@ -24,7 +24,7 @@ FAR = 60.0
 
 
 class QuickAttention:
-    """x (n, tokens, d) nominal inputs; weights per head, residual and query_bias as in `attention_bound`."""
+    """x (n, tokens, d) nominal inputs; weights per head, residual and query_bias as in `attention_sensitivity`."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, vjp
 from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
@@ -108,41 +108,35 @@ class SequentialBound(LayerBound):
             part, now = self.layer_bounds[index], perturbations[index]
             rounding = torch.linalg.vector_norm(a.flatten(2), dim=2) * part.rounding_in_range(now.delta)[:, None]
             taken = taken + part.remainder_along(a, now) + rounding
-            a = self._vjp(index, a)
+            a = vjp(self.layers[index], self.inputs[index], a)
         return taken * UP
-
-    def _vjp(self, index: int, a: torch.Tensor) -> torch.Tensor:
-        """J^T a of one layer, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
-        with torch.enable_grad():
-            x = self.inputs[index].detach().requires_grad_()
-            y = self.layers[index](x)
-            parts = [torch.autograd.grad(y, x, part, retain_graph=True)[0] for part in a.unbind(1)]
-        return torch.stack(parts, dim=1)
 
 
 class ResidualBound(LayerBound):
     """x + body(x): the identity adds nothing to the body's remainder; the sum is rounded once more."""
+
+    most: float | torch.Tensor = 1.0  # by which the body is multiplied
 
     def __init__(self, body: LayerBound, x: torch.Tensor, branch: torch.Tensor) -> None:
         self.body, self.size = body, size(x) + size(branch)
 
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        return (1 + torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
+        return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
         return self.body.has_jvp
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.body.quick_bound(delta)) * UP
+        return (delta + self.most * self.body.quick_bound(delta)) * UP
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return (delta + self.most * self.body.bound(delta)) * UP
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
         return (inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside)) * FLOAT64 + TINY
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.body.bound(delta)) * UP
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.body.jvp(columns)
@@ -154,7 +148,7 @@ class ResidualBound(LayerBound):
         return self.body.remainder_along(a, perturbation)
 
 
-class WeightedResidualBound(LayerBound):
+class WeightedResidualBound(ResidualBound):
     """x + alpha * body(x), alpha over the last axis: J = I + diag(alpha) J_body, and what the body misses is multiplied by
     alpha, so that it takes from a margin with gradient a what the body's takes from one with gradient a * alpha. In float32
     the product and the sum are each rounded once more.
@@ -163,20 +157,6 @@ class WeightedResidualBound(LayerBound):
     def __init__(self, body: LayerBound, alpha: torch.Tensor, x: torch.Tensor, branch: torch.Tensor) -> None:
         self.body, self.alpha, self.most = body, alpha, alpha.abs().max()
         self.size, self.branch = size(x), size(branch)
-
-    @property
-    def has_jvp(self) -> bool:  # type: ignore[override]
-        return self.body.has_jvp
-
-    @property
-    def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
-
-    def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.most * self.body.quick_bound(delta)) * UP
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return (delta + self.most * self.body.bound(delta)) * UP
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)

@@ -60,6 +60,13 @@ def _needs(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
         raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
 
 
+def unbiased(layer: nn.Module, *linears: nn.Module) -> None:
+    """A BenchmarkError where one of a layer's maps has a bias, which its bound leaves out."""
+    if any(linear.bias is not None for linear in linears):
+        words = f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
+        raise BenchmarkError(words)
+
+
 def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
     """
     Raises:
@@ -155,8 +162,7 @@ def _(layer: SmoothSLLBlock, x: torch.Tensor) -> LayerBound:
 @layer_bound.register
 def _(layer: ResidualAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
-        raise BenchmarkError("ResidualAttention has a bias, which its bound leaves out; the certificate is refused")
+    unbiased(layer, layer.query, layer.key, layer.value, layer.output)
     within(layer, 0, WIDEST, qk_norm=layer.query.norm, vo_norm=layer.value.norm)
     within(layer, 0, WIDEST, qk_norm=layer.key.norm, vo_norm=layer.output.norm)
     return AttentionBound(layer, x)

@@ -12,7 +12,7 @@ from functools import singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.dispatch import exact_layer_bound, unbiased
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.bounds.l2_window_norm import checked_window, l2_window_norm_upper
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound
@@ -97,8 +97,7 @@ def _(layer: nn.Module, x: torch.Tensor) -> float:
 def _(layer: L2Attention, x: torch.Tensor) -> float:
     if x.ndim != 3:
         raise BenchmarkError(f"L2Attention needs 3 axes; it is given shape {tuple(x.shape)}")
-    if any(linear.bias is not None for linear in (layer.query, layer.value, layer.output)):
-        raise BenchmarkError("L2Attention has a bias, which its bound leaves out; the certificate is refused")
+    unbiased(layer, layer.query, layer.value, layer.output)
     return l2_attention_norm_upper(layer, x.shape[1])
 
 

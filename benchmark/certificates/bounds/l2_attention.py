@@ -7,14 +7,13 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, unbiased
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms
 from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, ROOM, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_constant import mixing_constant
-from benchmark.runtime.errors import BenchmarkError
 
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
 
@@ -65,19 +64,14 @@ class L2AttentionBound(LayerBound):
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         if self.x[0].numel() > FORMED:
             return self.x.new_full((len(self.x),), self.everywhere)
-        size = self.x[0].numel()
-        norms = []
-        basis = torch.eye(size, dtype=self.x.dtype, device=self.x.device).reshape(size, 1, *self.x.shape[1:])
-        for p, y in zip(self.p.split(1), self.y.split(1), strict=True):  # one Jacobian at a time
-            formed = self._derivative(basis, p, y).reshape(size, size)
-            norms.append(spectral_norm_upper(formed) * (1 + 1e-9) + 1e-12)
-        return torch.stack(norms).clamp(max=self.everywhere)
+        return torch.stack(jacobian_norms(self._derivative, self.x)).clamp(max=self.everywhere)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        return self._derivative(columns, self.p, self.y)
+        return self._derivative(columns, slice(None))
 
-    def _derivative(self, columns: torch.Tensor, p: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Of columns (directions, n, tokens, width), around p and y = x W_Q of the same images (n, heads, tokens, .)."""
+    def _derivative(self, columns: torch.Tensor, images: slice) -> torch.Tensor:
+        """Of columns (directions, n, tokens, width), around the nominal inputs `images`."""
+        p, y = self.p[images], self.y[images]
         dy = torch.einsum("pnic,hcd->pnhid", columns, self.query)
         scores = 2 * (dy @ y.mT + y @ dy.mT - (y * dy).sum(-1)[..., None, :]) / self.scale
         dp = p * (scores - (p * scores).sum(-1, keepdim=True))
@@ -172,6 +166,5 @@ class L2AttentionRounding:
 @layer_bound.register
 def _(layer: L2Attention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    if any(linear.bias is not None for linear in (layer.query, layer.value, layer.output)):
-        raise BenchmarkError("L2Attention has a bias, which its bound leaves out; the certificate is refused")
+    unbiased(layer, layer.query, layer.value, layer.output)
     return L2AttentionBound(layer, x)

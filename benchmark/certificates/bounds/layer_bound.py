@@ -17,8 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from benchmark.certificates.bounds.rounding import LARGEST
+from benchmark.certificates.bounds.spectral import spectral_norm_upper
 
 UP = 1 + 1e-12  # float64 rounding of one formula
 
@@ -26,6 +28,23 @@ UP = 1 + 1e-12  # float64 rounding of one formula
 def or_infinite(bound: torch.Tensor) -> torch.Tensor:
     """The bound, infinite where it is NaN (0 times infinity, say): such a number bounds nothing."""
     return torch.where(bound.isnan(), torch.inf, bound)
+
+
+def vjp(layer: nn.Module, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+    """J^T a of one layer at x, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        y = layer(x)
+        parts = [torch.autograd.grad(y, x, part, retain_graph=True)[0] for part in a.unbind(1)]
+    return torch.stack(parts, dim=1)
+
+
+def jacobian_norms(derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+    """The norms of Jacobians that are formed one at a time, by images: `derivative` of columns around those chosen."""
+    entries = x[0].numel()
+    basis = torch.eye(entries, dtype=x.dtype, device=x.device).reshape(entries, 1, *x.shape[1:])
+    formed = (derivative(basis, slice(i, i + 1)).reshape(entries, entries) for i in range(len(x)))
+    return [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.checked_copy import HEADS
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, or_infinite
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, or_infinite, vjp
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
@@ -184,7 +184,10 @@ class NetworkBound:
             if relaxed is not None:
                 part, a = relaxed
             elif effort == "all":
-                part, a = layer_bound.remainder_along(a, perturbation), self._vjp(index, a)
+                part, a = (
+                    layer_bound.remainder_along(a, perturbation),
+                    vjp(self.layers[index], self.activations[index], a),
+                )
             else:
                 part = (
                     layer_bound.remainder_along_elementwise(a, perturbation)
@@ -212,14 +215,6 @@ class NetworkBound:
                 rho = rho + layer_bound.remainder(perturbation)
             rho, delta = rho * UP, layer_bound.bound(delta) + rounding
         return perturbations, roundings, delta
-
-    def _vjp(self, index: int, a: torch.Tensor) -> torch.Tensor:
-        """J^T a of one layer, a vector-Jacobian product: (n, rivals, *output) to (n, rivals, *input)."""
-        with torch.enable_grad():
-            x = self.activations[index].detach().requires_grad_()
-            y = self.layers[index](x)
-            parts = [torch.autograd.grad(y, x, part, retain_graph=True)[0] for part in a.unbind(1)]
-        return torch.stack(parts, dim=1)
 
     def _at_the_head(self, delta: torch.Tensor) -> torch.Tensor:
         return (self.difference_norms * delta[:, None] + self.head_rounding(delta)) * UP

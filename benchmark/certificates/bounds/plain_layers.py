@@ -31,11 +31,6 @@ def _(layer: nn.Sequential) -> nn.Module:
 
 
 @plain.register
-def _(layer: Patchify) -> nn.Module:
-    return _Patches(layer.patch)
-
-
-@plain.register
 def _(layer: BoundedLinear | OrthogonalLinear | NormalisedHead) -> nn.Module:
     return _linear(layer.weight, layer.bias)
 
@@ -49,53 +44,8 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
 
 
 @plain.register
-def _(layer: SLLBlock) -> nn.Module:
-    return _SLL(layer)
-
-
-@plain.register
-def _(layer: SmoothSLLBlock) -> nn.Module:
-    return _SmoothSLL(layer)
-
-
-@plain.register
-def _(layer: LayerProject) -> nn.Module:
-    return _Project(layer.radius)
-
-
-@plain.register
-def _(layer: ClassToken) -> nn.Module:
-    return _Token(layer)
-
-
-@plain.register
-def _(layer: TakeToken) -> nn.Module:
-    return _Take(layer.index)
-
-
-@plain.register
-def _(layer: TokenConvolution | BoundedTokenConvolution) -> nn.Module:
-    return _Convolution(layer)
-
-
-@plain.register
-def _(layer: ClippedReLU) -> nn.Module:
-    return _Clip(layer)
-
-
-@plain.register
-def _(layer: Resize) -> nn.Module:
-    return _Resize(layer)
-
-
-@plain.register
 def _(layer: Residual) -> nn.Module:
     return Residual(plain(layer.body)) if type(layer) is Residual else layer
-
-
-@plain.register
-def _(layer: ResidualAttention | SelfAttention) -> nn.Module:
-    return _Attention(layer)
 
 
 @plain.register
@@ -107,17 +57,12 @@ def _(layer: WeightedResidual) -> nn.Module:
     return made
 
 
-@plain.register
-def _(layer: ScaledCosineAttention) -> nn.Module:
-    return _ScaledCosine(layer)
-
-
 class _Patches(nn.Module):
     """Patchify by reshaping and one permutation."""
 
-    def __init__(self, patch: int) -> None:
+    def __init__(self, layer: Patchify) -> None:
         super().__init__()
-        self.patch = patch
+        self.patch = layer.patch
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
@@ -151,9 +96,9 @@ class _SmoothSLL(_SLL):
 class _Project(nn.Module):
     """x R / sqrt(R^2 + relu(|x|^2 - R^2))."""
 
-    def __init__(self, radius: float) -> None:
+    def __init__(self, layer: LayerProject) -> None:
         super().__init__()
-        self.radius = radius
+        self.radius = layer.radius
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         over = torch.relu((x * x).sum(-1, keepdim=True) - self.radius**2)
@@ -172,9 +117,9 @@ class _Token(nn.Module):
 
 
 class _Take(nn.Module):
-    def __init__(self, index: int) -> None:
+    def __init__(self, layer: TakeToken) -> None:
         super().__init__()
-        self.index = index
+        self.index = layer.index
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, self.index]
@@ -269,3 +214,18 @@ class _Clip(nn.Module):
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         return torch.relu(z) - torch.relu(z - self.theta)
+
+
+plain.register(Patchify, _Patches)
+plain.register(SLLBlock, _SLL)
+plain.register(SmoothSLLBlock, _SmoothSLL)
+plain.register(LayerProject, _Project)
+plain.register(ClassToken, _Token)
+plain.register(TakeToken, _Take)
+plain.register(TokenConvolution, _Convolution)
+plain.register(BoundedTokenConvolution, _Convolution)
+plain.register(ClippedReLU, _Clip)
+plain.register(Resize, _Resize)
+plain.register(ResidualAttention, _Attention)
+plain.register(SelfAttention, _Attention)
+plain.register(ScaledCosineAttention, _ScaledCosine)

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.dispatch import _needs, layer_bound, unbiased, within
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms
 from benchmark.certificates.bounds.rounding import (
     EXPONENTIAL,
     FLOAT64,
@@ -83,14 +83,9 @@ class ScaledCosineBound(LayerBound):
 
     @cached_property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
-        entries = self.x[0].numel()
-        if entries > FORMED:
+        if self.x[0].numel() > FORMED:
             return self._lipschitz(self._ball(torch.zeros_like(self.off)))
-        basis = torch.eye(entries, dtype=self.x.dtype, device=self.x.device).reshape(entries, 1, *self.x.shape[1:])
-        norms = []
-        for index in range(len(self.x)):  # one Jacobian at a time
-            formed = self._derivative(basis, slice(index, index + 1)).reshape(entries, entries)
-            norms.append(spectral_norm_upper(formed) * (1 + 1e-9) + 1e-12)
+        norms = jacobian_norms(self._derivative, self.x)
         return torch.stack(norms).clamp(max=self.everywhere) if norms else self.off
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
@@ -185,8 +180,7 @@ class ScaledCosineRounding:
 @layer_bound.register
 def _(layer: ScaledCosineAttention, x: torch.Tensor) -> LayerBound:
     _needs(layer, x, 3)
-    if any(linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)):
-        raise BenchmarkError("ScaledCosineAttention has a bias, which its bound leaves out; the certificate is refused")
+    unbiased(layer, layer.query, layer.key, layer.value, layer.output)
     within(layer, LEAST_EPS, LARGEST, eps=layer.eps)
     return ScaledCosineBound(layer, x)
 

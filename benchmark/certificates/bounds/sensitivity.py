@@ -72,13 +72,13 @@ class AttentionSensitivity:
         nested = {name: getattr(self, name).take(rows) for name in ("linear", "summed", "joint")}
         return replace(self, **parts, **nested)
 
-    @property
-    def failure(self) -> float:
-        """Probability over random probes that the norm of a linear map is too small; 0 unless tokens * d > 8192."""
-        return self.linear.failure
-
     def bound(self, radius: torch.Tensor, method: str = "tight") -> torch.Tensor:
-        """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (batch,) to (batch,), monotone."""
+        """sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius is at most this: (batch,) to (batch,), monotone.
+
+        Args:
+            radius: l2 in token space.
+            method: "tight" (the module's least), "paper" (Theorem 1, right T) or "naive" (eq. 12).
+        """
         if method not in METHODS:
             raise ValueError(f"unknown method {method!r}; known: {', '.join(METHODS)}")
         if not (torch.isfinite(radius).all() and (radius >= 0).all()):
@@ -120,43 +120,6 @@ class AttentionSensitivity:
         return torch.stack([move + cross, head.g * self.b * e**2 / self.scale + bend + cross])
 
 
-def attention_bound(
-    x: torch.Tensor,
-    w_q: torch.Tensor,
-    w_k: torch.Tensor,
-    w_v: torch.Tensor,
-    w_o: torch.Tensor,
-    radius: float | torch.Tensor,
-    *,
-    residual: bool = True,
-    query_bias: torch.Tensor | None = None,
-    method: str = "tight",
-) -> torch.Tensor:
-    """An upper bound of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius, per example.
-
-    Guarantee: never below the supremum (with probability 1 - 2e-9 over random probes when tokens * d > 8192).
-
-    Args:
-        x: (tokens, d) or (batch, tokens, d) nominal inputs.
-        w_q, w_k, w_v: (heads, d, d_head), acting on rows: queries are x @ w_q (+ query_bias).
-        w_o: (heads, d_head, d).
-        radius: one number or (batch,), l2 in token space.
-        query_bias: (heads, d_head). Biases of keys, values and outputs do not matter.
-        method: "tight" (the module's least), "paper" (Theorem 1, right T) or "naive" (eq. 12).
-
-    Returns:
-        () or (batch,) float64.
-
-    Raises:
-        ValueError: shapes that do not fit, a radius that is negative or NaN, a value that is not finite.
-    """
-    batch = x if x.ndim == 3 else x[None]
-    sensitivity = attention_sensitivity(batch, w_q, w_k, w_v, w_o, residual=residual, query_bias=query_bias)
-    radii = torch.as_tensor(radius, dtype=torch.float64, device=batch.device).expand(len(batch))
-    result = sensitivity.bound(radii, method)
-    return result if x.ndim == 3 else result[0]
-
-
 def attention_sensitivity(
     x: torch.Tensor,
     w_q: torch.Tensor,
@@ -168,9 +131,17 @@ def attention_sensitivity(
     query_bias: torch.Tensor | None = None,
     exact_zeta: bool = True,
 ) -> AttentionSensitivity:
-    """The constants of the bounds; arguments as in `attention_bound`, x with a batch axis.
+    """The constants of the bounds of sup ||F(X') - F(X)||_F over ||X' - X||_F <= radius, per example.
 
-    Without `exact_zeta` it is bounded by 1 + ||W_O|| max ||P_l|| ||W_V||, which part one Z alone feels.
+    Args:
+        x: (batch, tokens, d) nominal inputs, tokens * d <= 8192.
+        w_q, w_k, w_v: (heads, d, d_head), acting on rows: queries are x @ w_q (+ query_bias).
+        w_o: (heads, d_head, d).
+        query_bias: (heads, d_head). Biases of keys, values and outputs do not matter.
+        exact_zeta: else it is bounded by 1 + ||W_O|| max ||P_l|| ||W_V||, which part one Z alone feels.
+
+    Raises:
+        ValueError: shapes that do not fit, or a value that is not finite.
     """
     x, w_q, w_k, w_v, w_o = (t.detach().double() for t in (x, w_q, w_k, w_v, w_o))
     _check(x, w_q, w_k, w_v, w_o)

@@ -7,7 +7,7 @@ NaN or infinity has the bound infinity, by itself, so that one image of a batch 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -16,8 +16,6 @@ from benchmark.layers.convolution_matrices import zero_padded_frequencies
 UNIT = 2.0**-53  # float64 unit roundoff
 EXACT_SIDE = 384  # up to this side all eigenvalues are about as quick as a proof
 FORMED_SIDE = 8192
-
-Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
@@ -39,7 +37,7 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
     if 0 in matrix.shape:
         return matrix.new_zeros(matrix.shape[:-2])
     if min(matrix.shape[-2:]) > FORMED_SIDE:
-        raise ValueError(f"a smaller side of {min(matrix.shape[-2:])} is too large to form; use operator_norm_upper")
+        raise ValueError(f"a smaller side of {min(matrix.shape[-2:])} is too large to form")
     if matrix.shape[-2] < matrix.shape[-1]:
         matrix = matrix.mT
     least, most = matrix.amin((-2, -1), keepdim=True), matrix.amax((-2, -1), keepdim=True)
@@ -128,59 +126,6 @@ def _ritz(gram: torch.Tensor, steps: int = 32) -> torch.Tensor:
         for _ in range(2):  # once more for orthogonality
             start = start - basis[: k + 1].mT @ (basis[: k + 1] @ start)
     return torch.linalg.eigvalsh(basis @ images.mT)[-1].clamp(min=1e-300)
-
-
-def operator_norm_upper(
-    matvec: Product,
-    rmatvec: Product,
-    columns: int,
-    *,
-    batch: tuple[int, ...] = (),
-    failure: float = 1e-9,
-    degree: int = 128,
-    probes: int = 8,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> torch.Tensor:
-    """An upper bound of the norm of a linear operator given by products, within 0.1% up to 1e6 columns.
-
-    Guarantee: with probability at least 1 - `failure` over the random probes, for each operator, not below the norm.
-
-    Let M = A^T A with largest eigenvalue l and unit eigenvector v, and T the Chebyshev polynomial of `degree`. For a unit
-    probe x, ||T(2 M / mu - 1) x|| >= |T(2 l / mu - 1)| |<x, v>|, whatever mu is. For x uniform on the sphere of R^N,
-    P(|<x, v>| < s) <= s sqrt(2 N / pi); so with s = failure^(1/probes) sqrt(pi / (2 N)) all probes miss with probability
-    at most `failure`, and otherwise T(2 l / mu - 1) <= R = max ||T(...) x|| / s, that is
-    l <= mu (1 + cosh(arccosh(R) / degree)) / 2. mu comes from a power iteration, which affects tightness alone.
-
-    Args:
-        matvec: (*batch, probes, columns) to (*batch, probes, rows), float64, linear in the last axis.
-        rmatvec: its adjoint.
-        batch: shape of a batch of operators.
-
-    Returns:
-        (*batch) float64.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(*batch, probes, columns, dtype=torch.float64, generator=generator).to(device)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-    def gram(y: torch.Tensor) -> torch.Tensor:
-        return rmatvec(matvec(y))
-
-    y = x
-    size = torch.ones(*batch, probes, 1, dtype=torch.float64, device=device)
-    for _ in range(24):
-        y = gram(y)
-        size = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
-        y = y / size.clamp(min=1e-300)
-    mu = size.amax(-2, keepdim=True).clamp(min=1e-300) * (1 + 1e-3)
-    before, now = x, 2 * gram(x) / mu - x
-    for _ in range(degree - 1):
-        before, now = now, 2 * (2 * gram(now) / mu - now) - before
-    overlap = failure ** (1 / probes) * math.sqrt(math.pi / (2 * columns))  # s above
-    ratio = (torch.linalg.vector_norm(now, dim=-1).amax(-1) * (1 + 1e-9) / overlap).clamp(min=1)
-    eigenvalue = mu[..., 0, 0] * (1 + torch.cosh(torch.acosh(ratio) / degree)) / 2
-    return eigenvalue.sqrt() * (1 + 1e-9)
 
 
 def convolution_norm_upper(

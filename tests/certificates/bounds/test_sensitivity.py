@@ -8,10 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_attention import attend, attention_case, steepest
+from tiny_attention import attend, attention_bound, attention_case, steepest
 
-from benchmark.certificates.bounds import attention_norms
-from benchmark.certificates.bounds.sensitivity import METHODS, attention_bound, attention_sensitivity
+from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
@@ -136,23 +135,10 @@ def test_score_map_is_the_dense_one() -> None:
                 )
 
 
-def test_products_agree_with_formed_matrices(monkeypatch) -> None:
-    x, weights = attention_case(8, heads=2, n=5, d=6)
-    formed = attention_sensitivity(x, *weights).linear
-    assert formed.zeta.shape == formed.jacobian.shape == (3,)
-    monkeypatch.setattr(attention_norms, "FORMED_SIDE", 10)
-    products = attention_sensitivity(x, *weights).linear
-    assert products.failure > 0
-    for name in ("zeta", "jacobian"):
-        exact, bound = getattr(formed, name), getattr(products, name)
-        assert (bound >= exact * ROUNDING).all()
-        assert (bound <= exact * (1 + 2e-3)).all()
-
-
 def test_one_example_and_many_are_the_same() -> None:
     x, weights = attention_case(9)
     many = attention_bound(x, *weights, torch.tensor([0.1, 0.2, 0.3]))
-    assert torch.allclose(attention_bound(x[1], *weights, 0.2), many[1])
+    assert torch.allclose(attention_bound(x[1:2], *weights, 0.2), many[1:2])
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,38 @@
-"""Accuracy on corrupted copies of the evaluation images."""
+"""What a Record has beside attacks and certificates: other attention, the smoothed version, corrupted copies."""
 
 from __future__ import annotations
 
+from benchmark.results.certificate import CertifiedResult
 from benchmark.results.proportion import Proportion
 from benchmark.specs.base import Frozen
 from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.smoothing import SmoothingSpec
+
+
+class WithoutAttention(Frozen):
+    """`clean` accuracy of the network so changed, another classifier; on how many images it predicts another class."""
+
+    clean: Proportion
+    changed: int
+
+
+class AttentionResult(Frozen):
+    """The network with uniform averaging in the place of its attention, and with nothing there. Neither ranks."""
+
+    uniform: WithoutAttention
+    none: WithoutAttention
+
+
+class SmoothedResult(Frozen):
+    """The smoothed version of a row's model, by the track's `rules`: another classifier than the one that was attacked.
+    `clean` counts where it answers and is right; `spent` is the mean number of noise samples an image.
+    """
+
+    rules: SmoothingSpec
+    guarantee: str
+    spent: float
+    clean: Proportion
+    certified: tuple[CertifiedResult, ...]
 
 
 class CorruptionAccuracy(Frozen):
