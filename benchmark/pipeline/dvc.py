@@ -13,7 +13,6 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 LOGS = WORK / "logs"
-BYTECODE = WORK / "bytecode"
 DVC = (sys.executable, "-m", "dvc")
 Report = Callable[[str], None]
 
@@ -77,15 +76,11 @@ def last_line(text: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more; bytecode
-    under work/ where none may be written beside sources, else each stage would compile torch's sources again.
-    """
+    """This interpreter first on PATH, since stages run `python`; one thread a process unless the caller says more."""
     here = str(Path(sys.executable).parent)
-    bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(BYTECODE.absolute())}
     return {
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
         **os.environ,
-        **(bytecode if sys.dont_write_bytecode else {}),
         "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
     }
