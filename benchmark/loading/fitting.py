@@ -19,7 +19,7 @@ from benchmark.data.images import load_split
 from benchmark.loading import methods
 from benchmark.loading.parameters import check_parameters
 from benchmark.loading.rows import Row
-from benchmark.loading.starting import Start, begin, module_of, starting_point
+from benchmark.loading.starting import begin, module_of, starting_point
 from benchmark.loading.trained import Split, tensors
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import arithmetic
@@ -77,22 +77,21 @@ class Recipe:
 def fit(
     row: Row,
     run: TrainRun,
-    checkpoint: Path,
-    on_epoch: Callable[[TrainingProgress], None],
-    start: Start | None = None,
+    folder: Path,
+    on_epoch: Callable[[int, float], None],
     say: Callable[[str], None] = lambda _: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
     """Trains a network by the row's settings: its best weights, its history and what is said of it.
 
     Args:
-        checkpoint: the file, and its folder the place, that a killed run goes on from.
-        start: the network to start from, in place of the one that the recipe names.
+        folder: what a killed run goes on from.
+        on_epoch: told the epochs done and the last score.
         say: told of the progress of preparations.
         ranks: the processes that share the training, one of which is this; the first alone prepares.
     """
     spec = row.settings.training
-    assert spec is not None  # both callers have looked
+    assert spec is not None  # the step applies
     recipe = Recipe.of(spec, row.track.data)
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
@@ -105,9 +104,8 @@ def fit(
     start_device(fabric.device)
     if fabric.device.type == "cuda" and not ranks.alone:
         torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
-    place = Place(checkpoint.parent / "prepare", run.seed, fabric.device, say)
-    begins = start or starting_point(row)
-    started, prepared = (None, ()) if ranks.rank else begin(model, begins, spec, train_split, place)
+    place = Place(folder / "prepare", run.seed, fabric.device, say)
+    started, prepared = (None, ()) if ranks.rank else begin(model, starting_point(row), spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
         best, done = train(
@@ -118,7 +116,7 @@ def fit(
             validation,
             fabric=fabric,
             seed=run.seed,
-            checkpoint=checkpoint,
+            checkpoint=folder / "checkpoint.safetensors",
             metric=recipe.metric,
             augment=recipe.augment,
             closing=recipe.closing,
@@ -126,7 +124,7 @@ def fit(
             monitor=recipe.monitor,
             ranks=ranks,
             recorder=CudaRecorder(fabric.device) if run.compile else None,
-            on_epoch=on_epoch,
+            on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
     monitor, images = recipe.monitor, len(validation[1])
     seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None

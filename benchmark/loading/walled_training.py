@@ -57,7 +57,7 @@ def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Sa
     """
     if not wall.stands and run.processes == 1:  # several are processes of their own, whatever holds them
         set_up(run.device)
-        return *_fit(row, run, folder, on_epoch, say), peak()
+        return *fit(row, run, folder, on_epoch, say), peak()
     trained: list[Walled] = []
     direct = run.processes > 1 and not wall.stands and _a_gpu_each(run)  # they exchange gradients among themselves
     meeting = Path(tempfile.mkdtemp(prefix="rvb-")) / "meeting" if direct else None
@@ -169,13 +169,6 @@ def _next_epoch(said: object, last: int, row: Row) -> int:
     return said
 
 
-def _fit(
-    row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, rank: Ranks = ranks.ALONE
-) -> tuple[Tensors, TrainingProgress, TrainingResult]:
-    checkpoint = folder / "checkpoint.safetensors"
-    return fit(row, run, checkpoint, lambda done: on_epoch(done.epoch, done.scores[-1]), say=say, ranks=rank)
-
-
 def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | None, channel: Channel) -> None:
     """In the process of one rank; the first alone has something to say."""
 
@@ -190,10 +183,10 @@ def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | Non
     asks = Collective(rank, run.processes, meeting, EPOCH_SECONDS) if meeting else ask
     own = Ranks(rank, run.processes, asks) if run.processes > 1 else ranks.ALONE
     if rank:
-        _fit(row, run, folder, on_epoch, print, own)
+        fit(row, run, folder, on_epoch, print, own)
         if meeting:
             channel.send({"done": True})
         return
     with redirect_stdout(Printed(channel)):
-        best, done, result = _fit(row, run, folder, on_epoch, print, own)
+        best, done, result = fit(row, run, folder, on_epoch, print, own)
     channel.send({"done": asdict(done), "result": result.model_dump(mode="json"), "memory": peak()}, best)

@@ -155,35 +155,32 @@ class Steps:
             NotFinite: a loss, a penalty or a weight is not finite.
         """
         with self.captured.recorder.stream() if self.captured else nullcontext():
-            return self._epoch(images, labels, epoch, seed)
-
-    def _epoch(self, images: torch.Tensor, labels: torch.Tensor, epoch: int, seed: int) -> float:
-        draws.seed(seed, epoch)
-        self.learning.train()
-        order = torch.randperm(len(labels), device="cpu").to(images.device)
-        batches = order.split(self.spec.batch_size * self.spec.accumulation)
-        self.ranks.seed(seed, epoch)
-        eps_factor = schedule.eps_factor(self.spec, epoch)
-        augment = self.closing if schedule.closes(self.spec, epoch) else self.augment
-        take = self.captured or self.step
-        total = torch.zeros((), dtype=torch.float64, device=images.device)
-        for number, batch in enumerate(batches):
-            place = epoch + number / len(batches)
-            set_rate(self.optimizer.optimizer, self.spec.learning_rate * schedule.lr_factor(self.spec, place))
-            shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
-            own = torch.cat(shares)
-            x, y = images[own], labels[own]
-            if augment and len(own):
-                x, y = (t.to(images.device) for t in augment(x, y))
-            sizes = [len(share) for share in shares]
-            parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
-            total += take(parts, len(batch), eps_factor) * len(batch)
-            if number % LOOK == LOOK - 1:
-                self._check_total(total)
-        self._check_total(total)
-        if not all(torch.isfinite(p).all() for p in self.model.parameters()):
-            raise NotFinite("weights are not finite")
-        return total.item() / len(labels)
+            draws.seed(seed, epoch)
+            self.learning.train()
+            order = torch.randperm(len(labels), device="cpu").to(images.device)
+            batches = order.split(self.spec.batch_size * self.spec.accumulation)
+            self.ranks.seed(seed, epoch)
+            eps_factor = schedule.eps_factor(self.spec, epoch)
+            augment = self.closing if schedule.closes(self.spec, epoch) else self.augment
+            take = self.captured or self.step
+            total = torch.zeros((), dtype=torch.float64, device=images.device)
+            for number, batch in enumerate(batches):
+                place = epoch + number / len(batches)
+                set_rate(self.optimizer.optimizer, self.spec.learning_rate * schedule.lr_factor(self.spec, place))
+                shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
+                own = torch.cat(shares)
+                x, y = images[own], labels[own]
+                if augment and len(own):
+                    x, y = (t.to(images.device) for t in augment(x, y))
+                sizes = [len(share) for share in shares]
+                parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
+                total += take(parts, len(batch), eps_factor) * len(batch)
+                if number % LOOK == LOOK - 1:
+                    self._check_total(total)
+            self._check_total(total)
+            if not all(torch.isfinite(p).all() for p in self.model.parameters()):
+                raise NotFinite("weights are not finite")
+            return total.item() / len(labels)
 
     def step(self, batches: Sequence[Split], images: int, eps_factor: float) -> torch.Tensor:
         """Take one optimiser step on batches that have `images` images over all ranks; their mean loss, () float64."""

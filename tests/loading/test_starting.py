@@ -46,7 +46,7 @@ def written(**changes) -> None:
 
 
 def fitted(row: Row, tmp_path, **options):
-    return fit(row, run_settings().train, tmp_path / "checkpoint.safetensors", lambda _: None, **options)
+    return fit(row, run_settings().train, tmp_path, lambda *_: None, **options)
 
 
 @pytest.mark.slow
