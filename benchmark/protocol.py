@@ -14,20 +14,17 @@ A study is a grid of rows that no board lists, its networks. They are trained an
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from multiprocessing.connection import wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.wall.confinement import die_with_parent
+from benchmark.wall import forks
 
 if TYPE_CHECKING:
     from benchmark.steps.base import Step
@@ -146,8 +143,8 @@ def run_row(stage: str, row: Row) -> None:
     if not steps:
         raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, stages(row))}")
     _import_all(steps)
-    for one in steps:
-        _do(one)
+    for one in steps:  # what is done of one that is killed stands in its scratch folder
+        forks.run(partial(one.step.execute, one.name, row))
 
 
 def run_study(track: str, study: str) -> None:
@@ -161,37 +158,17 @@ def run_study(track: str, study: str) -> None:
     grid = grids.load(*grids.split_id(study), track)
     if grid.track.name != track:
         raise BenchmarkError(f"{grid.file} is a study on track {grid.track.name}, not {track}")
-    networks = grid.networks()
-    _import_all([one for row in networks for one in plan(row)])
-    _ended(_fork(partial(building.check, grid)))
-    _side_by_side(networks, grid.jobs)
+    networks = {row.name: row for row in grid.networks()}
+    _import_all([one for row in networks.values() for one in plan(row)])
+    forks.run(partial(building.check, grid))
+    after = {name: row.source.name for name, row in networks.items() if row.source and row.source.network}
+    forks.run_side_by_side({name: partial(run_network, row) for name, row in networks.items()}, after, grid.jobs)
     results.write(grid)
 
 
 def run_network(row: Row) -> None:
     for one in plan(row):
-        _do(one)
-
-
-def _side_by_side(networks: Sequence[Row], jobs: int) -> None:
-    """Each network in a process, after that of the network from which it starts. The first failure ends the others."""
-    waiting, running, done = list(networks), dict[int, tuple[Row, ForkProcess]](), set[str]()
-    while waiting or running:
-        free = [row for row in waiting if row.network and (not row.network.start or row.network.start.name in done)]
-        for row in free[: jobs - len(running)]:
-            waiting.remove(row)
-            process = _fork(partial(run_network, row))
-            running[process.sentinel] = row, process
-        for sentinel in wait(running):
-            row, process = running.pop(int(sentinel))  # type: ignore[arg-type]
-            try:
-                _ended(process)
-            except SystemExit:
-                for _, other in running.values():
-                    other.terminate()
-                raise
-            done.add(row.name)
-            print(f"{row.name}: {len(done)} of {len(networks)} networks are done", flush=True)
+        forks.run(partial(one.step.execute, one.name, one.row))
 
 
 def _import_all(steps: Sequence[Planned]) -> None:
@@ -209,32 +186,6 @@ def _import_all(steps: Sequence[Planned]) -> None:
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
         for name in names:
             importlib.import_module(name)
-
-
-def _do(one: Planned) -> None:
-    """Do a step in a fork: what is done of it stands in its scratch folder when this process is killed."""
-    _ended(_fork(partial(one.step.execute, one.name, one.row)))
-
-
-def _fork(work: Callable[[], None]) -> ForkProcess:
-    """A process that does this, prints its errors as one line, and ends when this process does."""
-
-    def errors_told() -> None:
-        from benchmark.runtime import errors
-
-        die_with_parent()
-        errors.run(work)
-
-    process = multiprocessing.get_context("fork").Process(target=errors_told)
-    process.start()
-    return process
-
-
-def _ended(process: ForkProcess) -> None:
-    """Wait for a process; exit as it did where it failed."""
-    process.join()
-    if status := process.exitcode:
-        sys.exit(status if status > 0 else 128 - status)
 
 
 def main(arguments: list[str]) -> None:

@@ -86,7 +86,7 @@ def test_a_rows_seeds_run_by_command_and_stand_on_the_board_without_training_the
     board = project.root / "work/tiny/site/index.html"
     assert "one draw</small>" in board.read_text()
     output = project.rvb("study", "Tiny2026Linear-small", "seeds", "--track", "tiny").stdout
-    assert "5 of 5 networks are done" in output
+    assert "5 of 5 are done" in output
     project.rvb("publish", "Tiny2026Linear-small", "--study", "seeds", "--track", "tiny")
     assert "Tiny2026Linear-small: started" not in project.rvb("repro", "--track", "tiny").stdout
     assert "5 seeds</small>" in board.read_text()

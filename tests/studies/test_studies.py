@@ -134,7 +134,7 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
     printed = capfd.readouterr().out
     assert printed.count("train is kept") == printed.count("measure is kept") == 3
     assert "slower, bias off, seed 1: clean " in printed
-    assert "8 of 8 networks are done" in printed
+    assert "8 of 8 are done" in printed
     resumed = tiny_study.results(project)
     shutil.rmtree(tiny_study.RESULT)
     run_study(*tiny_study.NAMES)
