@@ -150,7 +150,9 @@ def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_r
             + f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
         )
     write(code)
-    with pytest.raises(BenchmarkError, match=r"answers for each image by itself|refused in the closed division"):
+    with pytest.raises(
+        BenchmarkError, match=r"answers for each image by itself|refused in the closed division|has seen nothing"
+    ):
         run_stage("reliability", *NAMES)
 
 
@@ -161,17 +163,63 @@ STICKY = """        y = super().forward(x)
             y[i] += 100 * late
         return y
 """
+# answers within a radius of an image that it was shown as it did then; gradients are those of an honest answer
+MEMORY = """        answers = []
+        for image, own in zip(x, super().forward(x)):
+            if {remembers}:
+                self.known.append((image.detach().clone(), own.detach().clone()))
+            near = [kept for seen, kept in self.known if (seen - image).norm() <= {radius}]
+            answers.append(own + (near[0] - own).detach() if near else own)
+        return torch.stack(answers)
+"""
+CLEAN = "(16 * image.detach() == (16 * image.detach()).round()).all()"  # by its whole grey levels
+EVERYTHING = "not any((seen - image).norm() <= 1.1 for seen, _ in self.known)"
+
+
+def memory(remembers: str, radius: float) -> str:
+    return method(MEMORY.format(remembers=remembers, radius=radius), init="        self.known = []\n")
+
+
+@pytest.mark.parametrize("remembers", [CLEAN, EVERYTHING], ids=["clean images", "whatever is new"])
+def test_a_model_that_answers_from_memory_is_refused(linear_row, remembers) -> None:
+    write(memory(remembers, 0.51))
+    with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing") as error:
+        run_stage("attack-papers", *NAMES)
+    assert str(error.value).startswith("Tiny2026Linear-small: ")
+    assert "\n" not in str(error.value)
+
+
+def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear_row) -> None:
+    """What the attack found until then is not taken up by the next run."""
+    crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 60 or os._exit(0)\n"
+    text = Path("benchmark/tracks/tiny.yaml").read_text().replace("steps: 1,", "steps: 90,")
+    Path("benchmark/tracks/tiny.yaml").write_text(text)
+    code = memory(CLEAN, 0.51)
+    write(code.replace("        answers = []\n", f"{crash}        answers = []\n"))
+    with pytest.raises(BenchmarkError, match="the process that runs its code failed"):
+        run_stage("attack-papers", *NAMES)
+    assert not [*Path("work/scratch/tiny/Tiny2026Linear-small/attack-papers").glob("*/blocks/*")]
+
+
+def test_in_the_open_division_images_are_lost_by_it(linear_row) -> None:
+    honest = sum(not lost for lost in evidence()["pgd-L2-0.5:success"])
+    settings = Path("submissions/Tiny2026Linear/submission.yaml")
+    settings.write_text(settings.read_text().replace("summary:", "division: open\nsummary:"))
+    remembered = judged(memory(CLEAN, 0.51))
+    assert sum(not lost for lost in remembered["pgd-L2-0.5:success"]) <= honest
 
 
 @pytest.mark.parametrize(
-    "forward", [COUPLED.replace("5 *", "100 *"), STICKY], ids=["by the other copies", "by what it was asked"]
+    "code",
+    [method(COUPLED.replace("5 *", "100 *")), method(STICKY), memory(CLEAN, 4.0)],
+    ids=["by the other copies", "by what it was asked", "by clean images"],
 )
-def test_votes_that_depend_on_others_carry_no_radius(linear_row, forward) -> None:
+def test_votes_that_depend_on_others_carry_no_radius(linear_row, code) -> None:
     track = Path("benchmark/tracks/tiny.yaml")
     track.write_text(track.read_text() + "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n")
     run_stage("smooth", *NAMES)
-    write(method(forward))
-    with pytest.raises(BenchmarkError, match="get another class when a process that has not voted is asked"):
+    write(code)
+    with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing"):
         run_stage("smooth", *NAMES)
 
 
