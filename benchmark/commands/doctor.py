@@ -16,7 +16,7 @@ import typer
 from benchmark.commands.terminal import console
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 from benchmark.runtime.paths import WORK
 
 CONSTRAINTS = Path("constraints.txt")
@@ -59,6 +59,7 @@ def _checks(engine: str) -> Iterator[tuple[str, Callable[[], Iterator[Finding]]]
     yield "Python", _python
     yield "packages", _packages
     yield "arithmetic", _arithmetic
+    yield "sandbox", _sandbox
     yield "GPU", _gpu
     yield "room", _room
     yield "pipeline", lambda: _pipeline(missing)
@@ -118,6 +119,25 @@ def _arithmetic() -> Iterator[Finding]:
         )
 
 
+def _sandbox() -> Iterator[Finding]:
+    """What holds the code of submissions, before any of it runs."""
+    from benchmark.loading.confining import wall
+    from benchmark.wall.confinement import PARTS
+
+    held = wall()  # whose words say what a full one lacks
+    lacking = [part for part in PARTS if part not in held.parts]
+    if not held.stands:
+        yield Finding("note", "none: submissions' code may do what you may; set `wall: full` in params.yaml")
+    elif lacking == ["namespaces"]:
+        yield Finding("ok", f"{held.words}; no namespaces, which this machine does not let its users make, nor need be")
+    elif lacking:
+        yield Finding(
+            "note", f"{held.words}, without {', '.join(lacking)}: a submission's code could read the test labels"
+        )
+    else:
+        yield Finding("ok", held.words)
+
+
 def _gpu() -> Iterator[Finding]:
     """What `params.yaml` asks for, and what torch finds, without starting it."""
     from benchmark.runtime.torch_setup import set_up
@@ -146,7 +166,12 @@ def _pipeline(otherwise: str) -> Iterator[Finding]:
 
     if not Path(".dvc").is_dir():
         yield Finding("fail", "no DVC repository here; run this in a clone of the project, or `dvc init`")
-    elif stale := generate.stale():
+        return
+    LEFT_OUT.clear()
+    stale = generate.stale()
+    for words in LEFT_OUT:
+        yield Finding("note", f"{words}; its rows are left out until that is mended")
+    if stale:
         yield Finding(
             otherwise,
             f"{len(stale)} of the generated files no longer fits; run `rvb pipeline` and commit what it writes",

@@ -17,7 +17,7 @@ from benchmark.commands.terminal import (
     checked_engine,
     console,
 )
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import LEFT_OUT, BenchmarkError, near_miss
 
 ENGINES = ("ray", "slurm")
 INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
@@ -80,13 +80,22 @@ def _on_engine(
 
 
 def pipeline(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is stale.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a file is stale or a submission broken.")
+    ] = False,
 ) -> None:
     """Write the DVC stages from the submissions."""
+    from benchmark.loading import tracks
     from benchmark.pipeline import generate as stages
+    from benchmark.pipeline import inputs
 
     if check:
+        LEFT_OUT.clear()
         stale = stages.stale()
+        for name in tracks.names():
+            inputs.contents(name)
+        if LEFT_OUT:
+            raise BenchmarkError(f"{len(LEFT_OUT)} broken: {'; '.join(LEFT_OUT)}")
         if stale:
             raise BenchmarkError(f"{', '.join(map(str, stale))} no longer fit the submissions; run `rvb pipeline`")
         console.print("the pipeline fits the submissions")

@@ -11,15 +11,16 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from benchmark import protocol
 from benchmark.loading import tracks
-from benchmark.loading.rows import load_rows
+from benchmark.loading.rows import Row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, code, errors, files
+from benchmark.runtime.errors import unless_broken
 from benchmark.runtime.paths import WORK
 from benchmark.steps import data
 from benchmark.steps.base import inputs_file
@@ -37,7 +38,7 @@ def write(track: str) -> None:
     """Writes the inputs of every step of a track, and removes those of steps that are gone.
 
     Raises:
-        BenchmarkError: a submission, study or file of code that does not load.
+        BenchmarkError: the track does not load.
     """
     wanted = {path: files.to_json(content) for path, content in contents(track).items()}
     for path, text in wanted.items():
@@ -52,7 +53,7 @@ def write(track: str) -> None:
 
 
 def contents(track: str) -> dict[Path, dict[str, Any]]:
-    """Every file and what it should hold."""
+    """Every file and what it should hold, but for rows and studies that are broken, which are named on stderr."""
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
     found[inputs_file(track, "", "data")] = _inputs(
@@ -60,14 +61,29 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     )
     found[inputs_file(track, "", "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
-        for one in protocol.plan(row):
-            found[inputs_file(track, row.name, one.name)] = _inputs(one.entries, one.settings, list(one.reads), digests)
+        found |= unless_broken(row.name, partial(of_row, row, digests)) or {}
     studies = grids.load_all(track)
     for grid in studies:
-        place = inputs_file(track, f"_studies/{grid.id}", "study")
-        found[place] = _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)
+        found |= unless_broken(grid.id, partial(_of_study, grid, digests)) or {}
     found[papers_file(track)] = declared_papers(track, studies)
     return found
+
+
+def of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:
+    """Those of a row.
+
+    Raises:
+        BenchmarkError: its code cannot be followed.
+    """
+    return {
+        inputs_file(row.track.name, row.name, one.name): _inputs(one.entries, one.settings, list(one.reads), digests)
+        for one in protocol.plan(row)
+    }
+
+
+def _of_study(grid: grids.Grid, digests: Digests) -> dict[Path, dict[str, Any]]:
+    place = inputs_file(grid.track.name, f"_studies/{grid.id}", "study")
+    return {place: _inputs(grid.entries, grid.settings, [grid.data, *grid.starts], digests)}
 
 
 def _inputs(entries: list[Path], settings: dict[str, Any], reads: list[Path], digests: Digests) -> dict[str, Any]:

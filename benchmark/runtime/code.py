@@ -12,12 +12,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
+LONGEST = 10_000  # bits of a number that Python writes in tens
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 
 
@@ -31,7 +32,7 @@ def closure(*entries: Path) -> list[Path]:
     while todo:
         path = todo.pop()
         if path not in seen:
-            if not path.exists():
+            if not path.is_file():
                 known = [other.stem for other in path.parent.glob("*.py")]
                 raise BenchmarkError(
                     f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
@@ -54,27 +55,51 @@ def combined(digests: Mapping[str, str]) -> str:
 
 @cache
 def _digest(path: Path, _modified: int) -> str:
-    content = _canonical(_parsed(path)).encode() if path.suffix == ".py" else path.read_bytes()
+    content = _canonical(parsed(path)).encode() if path.suffix == ".py" else path.read_bytes()
     return hashlib.sha256(content).hexdigest()
 
 
-def _parsed(path: Path) -> ast.Module:
+def parsed(path: Path) -> ast.Module:
+    """Return a file's syntax tree.
+
+    Raises:
+        BenchmarkError: it is no Python, or nested too deeply for Python itself.
+    """
     try:
         return ast.parse(path.read_bytes(), str(path))  # bytes: a file may name its encoding
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BenchmarkError(f"{path}{line}: {getattr(error, 'msg', error)}") from None
 
 
-def _canonical(value: object) -> str:
-    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field."""
-    if isinstance(value, ast.AST):
-        fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
-        kept = [f"{name}={_canonical(field)}" for name, field in fields.items() if field not in (None, [])]
-        return f"{type(value).__name__}({', '.join(kept)})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_canonical, value))}]"
-    return repr(value)
+class _Word(str):
+    """Text that is written as it is, beside values of the tree that are strings."""
+
+
+def _canonical(tree: ast.AST) -> str:
+    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field. It may be
+    nested deeper than Python's calls may.
+    """
+    words: list[str] = []
+    todo: list[object] = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, _Word):
+            words.append(value)
+        elif isinstance(value, ast.AST):
+            fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
+            kept = [(_Word(f"{name}="), field) for name, field in fields.items() if field not in (None, [])]
+            todo += reversed([_Word(f"{type(value).__name__}("), *_separated(kept), _Word(")")])
+        elif isinstance(value, list):
+            todo += reversed([_Word("["), *_separated([(one,) for one in value]), _Word("]")])
+        else:
+            words.append(hex(value) if isinstance(value, int) and value.bit_length() > LONGEST else repr(value))
+    return "".join(words)
+
+
+def _separated(parts: Sequence[tuple[object, ...]]) -> Iterator[object]:
+    for place, part in enumerate(parts):
+        yield from (_Word(", "), *part) if place else part
 
 
 def _without_docstring(node: ast.AST, name: str, field: object) -> object:
@@ -92,7 +117,7 @@ def _is_text(node: ast.AST) -> bool:
 def _imports(path: Path, _modified: int) -> list[Path]:
     home = _submission(path)
     found: list[Path] = []
-    statements = [node for node in _statements(_parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    statements = [node for node in _statements(parsed(path)) if isinstance(node, ast.Import | ast.ImportFrom)]
     for node in statements:
         for module in _named(node, path):
             if module.parts[0] in PACKAGES:
@@ -138,18 +163,19 @@ def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Every node but those under `if TYPE_CHECKING:`, which never run."""
-    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
-        return
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        yield from _statements(child)
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            todo += reversed([*ast.iter_child_nodes(node)])
 
 
 def _files(module: Path) -> list[Path]:
     """The file of a module and the `__init__.py` files above it, as far as they exist."""
     files = [folder / "__init__.py" for folder in [*module.parents][::-1] if folder.parts]
     files += [module.with_name(f"{module.name}.py"), module / "__init__.py"]
-    return [path for path in files if path.exists()]
+    return [path for path in files if path.is_file()]
 
 
 def inert(path: Path) -> bool:
@@ -160,7 +186,7 @@ def inert(path: Path) -> bool:
     """
     if path.name != "__init__.py":
         return False
-    return all(_is_text(node) or _does_nothing(node) for node in _parsed(path).body)
+    return all(_is_text(node) or _does_nothing(node) for node in parsed(path).body)
 
 
 def _does_nothing(node: ast.stmt) -> bool:

@@ -81,12 +81,21 @@ def run_study(grid: Grid, planned: Mapping[str, Any], code: str) -> None:
 def _check_plain(out: Path, grid: Grid) -> None:
     """
     Raises:
-        BenchmarkError: there is no such folder, or in it is something else than folders and files. The study's code wrote it,
-            and a link could lead to anybody's files.
+        BenchmarkError: there is no such folder, or in it is something else than a study's files. The study's code wrote it:
+            a link could lead to anybody's files, and a name could be a label.
     """
-    odd = [path for path in (out, *out.rglob("*")) if path.is_symlink() or not (path.is_dir() or path.is_file())]
-    if odd or not out.is_dir():
-        what = f"{odd[0].name}, which is no plain file" if odd else "no folder of results"
+    weights = {f"weights/{cell}-{seed}.safetensors" for cell in range(len(grid.cells)) for seed in grid.study.seeds}
+    plain, folders = {"study.json", "verdicts.parquet", *weights}, {".", "weights"}
+
+    def is_known(name: str, path: Path) -> bool:
+        if path.is_symlink():
+            return False
+        return path.is_dir() if name in folders else path.is_file() and (name in plain or files.is_aside(path))
+
+    found = {path.relative_to(out).as_posix(): path for path in (out, *out.rglob("*"))}
+    odd = [name for name, path in found.items() if not is_known(name, path)]
+    if odd:
+        what = f"{odd[0]}, which is no plain file of a study's" if len(found) > 1 else "no folder of results"
         raise BenchmarkError(f"{grid.file}: its code left {' '.join(what.split())[:100]}; nothing of it is kept")
 
 

@@ -107,10 +107,17 @@ measures: [{measure: clean}]
 
 @pytest.mark.parametrize(
     "code",
-    ["os.rename(place / 'out', place / 'away'), os.symlink({other!r}, place / 'out')", "os.symlink({other!r}, place / 'out/weights/0')"],
-)  # fmt: skip
-def test_what_a_study_leaves_is_plain_files(linear_row, code) -> None:
-    """Its code links to another row's folder after all results stand."""
+    [
+        "os.rename(place / 'out', place / 'away'), os.symlink({other!r}, place / 'out')",
+        "os.symlink({other!r}, place / 'out/weights/0')",
+        "(place / 'out/0-7').touch()",
+        "(place / 'out/weights/0-7').mkdir()",
+        "(place / 'out/.0-7').touch()",
+    ],
+    ids=["a link for all", "a link", "a name", "a folder's name", "a hidden name"],
+)
+def test_what_a_study_leaves_is_plain_files_of_known_names(linear_row, code) -> None:
+    """Its code links to another row's folder after all results stand, or names a file after a label."""
     OTHER.mkdir(parents=True)
     folder = Path("submissions/Tiny2026Linear")
     (folder / "studies").mkdir()
@@ -121,7 +128,7 @@ def test_what_a_study_leaves_is_plain_files(linear_row, code) -> None:
         f"    {code.format(other=str(OTHER.absolute()))}\n    return seconds\nrunning._run = run\n"
     )
     (folder / "method.py").write_text(hook + METHOD)
-    with pytest.raises(BenchmarkError, match="which is no plain file; nothing of it is kept"):
+    with pytest.raises(BenchmarkError, match="which is no plain file of a study's; nothing of it is kept"):
         run_stage("study", "tiny", "Tiny2026Linear-one")
     assert [*OTHER.iterdir()] == []
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from stages import run_stage
-from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
+from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, record, robust
 
 from benchmark.loading import walled
 from benchmark.runtime.errors import BenchmarkError
@@ -271,6 +273,35 @@ def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) 
     assert "\n" not in str(error.value)
 
 
+LISTS = """
+def _found():
+    import os
+    for place in ("work", "work/tiny", "work/scratch", "submissions", ".", os.path.dirname(os.environ["HOME"]), "/tmp"):
+        try:
+            raise SystemExit(f"{place} is listed: {os.listdir(place)}")
+        except PermissionError:
+            pass
+    here = os.path.dirname(os.environ["HOME"])
+    parent = os.path.dirname(here)
+    import gc, pathlib
+    for known in [o for o in gc.get_objects() if isinstance(o, dict)]:  # what its parent knew of others' folders
+        for value in [*known.values()]:
+            if isinstance(value, pathlib.Path) and value.name.startswith("rvb-") and str(value) != here:
+                try:
+                    raise SystemExit(f"{value} is listed: {os.listdir(value)}")
+                except PermissionError:
+                    pass
+"""
+
+
+def test_names_of_files_are_no_way_out_for_labels(linear_row) -> None:
+    """A brought attack, which has labels, writes files that are named after them; the model's process looks for any."""
+    write(method("        _found()\n        return super().forward(x)\n", LISTS))
+    leaves = "    import os\n    for n, label in enumerate(labels.tolist()):\n        open(f'{os.environ[\"HOME\"]}/{n}-{label}', 'w').close()\n"
+    honest = robust(linear_row)
+    assert robust(linear_row, HEAD + leaves + "    return images\n") == honest
+
+
 def test_training_sees_no_test_image_and_writes_to_no_other_place(linear_row) -> None:
     look = (
         "import pathlib\n"
@@ -307,19 +338,41 @@ def test_a_submission_that_is_a_link_is_refused(linear_row, tmp_path) -> None:
         run_stage("attack-papers", *NAMES)
 
 
-def test_the_judge_itself_never_imports_it(linear_row) -> None:
-    """Seen from a fresh process, in which nothing was imported before."""
-    import subprocess
-    import sys
-
-    program = (
+def afresh(program: str) -> str:
+    """The last line that a program prints which runs the row in a fresh process."""
+    shutil.rmtree(ROW)
+    start = (
         f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
         "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-        f"for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n    run_stage(name, *{NAMES})\n"
-        "print([name for name in sys.modules if name.startswith('submissions')])\n"
+        f"def run():\n    for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n        run_stage(name, *{NAMES})\n"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "[]"
+    done = subprocess.run([sys.executable, "-c", start + program], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_judge_itself_never_imports_it(linear_row) -> None:
+    said = afresh("run()\nprint([name for name in sys.modules if name.startswith('submissions')])\n")
+    assert said == "[]"
+
+
+def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
+    """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
+    run_stage("collect", *NAMES)
+    honest = record()
+    refuse = (
+        "from benchmark.wall import system_calls as calls\nlibrary = calls._library()\nrules = library.seccomp_init(calls.ALLOW)\n"
+        "def add(name, *conditions):\n    number = library.seccomp_syscall_resolve_name(name)\n"
+        "    array = (calls._Condition * len(conditions))(*conditions)\n"
+        "    assert library.seccomp_rule_add_array(rules, calls.ERRNO + 1, number, len(conditions), array) == 0\n"
+        "add(b'unshare')\n"
+        "for flag in calls.CLONE_NAMESPACES:\n    add(b'clone', calls._Condition(0, calls.MASKED_EQUAL, flag, flag))\n"
+        "assert library.seccomp_load(rules) == 0\n"
+    )
+    assert (
+        afresh(refuse + "run()\nfrom tiny_linear_row import record\nprint(record().wall)\n")
+        == "landlock, seccomp, limits"
+    )
+    assert record().model_copy(update={"wall": honest.wall}) == honest
 
 
 def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:
