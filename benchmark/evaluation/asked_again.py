@@ -9,13 +9,14 @@ was asked, chosen afterwards, is asked again in a process that has seen nothing,
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from benchmark.attacks import pgd
-from benchmark.loading.judged import Spare
-from benchmark.loading.walled import Asked, WalledModel
+from benchmark.loading.walled import Call, WalledModel
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
@@ -41,12 +42,12 @@ class Afresh:
 
 
 def check_answers(
-    spare: Spare, asked: Asked, images: torch.Tensor, *, count: int, row: str, is_open: bool
+    again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again `count` images of what a model was asked since the last check, fewer where it was asked about fewer.
+    """Ask again `count` images of what a model was asked in some calls, fewer where it was asked about fewer.
 
     Args:
-        spare: the same model in a process that has been asked nothing.
+        again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
     Returns:
@@ -57,37 +58,34 @@ def check_answers(
         BenchmarkError: a model of the closed division answers otherwise by more than rounding.
     """
     lost = torch.zeros(len(images), dtype=torch.bool, device=images.device)
-    if not (calls := asked.take()):
+    if not is_open:
+        questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
+        chosen = torch.randperm(len(questions), generator=_generator())[:count]
+        # clean images last: a model that remembers them would answer the others alike after them
+        chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
+        compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
         return lost
-    with spare() as again:
-        if not is_open:
-            questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
-            chosen = torch.randperm(len(questions), generator=_generator())[:count]
-            # clean images last: a model that remembers them would answer the others alike after them
-            chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
-            compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
-            return lost
-        assert isinstance(again, WalledModel)
-        for questions, before, seed in calls:
-            after = again.ask_logits(questions.to(images.device), seed=seed)[0].cpu()
-            for question in questions[_differing(before, after)]:
-                lost[(images.cpu() - question).flatten(1).norm(dim=1).argmin()] = True
+    assert isinstance(again, WalledModel)
+    for questions, before, seed in calls:
+        after = again.ask_logits(questions.to(images.device), seed=seed)[0].cpu()
+        for question in questions[_differing(before, after)]:
+            lost[(images.cpu() - question).flatten(1).norm(dim=1).argmin()] = True
     return lost
 
 
 def broken_afresh(
-    spare: Spare, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
+    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
     seed: int, batch_size: int, is_open: bool,
 ) -> Afresh:  # fmt: skip
-    """Attack the images `index` by PGD from random points of the ball, in a process that is never asked about them clean.
+    """Attack the images `index` by PGD from random points of the ball; their clean versions are not asked about.
 
     Args:
-        spare: the model in a process that has been asked nothing.
+        model: in a process that has been asked nothing.
         images: (n, c, h, w); labels: (n,).
         index: (m,), of the images that are still classified correctly.
     """
     parts = []
-    with spare() as model, torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
+    with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
         for rows in index.split(batch_size) if threat.eps else ():
             x, y = images[rows], labels[rows]
             attacked = attackable(model, torch.rand_like(x), y)[0] if is_open else model

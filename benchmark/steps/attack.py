@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ class Attack(EvaluationStep):
         return brought_attacks(row, names, device)
 
     def spares(self, row: Row, name: str) -> int:
-        return 2 * len(row.suites[_suite(name)]) + 1  # of each attack, and what was asked beside them
+        return len(row.suites[_suite(name)]) + 1  # of each attack, and what was asked beside them
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
@@ -99,8 +99,10 @@ class Attack(EvaluationStep):
             engine=engine, report=report, brought=subject.companion, open_division=is_open,
             together=subject.together,
         ):  # fmt: skip
-            after = _attacked_afresh(work, subject, spec, state, after)
-            lost = ask_again(work, subject, ASKED_AGAIN)
+            # one process for both, since what it sees of an attack afresh is no clean image
+            with subject.spares.pop()() if subject.asked else nullcontext() as other:
+                after = _attacked_afresh(work, subject, other, spec, state, after)
+                lost = ask_again(work, subject, ASKED_AGAIN, other)
             state.robust &= ~lost if lost is not None else True
             # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct
@@ -120,9 +122,15 @@ class Attack(EvaluationStep):
 
 
 def _attacked_afresh(
-    work: Work, subject: Subject, spec: AttackSpec, state: AttackState, after: Predictions
+    work: Work,
+    subject: Subject,
+    other: torch.nn.Module | None,
+    spec: AttackSpec,
+    state: AttackState,
+    after: Predictions,
 ) -> Predictions:
-    """Attack what stands in a process that is never asked about it clean; the verdict on what `state` then holds.
+    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state` then
+    holds.
 
     Raises:
         BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
@@ -131,11 +139,11 @@ def _attacked_afresh(
     from benchmark.verdicts.prediction import logits, predict
 
     standing = (subject.clean.correct & state.robust & after.correct).nonzero()[:, 0]
-    if subject.asked is None or not len(standing):
+    if other is None or not len(standing):
         return after
     is_open = work.row.submission.division == "open"
     broken = broken_afresh(
-        subject.spares.pop(), subject.images, subject.labels, standing, spec.threat,
+        other, subject.images, subject.labels, standing, spec.threat,
         seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
     )  # fmt: skip
     if not len(broken.index):

@@ -72,7 +72,7 @@ class EvaluationStep(Step):
         return nullcontext()
 
     def spares(self, row: Row, name: str) -> int:
-        """How many processes with the row's own model it takes to ask that model again."""
+        """How many processes with the row's own model it takes to ask that model again; none where it is not."""
         return 1
 
     @abstractmethod
@@ -151,12 +151,12 @@ class EvaluationStep(Step):
 
 
 def ask_again(
-    work: Work, subject: Subject, count: int = ASKED_AGAIN, spare: Spare | None = None
+    work: Work, subject: Subject, count: int = ASKED_AGAIN, other: torch.nn.Module | None = None
 ) -> torch.Tensor | None:
     """Ask again `count` of the images that the model was asked about since the last time (evaluation/asked_again.py).
 
     Args:
-        spare: the process to ask, if it is not to be one of the subject's that has been asked nothing.
+        other: the model to ask, if it is not to be one of the subject's spares.
 
     Returns:
         (n,) bool: in the open division the images about which it answers otherwise; None where the network was rebuilt.
@@ -166,12 +166,13 @@ def ask_again(
     """
     from benchmark.evaluation.asked_again import check_answers
 
-    if subject.asked is None:
+    calls = subject.asked.take() if subject.asked else []
+    if not calls or (other is None and not subject.spares):
         return None
     is_open = work.row.submission.division == "open"
-    spare = spare or subject.spares.pop()
     try:
-        return check_answers(spare, subject.asked, subject.images, count=count, row=work.row.name, is_open=is_open)
+        with nullcontext(other) if other is not None else subject.spares.pop()() as again:
+            return check_answers(again, calls, subject.images, count=count, row=work.row.name, is_open=is_open)
     except BenchmarkError:
         shutil.rmtree(work.scratch)
         raise

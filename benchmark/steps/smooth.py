@@ -82,7 +82,7 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
                 batch_size=subject.together or subject.batch_size,
             )
             if again is not None:
-                ask_again(work, subject, ASKED_AGAIN, lambda: nullcontext(again))
+                ask_again(work, subject, ASKED_AGAIN, again)
             return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
 
         return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")

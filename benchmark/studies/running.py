@@ -95,7 +95,7 @@ def _check_plain(out: Path, grid: Grid) -> None:
     found = {path.relative_to(out).as_posix(): path for path in (out, *out.rglob("*"))}
     odd = [name for name, path in found.items() if not is_known(name, path)]
     if odd:
-        what = f"{odd[0]}, which is no plain file of a study's" if len(found) > 1 else "no folder of results"
+        what = f"{odd[0]}, which is no plain file of a study's" if out.exists() else "no folder of results"
         raise BenchmarkError(f"{grid.file}: its code left {' '.join(what.split())[:100]}; nothing of it is kept")
 
 

@@ -136,7 +136,7 @@ def held(kind: type[nn.Module]) -> float:
     """The mean radius of votes that pass; the models that are asked again are others of its kind."""
     model = Kept(kind())
     found = smooth(model, IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64)
-    check_answers(lambda: nullcontext(kind()), model.asked, IMAGES, count=240, row="Row", is_open=False)
+    check_answers(kind(), model.asked.take(), IMAGES, count=240, row="Row", is_open=False)
     spares = [lambda: nullcontext(kind())] * COPIES
     check_radii(spares, IMAGES, found.prediction, found.radius, sigma=RULES["sigma"], batch_size=64, row="Row")
     return float(found.radius.mean())
@@ -250,9 +250,7 @@ def test_what_stands_is_attacked_without_being_shown(norm) -> None:
     labels = Honest()(IMAGES).argmax(1)
     threat = ThreatModel(norm=norm, eps=0.3)
     state = torch.get_rng_state()
-    found = broken_afresh(
-        lambda: nullcontext(Shown()), IMAGES, labels, torch.arange(2, 12), threat, seed=0, batch_size=4, is_open=False
-    )
+    found = broken_afresh(Shown(), IMAGES, labels, torch.arange(2, 12), threat, seed=0, batch_size=4, is_open=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert {*found.index.tolist()} <= {*range(2, 12)}
     assert len(found.index) > 5
@@ -260,7 +258,7 @@ def test_what_stands_is_attacked_without_being_shown(norm) -> None:
     assert torch.allclose(Honest()(found.images), found.answers, atol=1e-5)
     assert not any((one == IMAGES).flatten(1).all(1).any() for one in shown)
     none = broken_afresh(
-        lambda: nullcontext(Shown()), IMAGES, labels, torch.arange(12), ThreatModel(norm=norm, eps=0.0),
+        Shown(), IMAGES, labels, torch.arange(12), ThreatModel(norm=norm, eps=0.0),
         seed=0, batch_size=4, is_open=False,
     )  # fmt: skip
     assert not len(none.index)

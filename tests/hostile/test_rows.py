@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from stages import run_stage
-from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, record, robust
+from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
 
 from benchmark.loading import walled
 from benchmark.runtime.errors import BenchmarkError
@@ -357,8 +357,6 @@ def test_the_judge_itself_never_imports_it(linear_row) -> None:
 
 def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
     """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
-    run_stage("collect", *NAMES)
-    honest = record()
     refuse = (
         "from benchmark.wall import system_calls as calls\nlibrary = calls._library()\nrules = library.seccomp_init(calls.ALLOW)\n"
         "def add(name, *conditions):\n    number = library.seccomp_syscall_resolve_name(name)\n"
@@ -368,11 +366,8 @@ def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -
         "for flag in calls.CLONE_NAMESPACES:\n    add(b'clone', calls._Condition(0, calls.MASKED_EQUAL, flag, flag))\n"
         "assert library.seccomp_load(rules) == 0\n"
     )
-    assert (
-        afresh(refuse + "run()\nfrom tiny_linear_row import record\nprint(record().wall)\n")
-        == "landlock, seccomp, limits"
-    )
-    assert record().model_copy(update={"wall": honest.wall}) == honest
+    last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
+    assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
 
 
 def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:
