@@ -115,6 +115,7 @@ def step(
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import using_engine
     from benchmark.pipeline import inputs
+    from benchmark.runtime import code
 
     kind = protocol.load(name)
     if bool(kind.subject) != bool(row):
@@ -124,6 +125,8 @@ def step(
         settings = protocol.planned(load_row(track, row), name).settings if kind.subject == "row" else {}
         if engine and "engine" not in settings:
             raise BenchmarkError("only attack steps have engines")
+        if kind.subject == "row":
+            inputs.of_row(load_row(track, row), code.digests)  # else it would be left out
         inputs.write(track)
         if kind.subject == "row":
             kind.execute(name, track, row, again=True)

@@ -193,7 +193,7 @@ def test_a_model_that_answers_from_memory_is_refused(linear_row, remembers) -> N
 
 def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear_row) -> None:
     """What the attack found until then is not taken up by the next run."""
-    crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 60 or os._exit(0)\n"
+    crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 150 or os._exit(0)\n"
     text = Path("benchmark/tracks/tiny.yaml").read_text().replace("steps: 1,", "steps: 90,")
     Path("benchmark/tracks/tiny.yaml").write_text(text)
     code = memory(CLEAN, 0.51)
@@ -281,16 +281,11 @@ def _found():
             raise SystemExit(f"{place} is listed: {os.listdir(place)}")
         except PermissionError:
             pass
-    here = os.path.dirname(os.environ["HOME"])
-    parent = os.path.dirname(here)
     import gc, pathlib
-    for known in [o for o in gc.get_objects() if isinstance(o, dict)]:  # what its parent knew of others' folders
-        for value in [*known.values()]:
-            if isinstance(value, pathlib.Path) and value.name.startswith("rvb-") and str(value) != here:
-                try:
-                    raise SystemExit(f"{value} is listed: {os.listdir(value)}")
-                except PermissionError:
-                    pass
+    known = [o for o in gc.get_objects() if isinstance(o, pathlib.PurePath)]  # its parent's, and so folders of others
+    for place in {str(path) for path in known if path.name.startswith("rvb-")}:
+        if any(os.path.exists(f"{place}/{n}-{label}") for n in range(20) for label in range(10)):
+            raise SystemExit("labels!")
 """
 
 
