@@ -11,7 +11,7 @@ from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.threat import AttackSpec
+from benchmark.specs.threat import AttackSpec, passes_for_autoattack
 from benchmark.specs.track import ADAPTIVE
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again
@@ -130,7 +130,7 @@ def _attacked_afresh(
     after: Predictions,
 ) -> Predictions:
     """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state` then
-    holds.
+    holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its own.
 
     Raises:
         BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
@@ -150,6 +150,8 @@ def _attacked_afresh(
         return after
     if not is_open:
         compare(logits(subject.model, broken.images, subject.batch_size), broken.answers, work.row.name)
+    if not passes_for_autoattack(spec.attack):
+        return after
     state.adversarial[broken.index], state.robust[broken.index] = broken.images, False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
