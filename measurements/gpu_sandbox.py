@@ -78,7 +78,7 @@ def outcome(parts: Sequence[str], read: Sequence[str] = (), write: Sequence[str]
 @contextmanager
 def allowed(name: str) -> Iterator[None]:
     """Without the refusal of one system call."""
-    kept = {field: getattr(system_calls, field) for field in ("REFUSED", "REFUSED_NETWORK")}
+    kept = {field: getattr(system_calls, field) for field in ("REFUSED", "REFUSED_WITHOUT_NETWORK")}
     for field, names in kept.items():
         setattr(system_calls, field, tuple(one for one in names if one != name))
     try:
@@ -113,7 +113,7 @@ def main(tried: Callable[..., str] = outcome) -> None:
         if left() < 20:
             return
         row("opened", what=f"read and write {place}", outcome=tried(there, [place], [place]))
-    for name in (*system_calls.REFUSED_NETWORK, *system_calls.REFUSED):
+    for name in (*system_calls.REFUSED_WITHOUT_NETWORK, *system_calls.REFUSED):
         if left() < 10:
             return
         with allowed(name):

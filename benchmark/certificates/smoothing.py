@@ -3,8 +3,8 @@
 The smoothed classifier g of a model f returns the class that f most often returns on x + noise, noise ~ N(0, sigma^2 I) on
 all of R^d (not clipped to the box). Theorem 1: if f returns class c with probability at least p > 1/2 under the noise, then
 g(x + d) = c for every d with ||d||_2 < sigma Phi^-1(p). f is any function: here the argmax of the float32 network, where a
-largest logit that is tied counts for no class. Votes are independent since the noise is and f is a function, to which
-evaluation/vote_checks.py holds networks that were not built from known layers. `smooth` is the paper's CERTIFY, with looks.
+largest logit that is tied counts for no class. Votes are independent since the noise is and f is a function: networks that
+were not built from known layers are asked again (evaluation/asked_again.py). `smooth` is the paper's CERTIFY, with looks.
 A class that it returns is g(x), with the same probability, as PREDICT's is; PREDICT can also answer where p <= 1/2, CERTIFY
 abstains there.
 
@@ -36,7 +36,6 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError
 
 ABSTAIN = -1
-Observe = Callable[[torch.Tensor, torch.Tensor], None]
 DOWN = 1 - 1e-9  # far more than the relative error of scipy's quantiles
 
 
@@ -84,7 +83,6 @@ def smooth(
     alpha: float,
     seed: int,
     batch_size: int = 1000,
-    observe: Observe = lambda _, __: None,
 ) -> Smoothed:
     """Certified l2 radii of the smoothed model: with probability at least 1 - alpha, for each image by itself, the
     smoothed classifier returns `prediction` for every image within `radius` of it.
@@ -101,7 +99,6 @@ def smooth(
         looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
         alpha: the probability, at most, of a radius that does not hold, for each image.
         batch_size: noisy images that the model sees at once.
-        observe: is shown each batch of noisy images (b, c, h, w) and its logits (b, classes).
 
     Raises:
         ValueError: a number out of its range, or not one index an image.
@@ -113,7 +110,7 @@ def smooth(
         raise ValueError(f"n0, batch_size and sigma must be positive, not {n0}, {batch_size} and {sigma}")
     sizes, whole, found = schedule(n, looks), [], []
     for image, index in zip(images, indices, strict=True):
-        noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size, observe)
+        noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
         candidate = int(noisy.votes(n0).argmax())
         look = certify_by_looks(noisy.hits_of(candidate), sizes, radii, sigma=sigma, alpha=alpha)
         prediction = candidate if look.radius > 0 else ABSTAIN
@@ -196,7 +193,6 @@ class _Noisy:
     noise: np.random.Generator
     sigma: float
     batch_size: int
-    observe: Observe
 
     def hits_of(self, candidate: int) -> Callable[[int], int]:
         return lambda m: int(self.votes(m)[candidate])
@@ -209,7 +205,6 @@ class _Noisy:
             shape = (min(self.batch_size, m - start), *clean.shape)
             noisy = (clean + self.sigma * torch.from_numpy(self.noise.standard_normal(shape))).float()
             logits = self.model(noisy.to(self.image.device))
-            self.observe(noisy, logits)
             if not torch.isfinite(logits).all():
                 raise BenchmarkError(
                     f"the model's logits are not finite (NaN or infinity) for evaluation image {self.index} under noise of "

@@ -15,7 +15,7 @@ from benchmark.commands.terminal import MachinesOption, console
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
 from benchmark.runtime.environment import installed
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 from benchmark.runtime.paths import WORK
 
 CONSTRAINTS = Path("constraints.txt")
@@ -29,7 +29,7 @@ Finding = tuple[Literal["ok", "note", "fail"], str]
 def doctor(engine: MachinesOption = None) -> None:
     """Check this machine and its checkout, and with --engine what that needs; exit status 1 if what is needed is broken."""
     checks: dict[str, Callable[[], Finding]] = {
-        "packages": _packages, "arithmetic": _arithmetic, "GPU": _gpu, "room": _room,
+        "packages": _packages, "arithmetic": _arithmetic, "sandbox": _sandbox, "GPU": _gpu, "room": _room,
         "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
     }  # fmt: skip
     checks |= {"DVC remote": _remote, "Ray": _ray} if engine == "ray" else {"SLURM": _slurm} if engine else {}
@@ -68,6 +68,22 @@ def _arithmetic() -> Finding:
     return "note", "no x86-64 with AVX2, so native: numbers differ from other machines' in rounding, and rows move"
 
 
+def _sandbox() -> Finding:
+    """What holds the code of submissions, before any of it runs."""
+    from benchmark.loading.confining import wall
+    from benchmark.wall.confinement import PARTS
+
+    held = wall()  # whose words say what a full one lacks
+    lacking = [part for part in PARTS if part not in held.parts]
+    if not held.stands:
+        return "note", "none: submissions' code may do what you may; set `wall: full` in params.yaml"
+    if lacking == ["namespaces"]:
+        return "ok", f"{held.words}; no namespaces, which this machine does not let its users make, nor need be"
+    if lacking:
+        return "note", f"{held.words}, without {', '.join(lacking)}: a submission's code could read the test labels"
+    return "ok", held.words
+
+
 def _gpu() -> Finding:
     """What `params.yaml` asks for, and what torch finds, without starting it."""
     from benchmark.runtime.torch_setup import set_up
@@ -96,7 +112,11 @@ def _pipeline(engine: bool) -> Finding:
 
     if not Path(".dvc").is_dir():
         return "fail", "no DVC repository here; run this in a clone of the project, or `dvc init`"
-    if stale := generate.stale():
+    LEFT_OUT.clear()
+    stale = generate.stale()
+    if LEFT_OUT:
+        return "note", f"{'; '.join(LEFT_OUT)}; these rows are left out until that is mended"
+    if stale:
         words = f"{len(stale)} of the generated files no longer fits; run `rvb pipeline` and commit what it writes"
         return "fail" if engine else "note", words
     return "ok", "fits the submissions"

@@ -17,7 +17,7 @@ from benchmark.commands.terminal import (
     TrackOption,
     console,
 )
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 
 INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
@@ -75,13 +75,22 @@ def _on_engine(
 
 
 def pipeline(
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is stale.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a file is stale or a submission broken.")
+    ] = False,
 ) -> None:
     """Write the DVC stages from the submissions."""
+    from benchmark.loading import tracks
     from benchmark.pipeline import generate as stages
+    from benchmark.pipeline import inputs
 
     if check:
+        LEFT_OUT.clear()
         stale = stages.stale()
+        for name in tracks.names():
+            inputs.contents(name)
+        if LEFT_OUT:
+            raise BenchmarkError(f"{len(LEFT_OUT)} broken: {'; '.join(LEFT_OUT)}")
         if stale:
             raise BenchmarkError(f"{', '.join(map(str, stale))} no longer fit the submissions; run `rvb pipeline`")
         console.print("the pipeline fits the submissions")
@@ -101,6 +110,7 @@ def step(
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import using_engine
     from benchmark.pipeline import inputs
+    from benchmark.runtime import code
 
     kind = protocol.load(name)
     if (name == "data") == bool(row):
@@ -109,6 +119,8 @@ def step(
     with using_engine(engine or ""):
         if engine and (name == "data" or "engine" not in protocol.planned(load_row(track, row), name).settings):
             raise BenchmarkError("only attack steps have engines")
+        if row:
+            inputs.of_row(load_row(track, row), code.digests)  # else it would be left out
         inputs.write(track)
         if name == "data":
             kind.execute(track)

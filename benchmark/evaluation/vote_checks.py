@@ -1,19 +1,18 @@
 """Are the votes of a smoothed model what its certificate takes them for: of a function, under noise that nobody knew?
 
 Clopper and Pearson's bound is of independent votes. A network rebuilt from known layers gives no others. A model that runs
-as its author wrote it may let the images of a batch, or what it was asked before, move an answer, or know the track's seed
-and so the noise to come. So other processes with the same model, which have seen nothing of the voting, are asked
+as its author wrote it may let what it was asked beside or before an image move an answer, which asked_again.py looks for, or
+know the track's seed and so the noise to come. So other processes with the same model, which have seen nothing of the voting,
+are asked about new copies, whose noise comes of the operating system's randomness (`check_radii`).
 
-- `check_votes`: some of the very copies again, in other company and order. A function of the image answers alike.
-- `check_radii`: new copies, whose noise comes of the operating system's randomness. Whoever knows the noise of the votes
-  knows the images behind them, and could, with a memory, answer new copies as it did those; and from several copies of one
-  image it could tell which belong together. So each of k processes is asked nothing else, and for one copy an image. Let
-  the n images' radii be r_i. If they hold, a copy of image i falls on the certified class with probability at least p_i =
-  Phi(r_i / sigma). So each image's hits are few with at most the binomial's probability. Those of all images together are
-  at most a share q of the k n copies, q below the mean p of the p_i, with probability at most
-  exp(-k n (q ln(q / p) + (1 - q) ln((1 - q) / (1 - p)))) (Hoeffding 1963, theorem 1, which needs no equal p_i).
+Whoever knows the noise of the votes knows the images behind them, and could, with a memory, answer new copies as it did
+those; and from several copies of one image it could tell which belong together. So each of k processes is asked nothing
+else, and for one copy an image. Let the n images' radii be r_i. If they hold, a copy of image i falls on the certified class
+with probability at least p_i = Phi(r_i / sigma). So each image's hits are few with at most the binomial's probability. Those
+of all images together are at most a share q of the k n copies, q below the mean p of the p_i, with probability at most
+exp(-k n (q ln(q / p) + (1 - q) ln((1 - q) / (1 - p)))) (Hoeffding 1963, theorem 1, which needs no equal p_i).
 
-Which copies, and the new noise, differ from run to run so that no model can know them; what a run writes does not.
+The new noise differs from run to run so that no model can know it; what a run writes does not.
 """
 
 from __future__ import annotations
@@ -31,45 +30,7 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.prediction import logits
 
-SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone
-KEPT = 20  # of an image's copies, on average, that are asked again
-FEW = 2  # copies that rounding may turn
 CHANCE = 1e-6  # of refusing votes that are sound, by the new noise
-
-
-class Witness:
-    """Keeps some of the noisy copies, each as likely as any other, with the logits that they got.
-
-    Args:
-        most: how many are kept.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._generator = torch.Generator().manual_seed(secrets.randbits(63))
-        self._draws = torch.zeros(0)
-        self.copies = self.answers = torch.zeros(0)  # in random order, on the CPU
-        self.device = torch.device("cpu")  # that of the model which voted
-
-    def __call__(self, noisy: torch.Tensor, answers: torch.Tensor) -> None:
-        """Sees copies (b, c, h, w) and the logits (b, classes) that the model gave them."""
-        self.device = answers.device
-        seen = (torch.rand(len(noisy), generator=self._generator), noisy.cpu(), answers.cpu())
-        if len(self._draws):
-            kept = (self._draws, self.copies, self.answers)
-            seen = tuple(torch.cat(both) for both in zip(kept, seen, strict=True))  # type: ignore[assignment]
-        least = seen[0].argsort()[: self.most]
-        self._draws, self.copies, self.answers = (part[least] for part in seen)
-
-
-def check_votes(again: nn.Module, witness: Witness, *, batch_size: int, row: str) -> None:
-    """Holds votes against `again`: the same model in a process of its own that has not voted.
-
-    Raises:
-        BenchmarkError: a copy gets another class in other company.
-    """
-    answers = logits(again, witness.copies.to(witness.device), max(1, batch_size // 2 + 1))
-    _same_classes(witness.answers, answers.cpu(), row)
 
 
 def check_radii(
@@ -103,19 +64,6 @@ def check_radii(
         with spare() as model:
             hits[order] += logits(model, copies, batch_size).argmax(1).cpu() == classes[order]
     _as_often(hits, len(spares), torch.special.ndtr(radii[certified].cpu() / sigma), row)
-
-
-def _same_classes(voted: torch.Tensor, repeated: torch.Tensor, row: str) -> None:
-    gap = (voted - repeated).abs().amax(1)
-    turned = voted.argmax(1) != repeated.argmax(1)
-    # rounding turns next to none, however large an offset all logits share
-    differing = turned if turned.sum() > FEW else turned & (gap > SAME * (1 + voted.abs().amax(1)))
-    if differing.any():
-        raise BenchmarkError(
-            f"{row}: of {len(voted)} noisy copies that voted, {int(differing.sum())} get another class when a process that "
-            f"has not voted is asked, {float(gap.max()):.3g} apart in a logit; what smoothing certifies answers for each "
-            "image by itself"
-        )
 
 
 def _as_often(hits: torch.Tensor, copies: int, promised: torch.Tensor, row: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -73,11 +73,12 @@ Spare = Callable[[], AbstractContextManager[nn.Module]]
 @contextmanager
 def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Spare]]:
     """`count` times the row's own model, each in a process of its own that exists now, before an image is read, and builds
-    the model when it is entered. It has been asked nothing, and ends with the block that entered it, or with this one.
+    the model when it is entered. It has been asked nothing, and ends with the block that entered it, or with this one. None
+    where nothing holds the row's code, which could then do anything.
     """
     held = wall()
     if not held.stands:
-        yield [lambda: nullcontext(trained_model(row, device))] * count
+        yield []
         return
     with ExitStack() as ends:
         models = [walled_model(row, device, held, later=True) for _ in range(count)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmark.loading import submissions, tracks
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
 from benchmark.runtime.paths import WORK
 from benchmark.specs.study import MeasureSpec
 from benchmark.specs.submission import Submission, VariantOnTrack
@@ -155,8 +156,10 @@ def load_row(track: str, name: str) -> Row:
 
 
 def load_rows(track: str) -> list[Row]:
-    """Every row of a track, in order: the submissions say so, not files on disk."""
-    return [load_row(track, f"{submission.name}-{variant}") for submission, variant in submissions.rows(track)]
+    """Every row of a track that loads, in order: the submissions say so, not files on disk. Others are named on stderr."""
+    names = [f"{submission.name}-{variant}" for submission, variant in submissions.rows(track)]
+    found = [unless_broken(name, partial(load_row, track, name)) for name in names]
+    return [row for row in found if row is not None]
 
 
 def initial_settings(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:

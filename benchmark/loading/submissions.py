@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from benchmark.loading.tracks import FOLDER as TRACKS
 from benchmark.loading.tracks import names as track_names
-from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime import code, files
+from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
 from benchmark.runtime.yaml_file import read_model
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
@@ -29,19 +29,21 @@ def load(name: str) -> Submission:
     """The submission of this name.
 
     Raises:
-        BenchmarkError: unknown submission, no method.py, an unknown key (the near miss is suggested), a bad value, or a link
-            that leads out of the folder.
+        BenchmarkError: unknown submission, no method.py, a file that is no Python, an unknown key (the near miss is
+            suggested), a bad value, or a link that leads out of the folder.
     """
     folder = FOLDER / name
     if not (folder / "submission.yaml").exists():
         raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
     _check_links(folder)
     path = folder / "submission.yaml"
+    _check_file(path, "")
     submission = read_model(path, Submission, files.version(path))
     if submission.name != name:
         raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
-    if not (folder / "method.py").exists():
-        raise BenchmarkError(f"{folder} has no method.py; it must define build(data, **model)")
+    _check_file(folder / "method.py", "; it must define build(data, **model)")
+    for path in sorted(folder.glob("*.py")):
+        code.check(path)
     _check_parts(submission)
     return submission
 
@@ -49,8 +51,17 @@ def load(name: str) -> Submission:
 def _check_links(folder: Path) -> None:
     """What lies in the folder is read and hashed: a link could lead to anybody's files, or to one without an end."""
     for path in folder.rglob("*"):
-        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
-            raise BenchmarkError(f"{path} is a link that leads out of its submission; put the file itself there")
+        if path.is_symlink():
+            if not path.exists():
+                raise BenchmarkError(f"{path} is a link that leads nowhere; put the file itself there")
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise BenchmarkError(f"{path} is a link that leads out of its submission; put the file itself there")
+
+
+def _check_file(path: Path, hint: str) -> None:
+    if not path.is_file():
+        what = "is no file" if path.exists() else "is missing"
+        raise BenchmarkError(f"{path} {what}{hint}")
 
 
 def method_files(name: str) -> list[Path]:
@@ -69,7 +80,9 @@ def _about(path: Path) -> bool:
 
 
 def load_all() -> list[Submission]:
-    return [load(name) for name in names()]
+    """Every submission that loads; a line on stderr names each that does not."""
+    found = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
+    return [one for one in found if one is not None]
 
 
 def _check_parts(submission: Submission) -> None:

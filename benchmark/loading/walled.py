@@ -8,6 +8,7 @@ bit. It has no labels, no test images but those that it is asked about, and no p
 from __future__ import annotations
 
 import itertools
+import random
 import weakref
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -32,6 +33,9 @@ from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Answer, Walled, serve
 
 WIDEST = 8  # bytes of a number
+CALLS, ROWS = 64, 32  # kept of what a model is asked: calls, and images of each
+WHOLE_CALLS = 8
+Call = tuple[torch.Tensor, torch.Tensor, int | None]
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
 
@@ -58,6 +62,39 @@ def walled_model(row: Row, device: torch.device, wall: Wall, *, later: bool = Fa
     return model
 
 
+class Asked:
+    """Some of what a model is asked, with its answers: of some calls, each as likely as any other, and of the last one.
+
+    No model can know which, since the operating system's randomness chooses. Of a call that is not kept `whole`, as those of
+    random models are, some images are kept.
+    """
+
+    def __init__(self, whole: bool) -> None:
+        self._whole, self._random = whole, random.SystemRandom()
+        self._most = WHOLE_CALLS if whole else CALLS
+        self._calls, self._seen, self._last = list[Call](), 0, list[Call]()
+
+    def add(self, images: torch.Tensor, logits: torch.Tensor, seed: int | None) -> None:
+        """Sees a call: images (n, c, h, w), logits (n, classes), and what noise was drawn from."""
+        place = self._random.randrange(self._seen + 1)
+        self._seen += 1
+        rows = [*range(len(images))]
+        if not self._whole and len(rows) > ROWS:
+            rows = self._random.sample(rows, ROWS)
+        call = images.detach()[rows].cpu(), logits.detach()[rows].cpu(), seed
+        self._last = [call]
+        if self._seen <= self._most:
+            self._calls.append(call)
+        elif place < self._most:
+            self._calls[place] = call
+
+    def take(self) -> list[Call]:
+        """Return what is kept, and begin anew; the last call comes first, unless it is among the others."""
+        calls = [*(one for one in self._last if all(one is not other for other in self._calls)), *self._calls]
+        self._calls, self._seen, self._last = [], 0, []
+        return calls
+
+
 class WalledModel(Remote):
     """Images (n, c, h, w) in [0, 1] to logits (n, classes), by asking the process that holds the model.
 
@@ -69,6 +106,7 @@ class WalledModel(Remote):
         super().__init__()
         self._walled, self._draws = walled, draws
         self._tickets, self._released = itertools.count(), list[int]()
+        self.asked: Asked | None = None  # what keeps some of its answers
 
     def begin(self) -> None:
         """Waits until the model is built; to be called once, before anything is asked."""
@@ -82,20 +120,28 @@ class WalledModel(Remote):
             return _Pass.apply(images, self)
         return self.ask_logits(images)[0]
 
-    def ask_logits(self, images: torch.Tensor, ticket: int | None = None) -> tuple[torch.Tensor, bool]:
-        """Logits, and whether they have a gradient; with a `ticket` they can be gone back through."""
+    def ask_logits(
+        self, images: torch.Tensor, ticket: int | None = None, seed: int | None = None
+    ) -> tuple[torch.Tensor, bool]:
+        """Logits, and whether they have a gradient; with a `ticket` they can be gone back through. A model that draws noise
+        draws it from `seed`, else from this process's generator.
+        """
+        drawn = self._drawn() if seed is None else {"seed": seed}
         message: dict[str, Any] = {
             "ask": "logits",
             "ticket": ticket,
             "released": self._take_released(),
-            **self._drawn(),
+            **drawn,
         }
         entered = fused_ops.entered()
         message["fused"] = entered is not None
         answer, tensors = self._walled.ask(message, {"images": images}, most=2**28)
         if entered is not None and answer.get("fused") is True:
             entered.used = True
-        return self._one(tensors, "logits").to(images.device), answer.get("follows") is True
+        logits = checked(self._one(tensors, "logits"), len(images))
+        if self.asked is not None:
+            self.asked.add(images, logits, drawn.get("seed"))
+        return logits.to(images.device), answer.get("follows") is True
 
     def logits_with(self, images: torch.Tensor, weights: Weights) -> tuple[torch.Tensor, int]:
         """Logits of the model with other attention weights, and how much attention was replaced."""

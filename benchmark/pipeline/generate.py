@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from benchmark import protocol
-from benchmark.loading import tracks
+from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results.brought import FOLDER as BROKEN
@@ -87,7 +87,10 @@ def write() -> list[str]:
 
 
 def _orphans(wanted: dict[Path, str]) -> list[Path]:
-    return sorted(path for path in FOLDER.glob("*/*/dvc.yaml") if path not in wanted)
+    """Not those of a submission that is broken, which is to be mended."""
+    found = [path for path in FOLDER.glob("*/*/dvc.yaml") if path not in wanted]
+    broken = {*submissions.names()} - {one.name for one in submissions.load_all()}
+    return sorted(path for path in found if path.parent.name.partition("-")[0] not in broken)
 
 
 def definitions(track: Track, rows: Sequence[Row]) -> dict[Path, dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, code, errors, files
+from benchmark.runtime.errors import unless_broken
 from benchmark.runtime.paths import WORK
 from benchmark.steps import data
 from benchmark.studies import grids
@@ -41,7 +42,7 @@ def write(track: str) -> None:
     """Write the inputs of every step of a track, and remove those of steps that are gone.
 
     Raises:
-        BenchmarkError: a submission, study or file of code that does not load.
+        BenchmarkError: the track does not load.
     """
     _update(folder(track), contents(track))
 
@@ -49,12 +50,12 @@ def write(track: str) -> None:
 def write_study(track: str, study: str) -> None:
     """Write the inputs of the steps of a study's networks. Raises as `write` does."""
     grid, digests = grids.load(*grids.split_id(study), track), cache(code.digests)
-    _update(grid.inputs, {path: found for row in grid.networks() for path, found in _of_row(row, digests).items()})
+    _update(grid.inputs, {path: found for row in grid.networks() for path, found in of_row(row, digests).items()})
 
 
 def write_row(row: Row) -> None:
     """Write the inputs of one row's steps. Raises as `write` does."""
-    _update(row.inputs, _of_row(row, code.digests))
+    _update(row.inputs, of_row(row, code.digests))
 
 
 def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
@@ -71,7 +72,7 @@ def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
 
 
 def contents(track: str) -> dict[Path, dict[str, Any]]:
-    """Every file and what it should hold."""
+    """Every file and what it should hold, but for rows and studies that are broken, which are named on stderr."""
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
     found[file(track, "data")] = _inputs(
@@ -79,12 +80,13 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     )
     found[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
-        found |= _of_row(row, digests)
+        found |= unless_broken(row.name, partial(of_row, row, digests)) or {}
     found[papers_file(track)] = declared_papers(track, grids.load_all(track))
     return found
 
 
-def _of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:
+def of_row(row: Row, digests: Digests) -> dict[Path, dict[str, Any]]:
+    """The inputs of a row's steps by file. Raise a BenchmarkError where its code cannot be followed."""
     return {one.inputs: _inputs(one.entries, one.settings, list(one.reads), digests) for one in protocol.plan(row)}
 
 

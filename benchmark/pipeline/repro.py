@@ -22,6 +22,7 @@ from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, generate, inputs, locks
 from benchmark.pipeline.gpus import GPUS, Places
+from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.studies.grids import Grid
@@ -90,6 +91,8 @@ def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> di
         with places.one() as gpu:
             variables = {} if gpu is None else {GPUS: gpu}
             target = str(_file(row)) if row.name in whole else f"{_file(row)}:train"
+            if not all(step.inputs.exists() for step in protocol.plan(row)):
+                inputs.of_row(row, code.digests)  # which says in one line what of its code is broken
             arguments = ["--wait-for-lock", "repro", "-s", target]
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
         report(f"{row.name}: done in {time.monotonic() - started:.0f} s")

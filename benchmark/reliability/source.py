@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 
 NETWORK = ("aiohttp", "ftplib", "gdown", "http", "httpx", "huggingface_hub", "requests", "socket", "urllib", "wget")
@@ -41,11 +42,10 @@ def accesses(folder: Path) -> list[str]:
         if path.name.startswith("test_"):
             continue
         try:
-            tree = ast.parse(path.read_bytes(), str(path))
-        except (SyntaxError, ValueError) as error:
-            raise BenchmarkError(f"{path}, line {getattr(error, 'lineno', '?')}: {error}") from None
-        for what, words, line in _accesses(tree):
-            found[f"{what}: {words} ({path.name}, line {line})"] = None
+            for what, words, line in _accesses(code.tree_of(path, path.read_bytes())):
+                found[f"{what}: {words} ({path.name}, line {line})"] = None
+        except RecursionError:
+            raise BenchmarkError(f"{path}: its expressions are nested too deeply to be read; write them flat") from None
     return list(found)
 
 

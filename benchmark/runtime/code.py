@@ -14,7 +14,7 @@ import ast
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import WORK
 
+LONGEST = 10_000  # bits of a number that Python writes in tens
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 KEPT = WORK / "parsed.json"
 # of a file: the sha256 of its syntax tree, whether importing it does nothing, and its imports (line, path)
@@ -38,7 +39,7 @@ def closure(*entries: Path) -> list[Path]:
     while todo:
         path = todo.pop()
         if path not in seen:
-            if not path.exists():
+            if not path.is_file():
                 known = [other.stem for other in path.parent.glob("*.py")]
                 raise BenchmarkError(
                     f"there is no {path}, which a track or a submission names{near_miss(path.stem, known)}"
@@ -78,6 +79,11 @@ def _seal(table: bytes) -> bytes:
     return files.sha256_bytes(Path(__file__).read_bytes() + sys.version.encode() + table).encode()
 
 
+def check(path: Path) -> None:
+    """Raise a BenchmarkError where a file is no Python, or nested too deeply for Python itself."""
+    _parsed(path, files.version(path))
+
+
 @cache
 def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
     content = path.read_bytes()
@@ -89,26 +95,50 @@ def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
     return _kept()[sha256]
 
 
-def _parse(path: Path, content: bytes) -> Parsed:
+def tree_of(path: Path, content: bytes) -> ast.Module:
+    """The syntax tree of a file. Raise a BenchmarkError where it is no Python, or nested too deeply for Python itself."""
     try:
-        tree = ast.parse(content, str(path))  # bytes: a file may name its encoding
-    except (SyntaxError, ValueError) as error:
+        return ast.parse(content, str(path))  # bytes: a file may name its encoding
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise BenchmarkError(f"{path}{line}: {getattr(error, 'msg', error)}") from None
+
+
+def _parse(path: Path, content: bytes) -> Parsed:
+    tree = tree_of(path, content)
     imports = [(node.lineno, module.as_posix()) for node in _statements(tree) for module in _named(node, path)]
     inert = all(_is_text(node) or _does_nothing(node) for node in tree.body)
     return files.sha256_bytes(_canonical(tree).encode()), inert, imports
 
 
-def _canonical(value: object) -> str:
-    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field."""
-    if isinstance(value, ast.AST):
-        fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
-        kept = [f"{name}={_canonical(field)}" for name, field in fields.items() if field not in (None, [])]
-        return f"{type(value).__name__}({', '.join(kept)})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_canonical, value))}]"
-    return repr(value)
+class _Word(str):
+    """Text that is written as it is, beside values of the tree that are strings."""
+
+
+def _canonical(tree: ast.AST) -> str:
+    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field. It may be
+    nested deeper than Python's calls may.
+    """
+    words: list[str] = []
+    todo: list[object] = [tree]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, _Word):
+            words.append(value)
+        elif isinstance(value, ast.AST):
+            fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
+            kept = [(_Word(f"{name}="), field) for name, field in fields.items() if field not in (None, [])]
+            todo += reversed([_Word(f"{type(value).__name__}("), *_separated(kept), _Word(")")])
+        elif isinstance(value, list):
+            todo += reversed([_Word("["), *_separated([(one,) for one in value]), _Word("]")])
+        else:
+            words.append(hex(value) if isinstance(value, int) and value.bit_length() > LONGEST else repr(value))
+    return "".join(words)
+
+
+def _separated(parts: Sequence[tuple[object, ...]]) -> Iterator[object]:
+    for place, part in enumerate(parts):
+        yield from (_Word(", "), *part) if place else part
 
 
 def _without_docstring(node: ast.AST, name: str, field: object) -> object:
@@ -171,19 +201,20 @@ def _within_submissions(module: Path, path: Path, home: Path) -> Path | None:
 
 def _statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     """Every import statement but those under `if TYPE_CHECKING:`, which never run."""
-    if isinstance(tree, ast.If) and isinstance(tree.test, ast.Name) and tree.test.id == "TYPE_CHECKING":
-        return
-    if isinstance(tree, ast.Import | ast.ImportFrom):
-        yield tree
-    for child in ast.iter_child_nodes(tree):
-        yield from _statements(child)
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            todo += reversed([*ast.iter_child_nodes(node)])
 
 
 def _files(module: Path) -> list[Path]:
     """The file of a module and the `__init__.py` files above it, as far as they exist."""
     files = [folder / "__init__.py" for folder in [*module.parents][::-1] if folder.parts]
     files += [module.with_name(f"{module.name}.py"), module / "__init__.py"]
-    return [path for path in files if path.exists()]
+    return [path for path in files if path.is_file()]
 
 
 def inert(path: Path) -> bool:

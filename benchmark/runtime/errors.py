@@ -9,13 +9,16 @@ import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 FULL_MEMORY = re.compile(  # what Python, torch and the libraries below it say, of a GPU's memory and of the machine's
     r"MemoryError|OutOfMemoryError|out of memory|can't allocate memory|Cannot allocate memory|bad_alloc|ALLOC_FAILED"
 )
+
+Result = TypeVar("Result")
+LEFT_OUT: dict[str, None] = {}  # what `unless_broken` left out in this process, a line each
 
 
 class BenchmarkError(Exception):
@@ -32,6 +35,22 @@ def out_of_memory(error: BaseException) -> bool:
         return True
     words = f"{type(error).__name__}: {error}"
     return isinstance(error, RuntimeError) and FULL_MEMORY.search(words) is not None
+
+
+def unless_broken(place: str, load: Callable[[], Result]) -> Result | None:
+    """Load one of many parts that anybody may have written: None where that fails, with a line on stderr, the first time.
+
+    Args:
+        place: of the part, named where its error does not.
+    """
+    try:
+        return load()
+    except Exception as error:  # whatever its files bring about: the other parts are none the worse
+        words = str(error) if isinstance(error, BenchmarkError) else f"{place}: {said(error)[:300]}"
+        if words not in LEFT_OUT:
+            LEFT_OUT[words] = None
+            print(f"warning: left out: {words}", file=sys.stderr, flush=True)
+        return None
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:

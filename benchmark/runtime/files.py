@@ -48,6 +48,11 @@ def write(path: Path, data: str | bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
+def is_aside(path: Path) -> bool:
+    """Whether a file is what a killed `write` left."""
+    return _ASIDE.fullmatch(path.name) is not None and path.is_file()
+
+
 def to_json(value: Any) -> bytes:
     """Canonical JSON: sorted keys, so equal values are equal bytes."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
@@ -81,7 +86,7 @@ def put_folder(built: Path, target: Path) -> None:
     """Moves a finished folder to its place; whatever stood there goes first. What a killed `write` left aside is no part of
     it: resumed work would have other bytes than work that was never killed.
     """
-    for left in [path for path in built.rglob(".*") if _ASIDE.fullmatch(path.name) and path.is_file()]:
+    for left in [path for path in built.rglob(".*") if is_aside(path)]:
         left.unlink()
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,9 @@ def locked(step: str, inputs: dict[str, Any]) -> Iterator[Path]:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("a+") as handle:
         _take(handle, step)
-        folder = home / key(inputs)
+        kept = next(home.glob(f"{key(inputs)}-*"), None)
+        # a name that nobody can guess: code that is given labels may write there, and others must not find what it wrote
+        folder = kept or home / f"{key(inputs)}-{secrets.token_hex(16)}"
         for other in home.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other)

@@ -15,6 +15,7 @@ from benchmark.runtime.errors import BenchmarkError, explain
 Model = TypeVar("Model", bound=BaseModel)
 
 LONGEST = 1_000_000  # characters of a file, and entries
+LARGEST = 2**63 - 1
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, where it was built
@@ -37,8 +38,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise BenchmarkError(f"{path}: {LONGEST:,} characters are the most, and entries with what aliases repeat")
     except UnicodeDecodeError as error:
         raise BenchmarkError(f"{path}: not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise BenchmarkError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # the last: more digits than Python reads
+        raise BenchmarkError(f"{path}: not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(content, dict):
         raise BenchmarkError(f"{path}: should be a mapping of keys to values")
     return content
@@ -59,6 +60,8 @@ def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **give
 
 def _entries(content: object, most: int) -> int:
     """How many entries lists and mappings have in all, each counted as often as aliases repeat it; stops above `most`."""
+    if isinstance(content, int) and abs(content) > LARGEST:
+        raise ValueError(f"a number above {LARGEST}")
     if not isinstance(content, dict | list):
         return 1
     count = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +11,19 @@ from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.threat import AttackSpec
+from benchmark.specs.threat import AttackSpec, passes_for_autoattack
 from benchmark.specs.track import ADAPTIVE
 from benchmark.steps.base import Outcome, Work
-from benchmark.steps.evaluation import EvaluationStep, Subject
+from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again
 
 if TYPE_CHECKING:
     import torch
 
     from benchmark.evaluation.run_attack import AttackState
     from benchmark.verdicts.prediction import Predictions
+
+
+ASKED_AGAIN = 256  # images of an attack
 
 
 class Attack(EvaluationStep):
@@ -73,6 +76,9 @@ class Attack(EvaluationStep):
         names = [spec.attack for spec in row.suites[ADAPTIVE]] if _suite(name) == ADAPTIVE else []
         return brought_attacks(row, names, device)
 
+    def spares(self, row: Row, name: str) -> int:
+        return len(row.suites[_suite(name)]) + 1  # of each attack, and what was asked beside them
+
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
 
@@ -81,6 +87,7 @@ class Attack(EvaluationStep):
         from benchmark.runtime import files
 
         row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
+        is_open = row.submission.division == "open"
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
         clean = subject.clean
         specs, engine = row.suites[suite], work.settings["engine"]
@@ -89,9 +96,14 @@ class Attack(EvaluationStep):
         results = []
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
-            engine=engine, report=report, brought=subject.companion, open_division=row.submission.division == "open",
+            engine=engine, report=report, brought=subject.companion, open_division=is_open,
             together=subject.together,
         ):  # fmt: skip
+            # one process for both, since what it sees of an attack afresh is no clean image
+            with subject.spares.pop()() if subject.asked else nullcontext() as other:
+                after = _attacked_afresh(work, subject, other, spec, state, after)
+                lost = ask_again(work, subject, ASKED_AGAIN, other)
+            state.robust &= ~lost if lost is not None else True
             # a random model may answer otherwise the second time: an image that it once got wrong in the ball is lost
             robust = clean.correct & state.robust & after.correct
             columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
@@ -107,6 +119,41 @@ class Attack(EvaluationStep):
         kept = work.settings["kept"]
         files_ = {"adversarial.safetensors": images}
         return Outcome(columns, fields, images=adversarial if kept else {}, files={} if kept else files_)
+
+
+def _attacked_afresh(
+    work: Work,
+    subject: Subject,
+    other: torch.nn.Module | None,
+    spec: AttackSpec,
+    state: AttackState,
+    after: Predictions,
+) -> Predictions:
+    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state` then
+    holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its own.
+
+    Raises:
+        BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
+    """
+    from benchmark.evaluation.asked_again import broken_afresh, compare
+    from benchmark.verdicts.prediction import logits, predict
+
+    standing = (subject.clean.correct & state.robust & after.correct).nonzero()[:, 0]
+    if other is None or not len(standing):
+        return after
+    is_open = work.row.submission.division == "open"
+    broken = broken_afresh(
+        other, subject.images, subject.labels, standing, spec.threat,
+        seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
+    )  # fmt: skip
+    if not len(broken.index):
+        return after
+    if not is_open:
+        compare(logits(subject.model, broken.images, subject.batch_size), broken.answers, work.row.name)
+    if not passes_for_autoattack(spec.attack):
+        return after
+    state.adversarial[broken.index], state.robust[broken.index] = broken.images, False
+    return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
 
 def _reporter(work: Work) -> Callable[[str], None]:

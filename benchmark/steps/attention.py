@@ -17,6 +17,9 @@ class Attention(EvaluationStep):
     def applies(self, row: Row) -> bool:
         return True
 
+    def spares(self, row: Row, name: str) -> int:
+        return 0  # it asks about the clean images alone
+
     def rules(self, row: Row, name: str) -> dict[str, Any]:
         return {}
 

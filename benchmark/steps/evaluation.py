@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import json
+import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:
     import torch
 
     from benchmark.loading.judged import Spare
+    from benchmark.loading.walled import Asked
     from benchmark.verdicts.prediction import Predictions
 
 
 TARGETS = 9  # of each image, that AutoAttack's targeted attacks have
+ASKED_AGAIN = 128  # images
 
 
 @dataclass(frozen=True)
 class Subject:
     """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
-    predicts for them when clean. `spares` are the same model in processes that were asked nothing yet, as many as the stage
-    wants; none where the network was rebuilt.
+    predicts for them when clean.
+
+    Attributes:
+        spares: the same model in processes that were asked nothing yet; none where the network was rebuilt.
+        asked: some of what the model was asked; None where the network was rebuilt.
+        together: images in a call of a search, on a GPU: as many as its memory holds.
+        companion: what the step keeps beside the network.
     """
 
     model: torch.nn.Module
@@ -36,9 +45,10 @@ class Subject:
     labels: torch.Tensor
     batch_size: int
     clean: Predictions
-    spares: Sequence[Spare] = ()
-    together: int | None = None  # images in a call of a search, on a GPU: as many as its memory holds
-    companion: Any = None  # what the step keeps beside the network
+    spares: list[Spare] = field(default_factory=list)
+    asked: Asked | None = None
+    together: int | None = None
+    companion: Any = None
 
     @property
     def first_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,13 +64,16 @@ class EvaluationStep(Step):
     those as well that a step which `attacks` does not see.
     """
 
-    spares: int = 0  # processes with the row's own model that the step wants beside the judged one
     attacks: bool = False  # so that it sees the track's attacked images alone
     searches: bool = False  # so that a GPU is asked about as many images at a time as its memory holds
 
     def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
         """Processes of the step's own, made before this one computes on a GPU, which forks could then not use."""
         return nullcontext()
+
+    def spares(self, row: Row, name: str) -> int:
+        """How many processes with the row's own model it takes to ask that model again; none where it is not."""
+        return 1
 
     @abstractmethod
     def rules(self, row: Row, name: str) -> dict[str, Any]:
@@ -80,7 +93,13 @@ class EvaluationStep(Step):
 
     def run(self, work: Work) -> Outcome:
         with self._subject(work) as (subject, shared, wall):
-            outcome = self.evaluate(work, subject)
+            try:
+                outcome = self.evaluate(work, subject)
+            except BenchmarkError:
+                with suppress(BenchmarkError):
+                    ask_again(work, subject)  # the next run takes up what stands in the scratch folder
+                raise
+            ask_again(work, subject)
         return replace(outcome, columns={**shared, **outcome.columns}, fields={**outcome.fields, "wall": wall})
 
     @contextmanager
@@ -90,6 +109,7 @@ class EvaluationStep(Step):
 
         from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
+        from benchmark.loading.walled import Asked, WalledModel
         from benchmark.runtime.torch_setup import set_up
         from benchmark.verdicts.pieces import MOST, fitting, room
         from benchmark.verdicts.prediction import predict
@@ -99,9 +119,12 @@ class EvaluationStep(Step):
         with (
             self.companion(work.row, work.name, device) as companion,
             judged_model(work.row, device) as judged,
-            spare_models(work.row, device, 0 if judged.rebuilt else self.spares) as spares,
+            spare_models(work.row, device, 0 if judged.rebuilt else self.spares(work.row, work.name)) as spares,
         ):
             images, labels = evaluation_images(work.row, device)
+            asked = None
+            if isinstance(judged.model, WalledModel):
+                asked = judged.model.asked = Asked(whole=work.row.submission.division == "open")
             judged.confirm(images, rules.batch_size, work.row.name)
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 # an open model may draw noise of its own: every step sees the same clean pass
@@ -118,12 +141,40 @@ class EvaluationStep(Step):
                     most = TARGETS * len(images[seen]) if self.attacks else MOST  # runs that an attack has at a time
                     together = room(model, images[: rules.batch_size], min(most, MOST))
             subject = Subject(
-                model, images[seen], labels[seen], rules.batch_size, of_clean, spares, together, companion
+                model, images[seen], labels[seen], rules.batch_size, of_clean, spares, asked, together, companion
             )
             shared = {"label": labels, "clean_prediction": clean.prediction, "clean_margin": clean.margin}
             yield subject, shared, judged.wall
             if device.type == "cuda":
                 work.clock.memory(judged.memory)
+
+
+def ask_again(
+    work: Work, subject: Subject, count: int = ASKED_AGAIN, other: torch.nn.Module | None = None
+) -> torch.Tensor | None:
+    """Ask again `count` of the images that the model was asked about since the last time (evaluation/asked_again.py).
+
+    Args:
+        other: the model to ask, if it is not to be one of the subject's spares.
+
+    Returns:
+        (n,) bool: in the open division the images about which it answers otherwise; None where the network was rebuilt.
+
+    Raises:
+        BenchmarkError: it answers otherwise in the closed division. The step's unfinished work is removed.
+    """
+    from benchmark.evaluation.asked_again import check_answers
+
+    calls = subject.asked.take() if subject.asked else []
+    if not calls or (other is None and not subject.spares):
+        return None
+    is_open = work.row.submission.division == "open"
+    try:
+        with nullcontext(other) if other is not None else subject.spares.pop()() as again:
+            return check_answers(again, calls, subject.images, count=count, row=work.row.name, is_open=is_open)
+    except BenchmarkError:
+        shutil.rmtree(work.scratch)
+        raise
 
 
 def by_blocks(

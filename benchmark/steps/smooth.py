@@ -9,20 +9,20 @@ from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.steps.base import Outcome, Work
-from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
+from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again, by_blocks
 
 if TYPE_CHECKING:
     import torch
 
 BLOCK = 25  # images between two checkpoints
-SPARES = 1 + 20  # one is asked again what voted, each of the others one copy an image under new noise
+COPIES = 20  # of an image under new noise, each in a process of its own
+ASKED_AGAIN = 500  # copies of a block's images
 
 
 class Smooth(EvaluationStep):
     """Columns `smoothed_*`: class, radius and the counts from which they follow."""
 
     name = "smooth"
-    spares = SPARES
     searches = True
 
     def applies(self, row: Row) -> bool:
@@ -33,6 +33,9 @@ class Smooth(EvaluationStep):
         if row.track.smoothing:
             return BenchmarkError(f"{row.name}: only rows of the closed division are smoothed")
         return BenchmarkError(f"track {row.track.name} declares no smoothing")
+
+    def spares(self, row: Row, name: str) -> int:
+        return 2 + COPIES  # those that voted are asked again, and what was asked beside them
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
         return {"smoothing": _rules(row).model_dump(mode="json"), "radii": list(row.track.certified_radii)}
@@ -46,9 +49,10 @@ class Smooth(EvaluationStep):
 
         rules = _rules(work.row)
         columns = smoothed_columns(work, subject, rules)
-        if subject.spares:
+        if subject.asked:
+            others = [subject.spares.pop() for _ in range(COPIES)]
             check_radii(
-                subject.spares[1:], subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
+                others, subject.images, columns["smoothed_prediction"], columns["smoothed_l2"],
                 sigma=rules.sigma, batch_size=subject.batch_size, row=work.row.name,
             )  # fmt: skip
         evidence = pa.table({name: c.numpy() for name, c in {"label": subject.labels.cpu(), **columns}.items()})
@@ -65,12 +69,10 @@ class Smooth(EvaluationStep):
 def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
     """The evidence by column: what `Smoothed` holds; resumed after a kill."""
     from benchmark.certificates.smoothing import smooth
-    from benchmark.evaluation.vote_checks import KEPT, Witness, check_votes
 
-    with subject.spares[0]() if subject.spares else nullcontext() as again:
+    with subject.spares.pop()() if subject.asked else nullcontext() as again:
 
         def votes(places: range) -> dict[str, torch.Tensor]:
-            witness = Witness(KEPT * len(places))
             found = smooth(
                 subject.model,
                 subject.images[places.start : places.stop],
@@ -78,10 +80,9 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
                 work.row.track.certified_radii,
                 **rules.model_dump(),
                 batch_size=subject.together or subject.batch_size,
-                observe=witness,
             )
             if again is not None:
-                check_votes(again, witness, batch_size=subject.batch_size, row=work.row.name)
+                ask_again(work, subject, ASKED_AGAIN, again)
             return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
 
         return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")

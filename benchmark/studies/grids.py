@@ -6,7 +6,9 @@ Rows that are trained here have a study without a file, `<variant>-seeds` (bench
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,7 +16,7 @@ from pydantic import ValidationError
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Network, Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime.errors import BenchmarkError, explain, near_miss
+from benchmark.runtime.errors import BenchmarkError, explain, near_miss, unless_broken
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
 from benchmark.specs import seeds
@@ -108,19 +110,25 @@ def names(submission: str) -> list[str]:
 
 
 def load_all(track: str = "") -> list[Grid]:
-    """Every study of every submission, or of those on one track, in order: those with a file, then each row's over its
-    seeds, track by track.
+    """Every study of every submission that loads, or of those on one track, in order: those with a file, then each row's
+    over its seeds, track by track. Others are named on stderr.
     """
-    found = [load(name, study) for name in submissions.names() for study in names(name)]
-    found += [
-        seeds_grid(load_row(one, row)) for one in ([track] if track else tracks.names()) for row in trained_rows(one)
-    ]
+    wanted: dict[str, Callable[[], Grid]] = {}
+    for owner in submissions.load_all():
+        wanted |= {str(path(owner.name, study)): partial(load, owner.name, study) for study in names(owner.name)}
+    for one in [track] if track else tracks.names():
+        wanted |= {f"{row} on {one}": partial(_seeds_of, one, row) for row in trained_rows(one)}
+    found = [grid for place, make in wanted.items() if (grid := unless_broken(place, make))]
     return [grid for grid in found if not track or grid.track.name == track]
 
 
 def trained_rows(track: str) -> list[str]:
     """The rows of a track that are trained here, which alone have seeds to vary."""
     return [f"{s.name}-{v}" for s, v in submissions.rows(track) if s.variants[v].tracks[track].training]
+
+
+def _seeds_of(track: str, row: str) -> Grid:
+    return seeds_grid(load_row(track, row))
 
 
 def split_id(study: str) -> tuple[str, str]:

@@ -1,9 +1,10 @@
 """What holds a process that runs a stranger's code, put on from inside before the first line of that code runs.
 
 - Landlock: it opens the files named, and nothing else of the machine's; it executes nothing.
-- seccomp: no other programs or processes, no signals to others, no network (system_calls.py).
-- Namespaces: a network without any device, no messages or memory shared with other processes, no privileges outside.
+- seccomp: no other programs or processes, no signals to others, no network, no marks on files (system_calls.py).
 - Limits: memory, open files, sizes of files, no core dump. A clean environment. It ends when its parent does.
+- Namespaces, where the machine lets its users make them: a network without any device, no messages or memory shared with
+  other processes, no privileges outside. The first three refuse all this too.
 
 Time is the parent's to limit (process.py). What none of this prevents stands in docs/strangers-code.md.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import resource
 import signal
@@ -27,6 +29,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.wall import landlock, system_calls
 
 PARTS = ("landlock", "seccomp", "namespaces", "limits")
+FULL = ("landlock", "seccomp", "limits")
 KEPT = ("OMP_NUM_THREADS", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", *VARIABLES)
 MACHINE = (  # what Python and torch read of it while they run
     "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo",
@@ -34,6 +37,15 @@ MACHINE = (  # what Python and torch read of it while they run
 )  # fmt: skip
 # images and labels of tracks that lie among installed packages: no stranger's code reads them from there
 DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews")
+# how names of machines are found, and whom to trust there
+NETWORK = (
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/services",
+    "/etc/ssl",
+    "/usr/share/ca-certificates",
+)
 GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
@@ -46,7 +58,7 @@ class Confinement:
     Attributes:
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
-        network: whether it may use the network.
+        network: whether it may make connections by TCP.
         gpu: whether it may use NVIDIA's devices, which its `memory` does not limit, with what CUDA needs beside them.
         memory: bytes of data, at most.
         file_size: bytes of any file that it writes, at most.
@@ -79,6 +91,8 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
     """
     on = set(parts)
     _clean_environment(home)
+    if wanted.network:
+        os.environ["RES_OPTIONS"] = "use-vc"  # names of machines are asked for by TCP too
     os.setsid()
     if "namespaces" in on:  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
         _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
@@ -88,8 +102,12 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
     _limit(wanted)
     if "landlock" in on:
         read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
+        read += map(Path, NETWORK if wanted.network else ())
         written = [*wanted.write, home, Path("/dev/null"), *(_written_by_cuda() if wanted.gpu else ())]
-        landlock.restrict(read, written, listed=_packages(), network=wanted.network)
+        importlib.util.find_spec(
+            "autoattack"
+        )  # Python notes what stands beside the benchmark, which it may not list then
+        landlock.restrict(read, written, listed=_packages()[:-1], network=wanted.network)
     if "seccomp" in on:
         system_calls.refuse(network=wanted.network, gpu=wanted.gpu)
 
@@ -130,12 +148,12 @@ def largest_weights() -> int:
 
 
 def checked(parts: Sequence[str]) -> tuple[str, ...]:
-    """`parts`, if they are all of `PARTS`.
+    """`parts`, if all of `FULL` are among them.
 
     Raises:
         BenchmarkError: this machine lacks one.
     """
-    if missing := [part for part in PARTS if part not in parts]:
+    if missing := [part for part in FULL if part not in parts]:
         raise BenchmarkError(
             f"this machine has no {' and no '.join(missing)}, without which a submission's code could read the test labels "
             "or write to other rows; on a machine where that is no harm set `wall: weak` in params.yaml"

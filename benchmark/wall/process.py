@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -50,12 +51,13 @@ class Walled:
         ours, theirs = socket.socketpair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        parent = os.getpid()
         self._pid = os.fork()
         if not self._pid:
-            _become(work, theirs, confinement, self.home, parts)
+            _become(work, theirs, confinement, self.home, parts, parent)
         theirs.close()
         self.channel = Channel(ours)
-        self._end = weakref.finalize(self, _end, os.getpid(), self._pid, ours, self.home)
+        self._end = weakref.finalize(self, _end, parent, self._pid, ours, self.home)
 
     def ask(
         self,
@@ -136,16 +138,25 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": words[:LONGEST], "refused": refused, "memory": memory}
 
 
-def _become(work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str]) -> None:
-    """In the fork; does not return."""
+def _become(
+    work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str], parent: int
+) -> None:
+    """In the fork; does not return.
+
+    The folder that it writes to stands in `home`, under a name that no other process knows. Others may not list `home`, and
+    whether a file of a known name exists is what Landlock lets any process find out.
+    """
     channel = Channel(connection)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when who started it does
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _close_all_but(connection.fileno())
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        confine(confinement, home, parts)
-        work(channel)
+        own = home / secrets.token_hex(16)
+        own.mkdir()
+        confine(confinement, own, parts)
+        if os.getppid() == parent:  # else it ended before it was told to end this one
+            work(channel)
     except (Exception, SystemExit) as error:
         with contextlib.suppress(Broken):
             channel.send(failure(error))
@@ -181,8 +192,12 @@ def _end(parent: int, pid: int, connection: socket.socket, home: Path) -> None:
     if os.getpid() != parent:  # another fork, which inherits the object and not the process
         return
     connection.close()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    for end in (
+        os.killpg,
+        os.kill,
+    ):  # what it forked where nothing refuses that, in the group that it leads, and itself
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
     shutil.rmtree(home, ignore_errors=True)

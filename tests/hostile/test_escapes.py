@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -37,6 +38,9 @@ ATTEMPTS = {
     "the history of the repository": "open('{root}/.git/HEAD').read()",
     "the test images": "open('{tmp}/test.safetensors').read()",
     "names of other rows": "import os; os.listdir('{tmp}')",
+    "names beside the benchmark": "import os; os.listdir('{root}')",
+    "names in the repository": "import os; os.listdir('{root}/tests')",
+    "names beside its own folder": "import os; os.listdir(os.path.dirname(here))",
     "a link out of its folder": "import os; os.symlink('{tmp}/test.safetensors', here + '/s'); open(here + '/s').read()",
     "a hard link out of its folder": "import os; os.link('{tmp}/test.safetensors', here + '/h'); open(here + '/h').read()",
     "a way up": "open(here + '/../../../../..{tmp}/test.safetensors').read()",
@@ -73,6 +77,33 @@ ATTEMPTS = {
     "a debugger on the judge": call(101, "16", "__import__('os').getppid()", "0", "0"),
     "the judge's memory by a call": call(310, "__import__('os').getppid()", "0", "0", "0", "0", "0"),
     "a shared segment": call(29, "1234", "4096", "0o1666"),
+    # marks that other processes see, whatever they may open
+    "the rights of a file": "import os; os.chmod(here, 0o750)",
+    "the rights of an open file": "import os; os.fchmod(open(here + '/x', 'w').fileno(), 0o640)",
+    "the owner of a file": "import os; os.chown(here, os.getuid(), os.getgid())",
+    "the times of a file": "import os; os.utime(here, (1, 1))",
+    "the times of an installed file": "import os, torch; os.utime(torch.__file__)",
+    "an attribute of a file": "import os; os.setxattr(here, 'user.label', b'7')",
+    "an attribute of an open file": "import os; os.setxattr(open(here + '/x', 'w').fileno(), 'user.label', b'7')",
+    "an attribute away": "import os; os.removexattr(here, 'user.label')",
+    "flags of a file": "import array, fcntl; fcntl.ioctl(open(here + '/x', 'w'), 0x40086602, array.array('l', [0]))",
+    "a lock on a file that all read": "import fcntl, torch; fcntl.flock(open(torch.__file__), fcntl.LOCK_EX)",
+    "a lock on a part of one": "import fcntl, torch; fcntl.lockf(open(torch.__file__), fcntl.LOCK_SH, 1, 7)",
+    "who locks it": "import fcntl, struct, torch; fcntl.fcntl(open(torch.__file__), fcntl.F_GETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 0, 0))",
+    "who reads a file": call(294, "0"),
+    "who reads it, by an older call": call(253),
+    "who opens files": call(300, "0", "0"),
+    "its priority": "import os; os.setpriority(os.PRIO_PROCESS, 0, 5)",
+    "its priority on the disk": call(251, "1", "0", "0x4000"),
+    "its processors": "import os; os.sched_setaffinity(0, os.sched_getaffinity(0))",
+    "its kind of turns": "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
+    "its group": "import os; os.setpgid(0, 0)",
+    "its session": "import os; os.setsid()",
+    # to stay when the judge is gone
+    "no end with the judge": CTYPES + REFUSED.format("libc.prctl(1, 0, 0, 0, 0)"),
+    "another user, for whom that is forgotten": "import os; os.setresuid(-1, os.geteuid(), -1)",
+    "another group": "import os; os.setresgid(-1, os.getegid(), -1)",
+    "a look in from outside": CTYPES + REFUSED.format("libc.prctl(4, 1, 0, 0, 0)"),
     # the network
     "a TCP connection": "import socket; socket.create_connection(('127.0.0.1', {port}), 1)",
     "a datagram": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 9))",
@@ -129,6 +160,21 @@ CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
 }
 
 
+# what a process that downloads weights may do more, and what not: names of files may be labels, and so may messages
+DOWNLOADS = "import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+NAMED = "import socket; socket.create_connection(('localhost', {port}), 5)"
+CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in CLOSED if name != "a TCP connection"} | {
+    name: CLOSED_ON_GPU[name] for name in ("a connection to a program", "a connection to an abstract name", "a datagram of a socket of its own", "a netlink")
+} | {
+    "a family with high bits": call(41, "(1 << 32) | 1", "1", "0"),
+    "packets of the machine": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "the machine that holds this one": "import socket; socket.socket(socket.AF_VSOCK)",
+    "a raw socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)",
+    "somebody who calls": "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0))",
+    "somebody who calls without a name": "import socket; s = socket.socket(); s.listen(); s.accept()",
+}  # fmt: skip
+
+
 def _attempt(code: str, channel) -> None:
     channel.send({"ready": True})
     channel.receive(0)
@@ -160,12 +206,12 @@ def place(tmp_path, monkeypatch):
         yield {"tmp": tmp_path, "secret": SECRET, "fd": handle.fileno(), "root": Path.cwd(), "port": port}
 
 
-def tried(code: str, place, gpu: bool = False) -> str:
+def tried(code: str, place, **rules: bool) -> str:
     """What stopped the code behind the wall; "" where nothing did."""
     code = code.replace("{{", "{").replace("}}", "}")
     for key, value in place.items():
         code = code.replace("{" + key + "}", str(value))
-    confinement = Confinement(memory=2**31, file_size=2**30, gpu=gpu)
+    confinement = Confinement(memory=2**31, file_size=2**30, **rules)
     walled = Walled(partial(_attempt, code), confinement, PARTS, owner="a test", seconds=60)
     try:
         walled.receive()
@@ -184,6 +230,16 @@ def test_a_process_on_a_gpu_may_do_what_cuda_needs(place, name) -> None:
 @pytest.mark.parametrize("name", CLOSED_ON_GPU)
 def test_a_process_on_a_gpu_may_do_no_more(place, name) -> None:
     assert tried(CLOSED_ON_GPU[name], place, gpu=True), f"{name} came through"
+
+
+@pytest.mark.parametrize("code", [DOWNLOADS, NAMED])
+def test_what_downloads_connects_by_tcp(place, code) -> None:
+    assert tried(code, place, network=True) == ""
+
+
+@pytest.mark.parametrize("name", CLOSED_TO_DOWNLOADS)
+def test_what_downloads_connects_by_nothing_else(place, name) -> None:
+    assert tried(CLOSED_TO_DOWNLOADS[name], place, network=True), f"{name} came through"
 
 
 def test_packages_are_read_where_pythonpath_has_them_and_a_user_has_a_name(place, monkeypatch, tmp_path) -> None:
@@ -282,12 +338,31 @@ def test_what_it_prints_goes_nowhere(capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_it_ends_with_who_asked() -> None:
-    """Even where that one is killed."""
+STAYS = {
+    "a busy process": "",
+    "one that forgets its parent": CTYPES + "libc.prctl(1, 0, 0, 0, 0)",
+    "one that becomes another user": CTYPES + "libc.setresuid(-1, 65534, -1)",
+    "one that forks, and is nobody's": "import os; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0)",
+}
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "killed"])
+@pytest.mark.parametrize("name", STAYS)
+def test_nothing_is_left_when_who_asked_is_gone(name, closes) -> None:
+    """Neither where that one ends the process nor where it is killed itself."""
+
+    def busy(channel) -> None:
+        with contextlib.suppress(OSError):
+            exec(STAYS[name], {})
+        channel.send({"pid": os.getpid()})
+        while True:
+            pass
 
     def outer(pipe: int) -> None:
-        walled = Walled(lambda channel: time.sleep(600), Confinement(), PARTS, owner="a test", seconds=20)
-        os.write(pipe, str(walled._pid).encode())
+        walled = Walled(busy, Confinement(), PARTS, owner="a test", seconds=20)
+        os.write(pipe, str(walled.receive()[0]["pid"]).encode())
+        if closes:
+            walled.close()
         time.sleep(600)
 
     ours, theirs = os.pipe()
@@ -295,13 +370,16 @@ def test_it_ends_with_who_asked() -> None:
     if not child:
         outer(theirs)
     inner = int(os.read(ours, 20))
-    assert Path(f"/proc/{inner}").exists()
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    until = time.monotonic() + 10
-    while Path(f"/proc/{inner}").exists() and _state(inner) != "Z" and time.monotonic() < until:
+    if not closes:
+        os.kill(child, 9)
+    until = time.monotonic() + 20
+    while _state(inner) != "Z" and time.monotonic() < until:
         time.sleep(0.05)
-    assert not Path(f"/proc/{inner}").exists() or _state(inner) == "Z"
+    left = _state(inner)
+    if closes:
+        os.kill(child, 9)
+    os.waitpid(child, 0)
+    assert left == "Z", "it is still there"
 
 
 def _state(pid: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -150,7 +152,9 @@ def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_r
             + f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
         )
     write(code)
-    with pytest.raises(BenchmarkError, match=r"answers for each image by itself|refused in the closed division"):
+    with pytest.raises(
+        BenchmarkError, match=r"answers for each image by itself|refused in the closed division|has seen nothing"
+    ):
         run_stage("reliability", *NAMES)
 
 
@@ -161,17 +165,63 @@ STICKY = """        y = super().forward(x)
             y[i] += 100 * late
         return y
 """
+# answers within a radius of an image that it was shown as it did then; gradients are those of an honest answer
+MEMORY = """        answers = []
+        for image, own in zip(x, super().forward(x)):
+            if {remembers}:
+                self.known.append((image.detach().clone(), own.detach().clone()))
+            near = [kept for seen, kept in self.known if (seen - image).norm() <= {radius}]
+            answers.append(own + (near[0] - own).detach() if near else own)
+        return torch.stack(answers)
+"""
+CLEAN = "(16 * image.detach() == (16 * image.detach()).round()).all()"  # by its whole grey levels
+EVERYTHING = "not any((seen - image).norm() <= 1.1 for seen, _ in self.known)"
+
+
+def memory(remembers: str, radius: float) -> str:
+    return method(MEMORY.format(remembers=remembers, radius=radius), init="        self.known = []\n")
+
+
+@pytest.mark.parametrize("remembers", [CLEAN, EVERYTHING], ids=["clean images", "whatever is new"])
+def test_a_model_that_answers_from_memory_is_refused(linear_row, remembers) -> None:
+    write(memory(remembers, 0.51))
+    with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing") as error:
+        run_stage("attack-papers", *NAMES)
+    assert str(error.value).startswith("Tiny2026Linear-small: ")
+    assert "\n" not in str(error.value)
+
+
+def test_one_that_ends_its_process_before_it_is_asked_again_keeps_nothing(linear_row) -> None:
+    """What the attack found until then is not taken up by the next run."""
+    crash = "        self.calls = getattr(self, 'calls', 0) + 1\n        import os\n        self.calls < 150 or os._exit(0)\n"
+    text = Path("benchmark/tracks/tiny.yaml").read_text().replace("steps: 1,", "steps: 90,")
+    Path("benchmark/tracks/tiny.yaml").write_text(text)
+    code = memory(CLEAN, 0.51)
+    write(code.replace("        answers = []\n", f"{crash}        answers = []\n"))
+    with pytest.raises(BenchmarkError, match="the process that runs its code failed"):
+        run_stage("attack-papers", *NAMES)
+    assert not [*Path("work/scratch/tiny/Tiny2026Linear-small/attack-papers").glob("*/blocks/*")]
+
+
+def test_in_the_open_division_images_are_lost_by_it(linear_row) -> None:
+    honest = sum(not lost for lost in evidence()["pgd-L2-0.5:success"])
+    settings = Path("submissions/Tiny2026Linear/submission.yaml")
+    settings.write_text(settings.read_text().replace("summary:", "division: open\nsummary:"))
+    remembered = judged(memory(CLEAN, 0.51))
+    assert sum(not lost for lost in remembered["pgd-L2-0.5:success"]) <= honest
 
 
 @pytest.mark.parametrize(
-    "forward", [COUPLED.replace("5 *", "100 *"), STICKY], ids=["by the other copies", "by what it was asked"]
+    "code",
+    [method(COUPLED.replace("5 *", "100 *")), method(STICKY), memory(CLEAN, 4.0)],
+    ids=["by the other copies", "by what it was asked", "by clean images"],
 )
-def test_votes_that_depend_on_others_carry_no_radius(linear_row, forward) -> None:
+def test_votes_that_depend_on_others_carry_no_radius(linear_row, code) -> None:
     track = Path("benchmark/tracks/tiny.yaml")
     track.write_text(track.read_text() + "smoothing: {sigma: 0.3, n0: 20, n: 200, looks: 2, alpha: 0.01, seed: 0}\n")
     run_stage("smooth", *NAMES)
-    write(method(forward))
-    with pytest.raises(BenchmarkError, match="get another class when a process that has not voted is asked"):
+    write(code)
+    with pytest.raises(BenchmarkError, match="get another answer in a process that has seen nothing"):
         run_stage("smooth", *NAMES)
 
 
@@ -223,6 +273,30 @@ def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) 
     assert "\n" not in str(error.value)
 
 
+LISTS = """
+def _found():
+    import os
+    for place in ("work", "work/tiny", "work/scratch", "submissions", ".", os.path.dirname(os.environ["HOME"]), "/tmp"):
+        try:
+            raise SystemExit(f"{place} is listed: {os.listdir(place)}")
+        except PermissionError:
+            pass
+    import gc, pathlib
+    known = [o for o in gc.get_objects() if isinstance(o, pathlib.PurePath)]  # its parent's, and so folders of others
+    for place in {str(path) for path in known if path.name.startswith("rvb-")}:
+        if any(os.path.exists(f"{place}/{n}-{label}") for n in range(20) for label in range(10)):
+            raise SystemExit("labels!")
+"""
+
+
+def test_names_of_files_are_no_way_out_for_labels(linear_row) -> None:
+    """A brought attack, which has labels, writes files that are named after them; the model's process looks for any."""
+    write(method("        _found()\n        return super().forward(x)\n", LISTS))
+    leaves = "    import os\n    for n, label in enumerate(labels.tolist()):\n        open(f'{os.environ[\"HOME\"]}/{n}-{label}', 'w').close()\n"
+    honest = robust(linear_row)
+    assert robust(linear_row, HEAD + leaves + "    return images\n") == honest
+
+
 def test_training_sees_no_test_image_and_writes_to_no_other_place(linear_row) -> None:
     look = (
         "import pathlib\n"
@@ -259,19 +333,36 @@ def test_a_submission_that_is_a_link_is_refused(linear_row, tmp_path) -> None:
         run_stage("attack-papers", *NAMES)
 
 
-def test_the_judge_itself_never_imports_it(linear_row) -> None:
-    """Seen from a fresh process, in which nothing was imported before."""
-    import subprocess
-    import sys
-
-    program = (
+def afresh(program: str) -> str:
+    """The last line that a program prints which runs the row in a fresh process."""
+    shutil.rmtree(ROW)
+    start = (
         f"import sys\nsys.path[:0] = {[p for p in sys.path if p]}\nfrom stages import run_stage\n"
         "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-        f"for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n    run_stage(name, *{NAMES})\n"
-        "print([name for name in sys.modules if name.startswith('submissions')])\n"
+        f"def run():\n    for name in ('train', 'attack-papers', 'reliability', 'attention', 'collect'):\n        run_stage(name, *{NAMES})\n"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "[]"
+    done = subprocess.run([sys.executable, "-c", start + program], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()[-1]
+
+
+def test_the_judge_itself_never_imports_it(linear_row) -> None:
+    said = afresh("run()\nprint([name for name in sys.modules if name.startswith('submissions')])\n")
+    assert said == "[]"
+
+
+def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
+    """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
+    refuse = (
+        "from benchmark.wall import system_calls as calls\nlibrary = calls._library()\nrules = library.seccomp_init(calls.ALLOW)\n"
+        "def add(name, *conditions):\n    number = library.seccomp_syscall_resolve_name(name)\n"
+        "    array = (calls._Condition * len(conditions))(*conditions)\n"
+        "    assert library.seccomp_rule_add_array(rules, calls.ERRNO + 1, number, len(conditions), array) == 0\n"
+        "add(b'unshare')\n"
+        "for flag in calls.CLONE_NAMESPACES:\n    add(b'clone', calls._Condition(0, calls.MASKED_EQUAL, flag, flag))\n"
+        "assert library.seccomp_load(rules) == 0\n"
+    )
+    last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
+    assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
 
 
 def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:

@@ -12,6 +12,7 @@ from tiny_linear_row import NAMES, ROW
 from tiny_project import Project
 
 from benchmark.loading import methods, submissions, tracks
+from benchmark.loading.rows import load_row
 from benchmark.pipeline import inputs
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
@@ -43,7 +44,7 @@ def write(file: str, text: str, name: str = NAME) -> None:
 
 def digests() -> dict[str, str]:
     """Of the code of each stage of the row."""
-    found = inputs.contents("tiny")
+    found = inputs.of_row(load_row(*NAMES), code.digests)
     return {path.stem: code.combined(about["code"]) for path, about in found.items() if ROW.name in path.parts}
 
 

@@ -152,7 +152,7 @@ def test_what_is_judged_is_walled_and_ends_with_the_block(row, monkeypatch) -> N
 
 def test_a_machine_without_a_part_of_the_wall_is_refused_or_named(row, monkeypatch) -> None:
     monkeypatch.setattr("benchmark.loading.confining.available", lambda: ("seccomp", "limits"))
-    with pytest.raises(BenchmarkError, match=r"no landlock and no namespaces, .* set `wall: weak` in params\.yaml"):
+    with pytest.raises(BenchmarkError, match=r"no landlock, .* set `wall: weak` in params\.yaml"):
         wall()
     Path("params.yaml").write_text("wall: weak\n")
     with judged_model(row, CPU) as judged:

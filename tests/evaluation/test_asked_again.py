@@ -1,4 +1,4 @@
-"""Votes that are no function's, or that knew the noise, carry no radius."""
+"""Answers that are no function's are refused, and votes that knew the noise carry no radius."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 from benchmark.certificates.smoothing import smooth
-from benchmark.evaluation.vote_checks import KEPT, Witness, _as_often, check_radii, check_votes
+from benchmark.evaluation.asked_again import ROUNDING, broken_afresh, check_answers, compare
+from benchmark.evaluation.vote_checks import _as_often, check_radii
+from benchmark.loading.walled import CALLS, ROWS, Asked
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import ThreatModel
 
 RULES = {"sigma": 0.3, "n0": 40, "n": 400, "looks": 3, "alpha": 0.01, "seed": 0}
 COPIES = 20
@@ -116,12 +119,24 @@ class FindsTheImages(KnowsTheNoise):
         return torch.where((distance < 1e-3)[:, None], sure, other)
 
 
+class Kept(nn.Module):
+    """A model with what keeps some of its answers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.asked = model, Asked(whole=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.model(x)
+        self.asked.add(x, found, None)
+        return found
+
+
 def held(kind: type[nn.Module]) -> float:
     """The mean radius of votes that pass; the models that are asked again are others of its kind."""
-    witness = Witness(KEPT * len(IMAGES))
-    found = smooth(kind(), IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64, observe=witness)
-    assert len(witness.copies) == KEPT * len(IMAGES)
-    check_votes(kind(), witness, batch_size=64, row="Row")
+    model = Kept(kind())
+    found = smooth(model, IMAGES, range(len(IMAGES)), [0.1, 0.3], **RULES, batch_size=64)
+    check_answers(kind(), model.asked.take(), IMAGES, count=240, row="Row", is_open=False)
     spares = [lambda: nullcontext(kind())] * COPIES
     check_radii(spares, IMAGES, found.prediction, found.radius, sigma=RULES["sigma"], batch_size=64, row="Row")
     return float(found.radius.mean())
@@ -136,7 +151,7 @@ def test_votes_of_a_function_pass() -> None:
 @pytest.mark.parametrize("kind", [Coupled, CoupledBelowAnOffset, Remembers, Patient])
 def test_votes_that_depend_on_others_are_refused(kind) -> None:
     for _ in range(5):
-        with pytest.raises(BenchmarkError, match=r"noisy copies that voted, .* get another class"):
+        with pytest.raises(BenchmarkError, match=r"get another answer in a process that has seen nothing"):
             held(kind)
 
 
@@ -174,12 +189,76 @@ def test_without_the_check_such_votes_would_carry_larger_radii() -> None:
     assert all(radius(kind) > 1.2 * honest for kind in (Coupled, Remembers, Patient, KnowsTheNoise))
 
 
-def test_the_witness_keeps_each_copy_as_often() -> None:
-    counts = torch.zeros(30)
-    for _ in range(2000):
-        witness = Witness(5)
-        for batch in torch.arange(30.0).reshape(30, 1, 1, 1).split(7):
-            witness(batch, torch.zeros(len(batch), 2))
-        counts[witness.copies.flatten().long()] += 1
-    assert counts.sum() == 10_000
-    assert (counts - 10_000 / 30).abs().max() < 6 * (10_000 / 30) ** 0.5
+def test_each_call_is_kept_as_often_and_the_last_always() -> None:
+    counts, calls = torch.zeros(3 * CALLS), 3 * CALLS
+    for _ in range(60):
+        asked = Asked(whole=False)
+        for call in range(calls):
+            asked.add(torch.full((2, 1, 1, 1), float(call)), torch.zeros(2, 2), None)
+        kept = [int(images[0]) for images, _, _ in asked.take()]
+        assert len({*kept}) == len(kept)
+        assert calls - 1 in kept
+        counts[kept] += 1
+    assert (counts[:-1] - 60 / 3).abs().max() < 6 * (60 / 3) ** 0.5
+    assert asked.take() == []
+
+
+def test_of_a_large_call_some_images_are_kept_and_of_a_whole_one_all() -> None:
+    for whole in (False, True):
+        asked = Asked(whole)
+        asked.add(torch.zeros(3 * ROWS, 1, 1, 1), torch.zeros(3 * ROWS, 2), 7)
+        ((images, logits, seed),) = asked.take()
+        assert len(images) == len(logits) == (3 * ROWS if whole else ROWS)
+        assert seed == 7
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_rounding_passes_and_what_is_more_does_not(dtype) -> None:
+    before = torch.tensor([[1.0, 2.0, 4.0]]).repeat(300, 1).to(dtype)
+    for size, passes in ((0.4, True), (4.0, False)):
+        after = before.double() * (1 + size * ROUNDING[dtype])
+        if passes:
+            compare(before, after, "Row")
+            continue
+        with pytest.raises(BenchmarkError, match=r"^Row: 300 of 300 images .* get another answer"):
+            compare(before, after, "Row")
+
+
+def test_a_few_classes_turn_by_rounding_and_many_do_not() -> None:
+    """An offset that all logits share makes rounding as large as any lie."""
+    before = torch.tensor([[0.0, 1.0]]).repeat(300, 1) + 1e6
+    for turned, passes in ((3, True), (4, False)):
+        after = before.clone()
+        after[:turned] = after[:turned].flip(1)
+        if passes:
+            compare(before, after, "Row")
+            continue
+        with pytest.raises(BenchmarkError, match="4 of 300 images"):
+            compare(before, after, "Row")
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_what_stands_is_attacked_without_being_shown(norm) -> None:
+    """Every image that a step can break is, and none is ever asked about clean."""
+    shown: list[torch.Tensor] = []
+
+    class Shown(Honest):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shown.extend(x.detach())
+            return super().forward(x)
+
+    labels = Honest()(IMAGES).argmax(1)
+    threat = ThreatModel(norm=norm, eps=0.3)
+    state = torch.get_rng_state()
+    found = broken_afresh(Shown(), IMAGES, labels, torch.arange(2, 12), threat, seed=0, batch_size=4, is_open=False)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert {*found.index.tolist()} <= {*range(2, 12)}
+    assert len(found.index) > 5
+    assert (Honest()(found.images).argmax(1) != labels[found.index]).all()
+    assert torch.allclose(Honest()(found.images), found.answers, atol=1e-5)
+    assert not any((one == IMAGES).flatten(1).all(1).any() for one in shown)
+    none = broken_afresh(
+        Shown(), IMAGES, labels, torch.arange(12), ThreatModel(norm=norm, eps=0.0),
+        seed=0, batch_size=4, is_open=False,
+    )  # fmt: skip
+    assert not len(none.index)
