@@ -6,8 +6,7 @@ import os
 from functools import cache, partial
 from pathlib import Path
 
-from benchmark.loading.tracks import FOLDER as TRACKS
-from benchmark.loading.tracks import names as track_names
+from benchmark.loading import tracks
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
 from benchmark.runtime.yaml_file import read_model
@@ -123,14 +122,14 @@ def check_settings(entry: VariantOnTrack, place: str) -> None:
 
 def check_part(kind: str, part: str, place: str) -> None:
     """The same of one: `kind` is tracks, or a folder of benchmark/."""
-    file = TRACKS / f"{part}.yaml" if kind == "tracks" else Path("benchmark") / kind / f"{part}.py"
+    file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else Path("benchmark") / kind / f"{part}.py"
     if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind], files.version(file))):
         raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
 
 
 def _parts(kind: str) -> set[str]:
     """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
-    return set(track_names()) if kind == "tracks" else _defining(ENTRIES[kind], Path("benchmark") / kind)
+    return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind], Path("benchmark") / kind)
 
 
 def _defining(entry: str, folder: Path) -> set[str]:
