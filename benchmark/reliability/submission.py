@@ -151,16 +151,21 @@ def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
 
 
 def _model(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
-    is_open = row.submission.division == "open"
     sound = True
-    for check in interface.checks(lambda seed: _make(row, seed, device), row.track, is_open, device):
+    for check in interface.checks(lambda seed: _make(row, seed, device), row.track, device):
         sound = sound and check.ok
         yield check
     if not sound:
         return  # the division's words would say the same again
     sample = Sample.of(row.track, device)
-    facts = division.inspect(model, sample.images, sample.labels, row.submission)
+    try:
+        facts = division.inspect(model, sample.images, sample.labels, row.submission)
+    except BenchmarkError as error:
+        yield _failed("division", error)
+        return
     yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
+    if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
+        yield interface.by_itself(model, sample)
 
 
 def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
