@@ -81,9 +81,9 @@ def _seed(model: nn.Module, again: nn.Module, sample: Sample) -> Check:
 def _state(model: nn.Module, other: nn.Module, sample: Sample) -> Check:
     """Weights put into a model that was built under another seed: they must be all that makes the model."""
     other.load_state_dict(model.state_dict())
-    gap = _gap(_at_seed(model, sample.images), _at_seed(other, sample.images))
-    scale = 1 + float(_at_seed(model, sample.images).abs().max())
-    if gap > SAME * scale:
+    own = _at_seed(model, sample.images)
+    gap = _gap(own, _at_seed(other, sample.images))
+    if gap > SAME * (1 + float(own.abs().max())):
         words = f"a model with the same weights says otherwise by {gap:.3g}; what it draws must be a persistent buffer"
         return _check("weights are the model", False, words)
     return _check("weights are the model", True, "put into another build, they give the same logits")
