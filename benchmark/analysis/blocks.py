@@ -16,6 +16,7 @@ from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
 Blocks = Sequence[tuple[str, nn.Module]]
+Calls = dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]]  # what each was called with, by place and by name
 KINDS: tuple[tuple[type[nn.Module], str], ...] = (
     (Residual, "residual"),
     (WeightedResidual, "residual"),
@@ -49,9 +50,7 @@ def default_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
     Raises:
         BenchmarkError: none is found.
     """
-    found: list[tuple[str, nn.Module]] = []
-    for word, module in _walk(model):
-        found.append((f"{word} {len(found) + 1}", module))
+    found = [(f"{word} {number}", module) for number, (word, module) in enumerate(_walk(model), 1)]
     if not found:
         raise BenchmarkError(f"{type(model).__name__} has no encoder block that is known here; {DEFINE}")
     return found
@@ -79,7 +78,7 @@ def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list
         BenchmarkError: a block that is never called or called more than once in a pass, whose input is not (n, tokens,
             width), which takes another tensor beside it, or changes its shape; the block is named.
     """
-    calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
+    calls: Calls = {}
     watched = {start for _, module in blocks for start in _starts(module)}
     hooks = [start.register_forward_pre_hook(partial(_note, calls), with_kwargs=True) for start in watched]
     try:
@@ -102,20 +101,13 @@ def _starts(module: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _note(
-    calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]],
-    module: nn.Module,
-    given: tuple[Any, ...],
-    named: dict[str, Any],
-) -> None:
+def _note(calls: Calls, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     first = given[:1]
     kept = tuple(one.detach().clone() if isinstance(one, torch.Tensor) else one for one in first)
     calls.setdefault(module, []).append(((*kept, *given[1:]), named))
 
 
-def _input(
-    name: str, module: nn.Module, calls: dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]], n: int
-) -> BlockInput:
+def _input(name: str, module: nn.Module, calls: Calls, n: int) -> BlockInput:
     seen = next((calls[start] for start in _starts(module) if start in calls), [])
     if len(seen) != 1:
         how = f"called {len(seen)} times" if seen else "never called"

@@ -77,7 +77,6 @@ class _Task:
     total: int
     done: int = 0
     why_not: str = ""
-    exact: dict[str, bool] = field(default_factory=dict)
     entries: dict[str, int] = field(default_factory=dict)
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
@@ -132,12 +131,11 @@ def amplification(
         inputs = block_inputs(model, blocks, chunk)
         for block in inputs:
             task.entries[block.name] = block.tokens[0].numel()
-            task.exact[block.name] = task.entries[block.name] <= DENSE
         task.why_not = task.why_not or _no_chain(inputs, task)
-        if formed := [block for block in inputs if task.exact[block.name]]:
+        if formed := [block for block in inputs if task.entries[block.name] <= DENSE]:
             _formed(task, formed, len(chunk))
         for block in inputs:
-            if not task.exact[block.name]:
+            if task.entries[block.name] > DENSE:
                 _matrix_free(task, block)
     return _collected(task, [name for name, _ in blocks], quantities)
 
@@ -147,7 +145,7 @@ def _collected(task: _Task, names: list[str], quantities: Sequence[str]) -> Ampl
         return torch.tensor(task.values[name, quantity], dtype=torch.float64)
 
     found = tuple(
-        BlockAmplification(name, task.entries[name], task.exact[name], {q: of(name, q) for q in quantities})
+        BlockAmplification(name, task.entries[name], task.entries[name] <= DENSE, {q: of(name, q) for q in quantities})
         for name in names
     )
     if task.why_not:
@@ -160,7 +158,7 @@ def _collected(task: _Task, names: list[str], quantities: Sequence[str]) -> Ampl
 
 def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
     """Why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
-    large = next((block.name for block in inputs if not task.exact[block.name]), None)
+    large = next((block.name for block in inputs if task.entries[block.name] > DENSE), None)
     if large is not None:
         return f"block {large!r} has {task.entries[large]:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
     for block, after in pairwise(inputs):

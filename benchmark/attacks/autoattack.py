@@ -102,31 +102,17 @@ def _reference(
     component: str,
     targets: int,
 ) -> torch.Tensor:
-    attacker = pyautoattack.AutoAttack(
+    """The branch of the authors' evaluation loop that runs `component` on one batch."""
+    authors = pyautoattack.AutoAttack(
         model, norm=threat.norm, eps=threat.eps, seed=seed, version="standard", device=images.device
     )
-    attacker.apgd_targeted.n_target_classes = attacker.fab.n_target_classes = targets
+    authors.apgd_targeted.n_target_classes = authors.fab.n_target_classes = targets
+    authors.apgd.loss, authors.fab.targeted, authors.fab.n_restarts = "ce", True, 1
+    parts = (authors.apgd, authors.apgd_targeted, authors.fab, authors.square)
+    part = dict(zip(components, parts, strict=True))[component]
+    part.seed = seed
     with torch.no_grad():
-        return run_component(attacker, images, labels, component)
-
-
-def run_component(
-    attacker: pyautoattack.AutoAttack, images: torch.Tensor, labels: torch.Tensor, component: str
-) -> torch.Tensor:
-    """The branch of the authors' evaluation loop that runs `component` on one batch."""
-    if component == "apgd-ce":
-        attacker.apgd.loss, attacker.apgd.seed = "ce", attacker.seed
-        return attacker.apgd.perturb(images, labels)
-    if component == "apgd-t":
-        attacker.apgd_targeted.seed = attacker.seed
-        return attacker.apgd_targeted.perturb(images, labels)
-    if component == "fab-t":
-        attacker.fab.targeted, attacker.fab.n_restarts, attacker.fab.seed = True, 1, attacker.seed
-        return attacker.fab.perturb(images, labels)
-    if component == "square":
-        attacker.square.seed = attacker.seed
-        return attacker.square.perturb(images, labels)
-    raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
+        return part.perturb(images, labels)
 
 
 def flags(remaining: dict[str, int], n: int) -> list[str]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
 
+CHUNK = 256  # images that go through the network at once
 Map = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -64,7 +65,6 @@ def lower_margins(
     steps: int,
     seed: int,
     box: bool = True,
-    chunk: int = 256,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Searches, for each image, the image within its l2 radius (and [0, 1]) with the lowest margin over its rival.
 
@@ -77,32 +77,23 @@ def lower_margins(
         The drop of the margin (n,) and the images (n, c, h, w), float64.
     """
     generator = torch.Generator().manual_seed(seed)
-    parts = []
-    for part in torch.arange(len(images), device=images.device).split(chunk):
-        start = torch.randn(images[part].shape, generator=generator, dtype=torch.float64).to(images.device)
-        pair = torch.stack([labels[part], rivals[part]], 1)
-        parts.append(_lower(network, images[part], pair, radii[part], start, steps, box))
-    margin_drops, lowest = zip(*parts, strict=True)
-    return torch.cat(margin_drops), torch.cat(lowest)
 
+    def lower(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, radius, pair = images[part], radii[part], torch.stack([labels[part], rivals[part]], 1)
+        start = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
 
-def _lower(
-    network: nn.Module,
-    x: torch.Tensor,
-    pair: torch.Tensor,
-    radius: torch.Tensor,
-    start: torch.Tensor,
-    steps: int,
-    box: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    def margin(images: torch.Tensor) -> torch.Tensor:
-        both = network(images).gather(1, pair)
-        return both[:, 0] - both[:, 1]
+        def margin(images: torch.Tensor) -> torch.Tensor:
+            both = network(images).gather(1, pair)
+            return both[:, 0] - both[:, 1]
 
-    def project(move: torch.Tensor) -> torch.Tensor:
-        inside = shrink(move, radius)
-        return (x + inside).clamp(0, 1) - x if box else inside
+        def project(move: torch.Tensor) -> torch.Tensor:
+            inside = shrink(move, radius)
+            return (x + inside).clamp(0, 1) - x if box else inside
 
-    clean = margin(x)
-    fall, move = ascend(lambda move: clean - margin(x + move), project, shrink(start, radius / 4), radius, steps)
-    return fall, x + move
+        clean = margin(x)
+        fall, move = ascend(lambda move: clean - margin(x + move), project, shrink(start, radius / 4), radius, steps)
+        return fall, x + move
+
+    parts = [lower(part) for part in torch.arange(len(images), device=images.device).split(CHUNK)]
+    falls, lowest = zip(*parts, strict=True)
+    return torch.cat(falls), torch.cat(lowest)

@@ -120,13 +120,13 @@ def summary(
         classes = model(images[:1]).shape[1]
     balls = Balls(model, images, labels, radii, row)
     attacks = _attack_sample(balls, sample, classes, plan, report) if len(certified) else ()
-    tally = _audit_layers(model, images, sample, row, plan, report)
+    tally = _audit_layers(balls, sample, plan, report)
     ties, planted, closest = 0, 0, 0.0
     if has_head(model):
         report(f"tying a rival with the label of {len(sample)} images")
         ties = audit_ties(model, images[sample], labels[sample], certify, row)
         report(f"planting counterexamples for {len(sample)} images")
-        planted, closest = _audit_planted(model, images, labels, radii, sample, certify, row, classes, plan)
+        planted, closest = _audit_planted(balls, sample, certify, classes, plan)
     return AuditResult(
         images=len(certified),
         restarts=plan.restarts,
@@ -159,29 +159,19 @@ def _attack_sample(balls: Balls, sample: torch.Tensor, classes: int, plan: Plan,
     return ("pgd", "margin descent", *components)
 
 
-def _audit_layers(
-    model: nn.Module, images: torch.Tensor, sample: torch.Tensor, row: str, plan: Plan, report: Report
-) -> Tally:
-    total = Tally()
+def _audit_layers(balls: Balls, sample: torch.Tensor, plan: Plan, report: Report) -> Tally:
+    total, row = Tally(), balls.row
     for number, part in enumerate(sample.split(CHUNK)):
         report(f"ascending against each layer's bounds: image {number * CHUNK + 1} of {len(sample)}")
-        part_tally = audit_layers(model, images[part], part.tolist(), row, effort=plan.effort, seed=plan.seed + number)
+        part_tally = audit_layers(
+            balls.model, balls.images[part], part.tolist(), row, effort=plan.effort, seed=plan.seed + number
+        )
         total.layers, total.trials = part_tally.layers, total.trials + part_tally.trials
         total.worst = max(total.worst, part_tally.worst)
     return total
 
 
-def _audit_planted(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    radii: torch.Tensor,
-    sample: torch.Tensor,
-    certify: Certify,
-    row: str,
-    classes: int,
-    plan: Plan,
-) -> tuple[int, float]:
+def _audit_planted(balls: Balls, sample: torch.Tensor, certify: Certify, classes: int, plan: Plan) -> tuple[int, float]:
     """Plants counterexamples for the images `sample`; how many, and the largest ratio of radius to distance.
 
     Rivals take turns, so that a certificate that ignores a class is found out, and so do radii of half, once and twice the
@@ -189,9 +179,9 @@ def _audit_planted(
     """
     which = sample.repeat(plan.planted)
     turn = torch.arange(len(which), device=sample.device)
-    rivals = (labels[which] + 1 + turn % (classes - 1)) % classes
-    usual = float(radii[radii > 0].median()) if (radii > 0).any() else 0.1
+    x, y, certified = balls.images[which], balls.labels[which], balls.radii[balls.radii > 0]
+    rivals = (y + 1 + turn % (classes - 1)) % classes
+    usual = float(certified.median()) if len(certified) else 0.1
     sizes = usual * torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, device=sample.device)
-    x, y = images[which], labels[which]
-    made = plants(model, x, y, rivals, sizes[(turn + turn // len(sizes)) % len(sizes)], steps=30, seed=plan.seed)
-    return len(made), audit_planted(made, x, y, certify, row)
+    made = plants(balls.model, x, y, rivals, sizes[(turn + turn // len(sizes)) % len(sizes)], steps=30, seed=plan.seed)
+    return len(made), audit_planted(made, x, y, certify, balls.row)

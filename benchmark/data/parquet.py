@@ -35,11 +35,9 @@ def read(spec: DataSpec) -> dict[str, Images]:
 
 
 def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
-    for prefix in prefixes:
-        paths = sorted(root.glob(f"{prefix}*.parquet"))
-        if paths:
-            break
-    else:
+    found = (sorted(root.glob(f"{prefix}*.parquet")) for prefix in prefixes)
+    paths = next(filter(None, found), None)
+    if paths is None:
         raise BenchmarkError(f"no {prefixes[0]}*.parquet in {root}; put the data set's parquet files there")
     pixels, labels = [], []
     for path in paths:

@@ -18,7 +18,6 @@ from benchmark.specs.data import DataSpec
 
 if TYPE_CHECKING:
     import torch
-    from torchvision.datasets import CIFAR10, MNIST, SVHN
 
 DATASETS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "svhn": "SVHN", "mnist": "MNIST"}
 
@@ -43,7 +42,11 @@ def read(spec: DataSpec) -> dict[str, Images]:
         raise BenchmarkError(
             f"{spec.dataset} archive in {root}: {' '.join(str(error).split())}; put torchvision's files there"
         ) from None
-    return {name: Images(_channels_first(part.data), _labels(part)) for name, part in parts.items()}
+    labels = {name: part.labels if spec.dataset == "svhn" else part.targets for name, part in parts.items()}
+    return {
+        name: Images(_channels_first(part.data), np.asarray(labels[name], dtype=np.int64))
+        for name, part in parts.items()
+    }
 
 
 def _channels_first(data: np.ndarray | torch.Tensor) -> np.ndarray:
@@ -52,7 +55,3 @@ def _channels_first(data: np.ndarray | torch.Tensor) -> np.ndarray:
     if pixels.ndim == 3:
         return pixels[:, None]
     return pixels if pixels.shape[1] in (1, 3) else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-
-
-def _labels(part: CIFAR10 | SVHN | MNIST) -> np.ndarray:
-    return np.asarray(part.labels if hasattr(part, "labels") else part.targets, dtype=np.int64)

@@ -60,7 +60,8 @@ def check_answers(
     lost = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     if not is_open:
         questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
-        chosen = torch.randperm(len(questions), generator=_generator())[:count]
+        generator = torch.Generator().manual_seed(secrets.randbits(63))  # which no model knows
+        chosen = torch.randperm(len(questions), generator=generator)[:count]
         # clean images last: a model that remembers them would answer the others alike after them
         chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
         compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
@@ -130,8 +131,3 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
     known = {image.numpy().tobytes() for image in images.cpu()}
     return torch.tensor([question.numpy().tobytes() in known for question in questions], dtype=torch.uint8)
-
-
-def _generator() -> torch.Generator:
-    """By the operating system's randomness, which no model knows."""
-    return torch.Generator().manual_seed(secrets.randbits(63))

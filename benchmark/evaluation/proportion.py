@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import binomtest
 
 from benchmark.results.proportion import Proportion
 
 
 def proportion(hits: np.ndarray) -> Proportion:
     """Share of true values with its 95% Wilson score interval."""
-    count, n = int(np.count_nonzero(hits)), len(hits)
-    interval = binomtest(count, n).proportion_ci(confidence_level=0.95, method="wilson")
-    return Proportion(value=count / n, low=float(interval.low), high=float(interval.high), count=count, n=n)
+    return Proportion.of(int(np.count_nonzero(hits)), len(hits))
 
 
 def mean_proportion(right: np.ndarray) -> Proportion:

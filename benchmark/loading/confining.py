@@ -70,7 +70,6 @@ def messages(
     owner: str,
     *,
     read: Iterable[Path],
-    write: Iterable[Path] = (),
     seconds: float,
     device: str = "cpu",
 ) -> Iterator[dict[str, Any]]:
@@ -88,7 +87,7 @@ def messages(
         work(channel)
         channel.send({})
 
-    walled = Walled(ended, held.confinement(read, write, device=device), held.parts, owner=owner, seconds=seconds)
+    walled = Walled(ended, held.confinement(read, device=device), held.parts, owner=owner, seconds=seconds)
     try:
         for _ in range(MOST_SAID):
             if not (message := walled.receive(most=0, seconds=left(until, owner))[0]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -40,38 +39,13 @@ from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import Place
 from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import Score, SelectionMetric
+from benchmark.training.selection import Score
 from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
     from benchmark.layers.attention_weights import AttentionWeights
 
 PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a recipe names, ready to run, but for penalties, which need the model."""
-
-    objective: Objective
-    metric: SelectionMetric
-    monitor: OverfittingMonitor | None
-    augment: Augment | None
-    closing: Augment | None
-
-    @classmethod
-    def of(cls, spec: TrainingSpec, data: DataSpec) -> Recipe:
-        attack = training_attack(spec.attack) if spec.attack else None
-        objective, wanted = training_objective(spec, attack), spec.selection
-        chosen = training_attack(wanted.attack) if wanted.attack else None
-        proven = certified(wanted) if wanted.certificate else None
-        return cls(
-            objective,
-            selection.selection_metric(wanted, objective, chosen, proven),
-            overfitting_monitor(spec.attack, attack) if spec.attack and attack else None,
-            _augment(spec.augmentation, data),
-            _augment(spec.closing.augmentation, data) if spec.closing else None,
-        )
 
 
 def fit(
@@ -92,7 +66,12 @@ def fit(
     """
     spec = row.settings.training
     assert spec is not None  # the step applies
-    recipe = Recipe.of(spec, row.track.data)
+    attack = training_attack(spec.attack) if spec.attack else None
+    objective, wanted = training_objective(spec, attack), spec.selection
+    chosen = training_attack(wanted.attack) if wanted.attack else None
+    proven = certified(wanted) if wanted.certificate else None
+    metric = selection.selection_metric(wanted, objective, chosen, proven)
+    monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
@@ -110,28 +89,28 @@ def fit(
     with tensor_float32(run.tf32):
         best, done = train(
             model,
-            recipe.objective,
+            objective,
             spec,
             train_split,
             validation,
             fabric=fabric,
             seed=run.seed,
             checkpoint=folder / "checkpoint.safetensors",
-            metric=recipe.metric,
-            augment=recipe.augment,
-            closing=recipe.closing,
+            metric=metric,
+            augment=_augment(spec.augmentation, row.track.data),
+            closing=_augment(spec.closing.augmentation, row.track.data) if spec.closing else None,
             penalties=training_penalties(spec, row.submission.name, model),
-            monitor=recipe.monitor,
+            monitor=monitor,
             ranks=ranks,
             recorder=CudaRecorder(fabric.device) if run.compile else None,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
-    monitor, images = recipe.monitor, len(validation[1])
+    images = len(validation[1])
     seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=recipe.metric.selected_by,
+        selected_by=metric.selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,

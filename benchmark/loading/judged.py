@@ -81,14 +81,14 @@ def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Sp
         yield []
         return
     with ExitStack() as ends:
-        models = [walled_model(row, device, held, later=True) for _ in range(count)]
+        models = [walled_model(row, device, held) for _ in range(count)]
         for model in models:
             ends.callback(model.close)
-        yield [partial(_entered, model) for model in models]
+        yield [partial(_begun, model) for model in models]
 
 
 @contextmanager
-def _entered(model: WalledModel) -> Iterator[nn.Module]:
+def _begun(model: WalledModel) -> Iterator[WalledModel]:
     try:
         model.begin()
         yield model
@@ -108,8 +108,7 @@ def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
     if not held.stands:
         yield JudgedModel(trained_model(row, device), held.words)
         return
-    model = walled_model(row, device, held)
-    try:
+    with _begun(walled_model(row, device, held)) as model:
         if not row.described:
             yield JudgedModel(model, held.words)
             return
@@ -122,5 +121,3 @@ def judged_model(row: Row, device: torch.device) -> Iterator[JudgedModel]:
         cache_weights(rebuilt)
         stop_filling()
         yield JudgedModel(rebuilt, held.words, model)
-    finally:
-        model.close()

@@ -6,7 +6,6 @@ import copy
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -25,23 +24,22 @@ from benchmark.training.preparation import History, Place, Tensors
 
 @dataclass(frozen=True)
 class Start:
-    """A trained network: its weights, and the row that builds it. Of `new` parts a training takes none over."""
+    """A trained network: the row that builds it. Of `new` parts a training takes none over."""
 
-    weights: Path
     row: Row
     new: tuple[str, ...] = ()
 
     def model(self) -> nn.Module:
         """The network itself, in evaluation mode, frozen; a BenchmarkError where its weights are missing."""
         model = methods.build_model(self.row.submission, self.row.settings, self.row.track)
-        load_weights(model, self.weights)
+        load_weights(model, self.row.weights)
         return model.eval().requires_grad_(False)
 
 
 def starting_point(row: Row) -> Start | None:
     """What the row's recipe starts from; None where it starts afresh."""
     source, recipe = row.source, row.settings.training
-    return Start(source.weights, source, recipe.init_from.new) if source and recipe and recipe.init_from else None
+    return Start(source, recipe.init_from.new) if source and recipe and recipe.init_from else None
 
 
 def begin(
@@ -64,9 +62,9 @@ def begin(
         return None, ()
     steps = [(step, module_of(step)) for step in spec.prepare]
     if steps and getattr(steps[0][1], "OTHER_ARCHITECTURE", False):
-        source, digest = start.model(), files.sha256_file(start.weights)
+        source, digest = start.model(), files.sha256_file(start.row.weights)
     else:
-        digest = start_from(model, start.weights, start.new)
+        digest = start_from(model, start.row.weights, start.new)
         source = copy.deepcopy(model).eval().requires_grad_(False)
     for number, (step, module) in enumerate(steps):
         if number and getattr(module, "OTHER_ARCHITECTURE", False):

@@ -39,14 +39,9 @@ Call = tuple[torch.Tensor, torch.Tensor, int | None]
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 
 
-def walled_model(row: Row, device: torch.device, wall: Wall, *, later: bool = False) -> WalledModel:
-    """The row's model with its trained weights behind the wall, in evaluation mode; `close` ends its process.
-
-    Args:
-        later: its process is there now and builds the model when `begin` is called.
-
-    Raises:
-        BenchmarkError: as `trained_model` does, or this machine refuses to confine a process.
+def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
+    """The row's model with its trained weights behind the wall, in evaluation mode. Its process is there now, builds the
+    model when `begin` is called, and ends by `close`.
     """
     files = (*submission_files(row), row.weights.absolute())
     walled = Walled(
@@ -56,10 +51,7 @@ def walled_model(row: Row, device: torch.device, wall: Wall, *, later: bool = Fa
         owner=f"submissions/{row.submission.name}",
         seconds=CALL_SECONDS,
     )
-    model = WalledModel(walled, row.submission.division == "open").eval()
-    if not later:
-        model.begin()
-    return model
+    return WalledModel(walled, row.submission.division == "open").eval()
 
 
 class Asked:
@@ -109,7 +101,11 @@ class WalledModel(Remote):
         self.asked: Asked | None = None  # what keeps some of its answers
 
     def begin(self) -> None:
-        """Waits until the model is built; to be called once, before anything is asked."""
+        """Waits until the model is built; to be called once, before anything is asked.
+
+        Raises:
+            BenchmarkError: as `trained_model` does, or this machine refuses to confine a process.
+        """
         self._walled.ask({"begin": True})
 
     def close(self) -> None:
@@ -127,14 +123,8 @@ class WalledModel(Remote):
         draws it from `seed`, else from this process's generator.
         """
         drawn = self._drawn() if seed is None else {"seed": seed}
-        message: dict[str, Any] = {
-            "ask": "logits",
-            "ticket": ticket,
-            "released": self._take_released(),
-            **drawn,
-        }
-        entered = fused_ops.entered()
-        message["fused"] = entered is not None
+        entered, released, self._released = fused_ops.entered(), self._released, []
+        message = {"ask": "logits", "ticket": ticket, "released": released, "fused": entered is not None, **drawn}
         answer, tensors = self._walled.ask(message, {"images": images}, most=2**28)
         if entered is not None and answer.get("fused") is True:
             entered.used = True
@@ -189,10 +179,6 @@ class WalledModel(Remote):
     def _drawn(self) -> dict[str, Any]:
         """What a model of the open division draws its noise from."""
         return {"seed": int(torch.randint(2**62, ()))} if self._draws else {}
-
-    def _take_released(self) -> list[int]:
-        taken, self._released = self._released, []
-        return taken
 
     def _one(self, tensors: Tensors, name: str) -> torch.Tensor:
         if [*tensors] != [name] or not tensors[name].is_floating_point():

@@ -7,7 +7,6 @@ what the first process says of its training, which no verdict rests on.
 
 from __future__ import annotations
 
-import selectors
 import shutil
 import tempfile
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +122,12 @@ def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
     Raises:
         BenchmarkError: meanwhile another one ended or failed, for which the first might wait for ever.
     """
-    with selectors.DefaultSelector() as selector:
-        for rank in trained:
-            selector.register(rank.channel, selectors.EVENT_READ, rank)
-        while ready := [key.data for key, _ in selector.select(left(until, trained[0].owner))]:
-            for rank in ready:
-                if rank is trained[0]:
-                    return
-                rank.receive()  # what it failed by, or that it is done
-                selector.unregister(rank.channel)
+    waiting = {rank.channel: rank for rank in trained}
+    while ready := wait([*waiting], left(until, trained[0].owner)):
+        for channel in ready:
+            if channel is trained[0].channel:
+                return
+            waiting.pop(channel).receive()  # what it failed by, or that it is done
 
 
 def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:

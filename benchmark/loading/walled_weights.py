@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from benchmark.loading import methods
 from benchmark.loading.confining import Wall, submission_files
 from benchmark.loading.rows import Row
 from benchmark.runtime.torch_setup import set_up
-from benchmark.wall.channel import Channel, Tensors
+from benchmark.wall.channel import Tensors
 from benchmark.wall.confinement import largest_weights
 from benchmark.wall.process import Walled
 
@@ -26,7 +25,7 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
         return _pretrained(row, path)
     read = [*submission_files(row), *([path.absolute()] if path else [])]
     walled = Walled(
-        partial(_take_over, row, path),
+        lambda channel: channel.send({}, _pretrained(row, path)),
         wall.confinement(read, network=path is None),  # what it reads here stays here
         wall.parts,
         owner=f"submissions/{row.submission.name}",
@@ -36,11 +35,6 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
         return walled.receive(most=largest_weights())[1]
     finally:
         walled.close()
-
-
-def _take_over(row: Row, path: Path | None, channel: Channel) -> None:
-    """In the process."""
-    channel.send({}, _pretrained(row, path))
 
 
 def _pretrained(row: Row, path: Path | None) -> Tensors:

@@ -13,14 +13,12 @@ import torch
 from scipy.stats import fisher_exact
 from torch import nn
 
-from benchmark.attacks import pgd
 from benchmark.reliability.allowance import allowance
 from benchmark.reliability.indicators import SAME
-from benchmark.reliability.probes import RADIUS_STEPS, STEP
+from benchmark.reliability.probes import RADIUS_STEPS, after_pgd
 from benchmark.results.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.margins import margins
 from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, padded
 
@@ -149,16 +147,15 @@ def knows_the_images(
     seed: int,
 ) -> list[FailureIndicator]:
     """Whether the model does better on the evaluation images than on others like them, clean and under PGD in `threat`."""
-    clean = [
-        margins(logits(model, x, batch_size), y) > 0 for x, y in ((images, labels), (unseen.images, unseen.labels))
-    ]
+    sets = ((images, labels), (unseen.images, unseen.labels))
+    clean = [margins(logits(model, x, batch_size), y) > 0 for x, y in sets]
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed)).to(images.device)
     changed = (images + NOISE * (2 * noise - 1)).clamp(0, 1)
     lost = int((clean[0] & (margins(logits(model, changed, batch_size), labels) <= 0)).sum())
-    robust = [
-        right & _stands(model, x, y, threat, batch_size, seed)
-        for right, x, y in zip(clean, (images, unseen.images), (labels, unseen.labels), strict=True)
-    ]
+    attacked = after_pgd(model, seed, threat, "margin", RADIUS_STEPS)
+    pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in sets]
+    stand = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
+    robust = [right & stands for right, stands in zip(clean, stand, strict=True)]
     return [
         _compared("as good on unseen images", clean, "right when clean"),
         _compared("as robust on unseen images", robust, f"right after {RADIUS_STEPS} steps of PGD in {threat.label}"),
@@ -170,17 +167,6 @@ def knows_the_images(
             "may know the images themselves rather than what they show.",
         ),
     ]
-
-
-def _stands(
-    model: nn.Module, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, batch_size: int, seed: int
-) -> torch.Tensor:
-    found = []
-    for x, y in zip(images.split(batch_size), labels.split(batch_size), strict=True):
-        size = STEP * threat.eps
-        moved = pgd.attack(model, x, y, threat, seed=seed, steps=RADIUS_STEPS, step_size=size, random_start=True)
-        found.append(margins(logits(model, into_ball(moved, x, threat, "pgd"), len(x)), y) > 0)
-    return torch.cat(found)
 
 
 def _compared(name: str, right: list[torch.Tensor], words: str) -> FailureIndicator:

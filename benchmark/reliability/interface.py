@@ -1,5 +1,5 @@
 """What the harness takes for granted of a model, tried on a few random images: same seed, same weights; each image by
-itself; gradients; nothing changed on the way. No training and no data are needed.
+itself; nothing changed on the way. No training and no data are needed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from benchmark.reliability.asking import answers, depends_on_asking
 from benchmark.reliability.indicators import SAME
-from benchmark.reliability.probes import ProbeResults, first_threat, probes
 from benchmark.results.check import Check
-from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 from benchmark.verdicts.prediction import MIN_ROWS, logits
 
@@ -36,8 +35,8 @@ class Sample:
         return cls(drawn.to(device), (torch.arange(IMAGES) % track.data.classes).to(device))
 
 
-def checks(make: Make, track: Track, is_open: bool, device: torch.device) -> Iterator[Check]:
-    """Every check of the model that `make` builds, one after another; `is_open`: it enters the open division.
+def checks(make: Make, track: Track, device: torch.device) -> Iterator[Check]:
+    """Every check of the model that `make` builds, one after another.
 
     The first failure of `output` is the last that can be said, as nothing else means anything then.
     """
@@ -50,12 +49,6 @@ def checks(make: Make, track: Track, is_open: bool, device: torch.device) -> Ite
     yield _seed(model, make(0), sample)
     yield _state(model, make(1), sample)
     yield _input_unchanged(model, sample)
-    probed = _probe(model, sample, track)
-    again = _again(probed, is_open)
-    yield again
-    random = not again.ok or (probed["clean"] != probed["again"]).any()
-    yield _independence(model, sample) if not random else _skipped(is_open)
-    yield _gradients(probed, is_open)
 
 
 def _output(model: nn.Module, sample: Sample, track: Track) -> Check:
@@ -88,9 +81,9 @@ def _seed(model: nn.Module, again: nn.Module, sample: Sample) -> Check:
 def _state(model: nn.Module, other: nn.Module, sample: Sample) -> Check:
     """Weights put into a model that was built under another seed: they must be all that makes the model."""
     other.load_state_dict(model.state_dict())
-    gap = _gap(_at_seed(model, sample.images), _at_seed(other, sample.images))
-    scale = 1 + float(_at_seed(model, sample.images).abs().max())
-    if gap > SAME * scale:
+    own = _at_seed(model, sample.images)
+    gap = _gap(own, _at_seed(other, sample.images))
+    if gap > SAME * (1 + float(own.abs().max())):
         words = f"a model with the same weights says otherwise by {gap:.3g}; what it draws must be a persistent buffer"
         return _check("weights are the model", False, words)
     return _check("weights are the model", True, "put into another build, they give the same logits")
@@ -108,61 +101,11 @@ def _input_unchanged(model: nn.Module, sample: Sample) -> Check:
     )
 
 
-def _probe(model: nn.Module, sample: Sample, track: Track) -> ProbeResults:
-    """Those of the stage `reliability` that need neither training nor many passes."""
-    threat = first_threat(track.threats) or ThreatModel(norm="L2", eps=0.5)
-    known = probes(model, threat, track.data.shape, 0)
-    found: ProbeResults = {}
-    for name in ("clean", "again", "gradient", "loss gradient"):
-        torch.manual_seed(0)
-        found |= {key: values.detach() for key, values in known[name](sample.images.clone(), sample.labels).items()}
-    return found
-
-
-def _again(probed: ProbeResults, is_open: bool) -> Check:
-    gap = _gap(probed["clean"], probed["again"])
-    if gap <= SAME * (1 + float(probed["clean"].abs().max())):
-        return _check("the same answer twice", True, "two passes in evaluation mode agree")
-    words = f"two passes in evaluation mode differ by {gap:.3g} in a margin"
-    advice = "the division is open" if is_open else "draw nothing in evaluation mode, or declare `division: open`"
-    return _check("the same answer twice", is_open, f"{words}; {advice}")
-
-
-def _independence(model: nn.Module, sample: Sample) -> Check:
-    """Logits of an image alone, in a smaller batch and in another order, against those in the batch."""
-    whole = logits(model, sample.images, IMAGES)
-    order = torch.arange(IMAGES).flip(0)
-    others = {
-        "alone": logits(model, sample.images, 1),
-        f"in a batch of {IMAGES // 2}": logits(model, sample.images, IMAGES // 2),
-        "in another order": logits(model, sample.images[order], IMAGES)[order],
-    }
-    how, gap = max(((how, _gap(whole, other)) for how, other in others.items()), key=lambda pair: pair[1])
-    if gap > SAME * (1 + float(whole.abs().max())):
-        advice = "no statistic may be taken over the batch"
-        words = f"{how}, an image's logits differ by {gap:.3g} from those in the whole batch; {advice}"
-        return _check("each image by itself", False, words)
-    return _check(
-        "each image by itself", True, f"alone, in other batches and orders logits differ by {gap:.1g} at most"
-    )
-
-
-def _skipped(is_open: bool) -> Check:
-    return _check("each image by itself", is_open, "cannot be told from chance: the model is random")
-
-
-def _gradients(probed: ProbeResults, is_open: bool) -> Check:
-    bad = {
-        name: int((~torch.isfinite(probed[name]) | (probed[name] == 0)).sum()) for name in ("gradient", "loss gradient")
-    }
-    if not any(bad.values()):
-        middle = float(probed["gradient"].median())
-        return _check(
-            "gradients", True, f"finite and not zero on all images; median l2 norm {middle:.3g} logits a pixel"
-        )
-    words = f"none, zero or not finite on {max(bad.values())} of {IMAGES} images"
-    advice = "the division is open" if is_open else "mend what cuts them off, or declare `division: open`"
-    return _check("gradients", is_open, f"{words}; {advice}")
+def by_itself(model: nn.Module, sample: Sample) -> Check:
+    """Whether an image's logits are the same however it is asked (asking.py); of a model that is not random."""
+    found = depends_on_asking(answers(model, sample.images, IMAGES, 0), "the model", is_open=True)
+    advice = "" if found.sound else "; no statistic may be taken over the batch"
+    return _check("each image by itself", found.sound, f"{found.measured}{advice}")
 
 
 def seconds_an_image(model: nn.Module, sample: Sample) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -92,19 +93,6 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
     - `radius <eps>`: margin after `RADIUS_STEPS` steps of PGD in a ball of that size.
     """
 
-    def pgd_in(ball: ThreatModel, name: str, steps: int, loss: str = "", random_start: bool = True) -> Probe:
-        def probe(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
-            size = STEP * ball.eps
-            adversarial = pgd.attack(
-                model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start
-            )
-            output = logits(model, into_ball(adversarial, x, ball, "pgd"), len(x))
-            # float64, lest rounding hide a rise that the attack itself could see
-            losses = {loss: functional.cross_entropy(output.double(), y, reduction="none")} if loss else {}
-            return {name: margins(output, y), **losses}
-
-        return probe
-
     def again(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         torch.manual_seed(seed + 1)
         return {"again": _margin(model, x, y)}
@@ -128,13 +116,27 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
     }
     if threat.norm == "Linf":
         every["fgsm"] = one_step
+    pgd_in = partial(after_pgd, model, seed)
     every["clean start"] = pgd_in(threat, "clean start", RADIUS_STEPS, random_start=False)
     every |= {f"steps {k}": pgd_in(threat, f"steps {k}", k, f"loss {k}") for k in STEPS}
-    return every | {name: pgd_in(ball, name, RADIUS_STEPS) for name, ball in _named(radii(threat, shape)).items()}
+    balls = {f"radius {ball.eps:g}": ball for ball in radii(threat, shape)}
+    return every | {name: pgd_in(ball, name, RADIUS_STEPS) for name, ball in balls.items()}
 
 
-def _named(balls: tuple[ThreatModel, ...]) -> dict[str, ThreatModel]:
-    return {f"radius {ball.eps:g}": ball for ball in balls}
+def after_pgd(
+    model: nn.Module, seed: int, ball: ThreatModel, name: str, steps: int, loss: str = "", random_start: bool = True
+) -> Probe:
+    """The margin, under `name`, after so many steps of PGD of `STEP` of the radius, and the cross-entropy under `loss`."""
+
+    def probe(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
+        size = STEP * ball.eps
+        adversarial = pgd.attack(model, x, y, ball, seed=seed, steps=steps, step_size=size, random_start=random_start)
+        output = logits(model, into_ball(adversarial, x, ball, "pgd"), len(x))
+        # float64, lest rounding hide a rise that the attack itself could see
+        losses = {loss: functional.cross_entropy(output.double(), y, reduction="none")} if loss else {}
+        return {name: margins(output, y), **losses}
+
+    return probe
 
 
 def probed_within(results: ProbeResults, threat: ThreatModel) -> torch.Tensor:

@@ -11,6 +11,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 NETWORK = ("aiohttp", "ftplib", "gdown", "http", "httpx", "huggingface_hub", "requests", "socket", "urllib", "wget")
 PROCESSES = ("ctypes", "multiprocessing", "subprocess", "threading")
+KINDS = dict.fromkeys(NETWORK, "network") | dict.fromkeys(PROCESSES, "process")
 DOWNLOADS = ("torch.hub", "load_state_dict_from_url", "download_url_to_file", "snapshot_download", "hf_hub_download")
 FILES = (
     "torch.load",
@@ -54,7 +55,7 @@ def _accesses(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
             for module in modules:
-                if what := _kind(module):
+                if what := KINDS.get(module.partition(".")[0]):
                     yield what, f"import of {module}", node.lineno
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CALLS:
             yield ("file" if node.func.id == "open" else "code"), f"{node.func.id}()", node.lineno
@@ -70,11 +71,6 @@ def _accesses(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
             yield "network", f"pretrained={ast.unparse(node.value)}", node.value.lineno
         elif isinstance(node, ast.Global):
             yield "global state", f"global {', '.join(node.names)}", node.lineno
-
-
-def _kind(module: str) -> str:
-    top = module.partition(".")[0]
-    return "network" if top in NETWORK else "process" if top in PROCESSES else ""
 
 
 def _is_false(node: ast.expr) -> bool:

@@ -87,10 +87,8 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
         cited = bool(paper.title.strip() and paper.authors.strip())
         yield _required("citation", cited, "title and authors under `paper` in submission.yaml")
     else:
-        words = (
-            f"`paper.year` in submission.yaml is {paper.year}, not the year of the folder's name; change one of them"
-        )
-        yield Check(name="citation", ok=False, found=words)
+        words = f"is {paper.year}, not the year of the folder's name; change one of them"
+        yield _failed("citation", f"`paper.year` in submission.yaml {words}")
     if not paper.url:
         yield Note(name="citation", found="`paper` has no url: is it published?")
     tests = [path for path in folder.glob("test_*.py") if "\ndef test_" in path.read_text(errors="replace")]
@@ -124,7 +122,7 @@ def _of_row(track: str, name: str, device: torch.device) -> Iterator[Check | Not
     except BenchmarkError as error:
         yield _failed("builds", error)
     except (ValidationError, KeyError):
-        yield Check(name="builds", ok=False, found="its process says what is no check")
+        yield _failed("builds", "its process says what is no check")
 
 
 def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
@@ -142,7 +140,7 @@ def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
         except BenchmarkError as error:
             yield _failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
-            yield _failed(name, BenchmarkError(f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}"))
+            yield _failed(name, f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}")
 
 
 def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
@@ -151,16 +149,21 @@ def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
 
 
 def _model(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
-    is_open = row.submission.division == "open"
     sound = True
-    for check in interface.checks(lambda seed: _make(row, seed, device), row.track, is_open, device):
+    for check in interface.checks(lambda seed: _make(row, seed, device), row.track, device):
         sound = sound and check.ok
         yield check
     if not sound:
         return  # the division's words would say the same again
     sample = Sample.of(row.track, device)
-    facts = division.inspect(model, sample.images, sample.labels, row.submission)
+    try:
+        facts = division.inspect(model, sample.images, sample.labels, row.submission)
+    except BenchmarkError as error:
+        yield _failed("division", error)
+        return
     yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
+    if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
+        yield interface.by_itself(model, sample)
 
 
 def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
@@ -184,13 +187,11 @@ def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Chec
     wrong = [name for name, grad in learned.items() if grad is not None and not torch.isfinite(grad).all()]
     if wrong or not torch.isfinite(loss):
         where = wrong[0] if wrong else "the loss"
-        yield Check(
-            name="training", ok=False, found=f"{where} is not finite in the first step; mend the scale of the model"
-        )
+        yield _failed("training", f"{where} is not finite in the first step; mend the scale of the model")
         return
     idle = [name for name, grad in learned.items() if grad is None or not grad.any()]
     if len(idle) == len(learned):
-        yield Check(name="training", ok=False, found="no parameter gets a gradient; mend what cuts them off")
+        yield _failed("training", "no parameter gets a gradient; mend what cuts them off")
         return
     yield _checked("training", f"a step of {spec.objective}: loss {float(loss.detach()):.3g}, gradients finite")
     if idle:
@@ -233,5 +234,5 @@ def _checked(name: str, found: str) -> Check:
     return Check(name=name, ok=True, found=found)
 
 
-def _failed(name: str, error: BenchmarkError) -> Check:
-    return Check(name=name, ok=False, found=str(error))
+def _failed(name: str, words: object) -> Check:
+    return Check(name=name, ok=False, found=str(words))

@@ -17,8 +17,7 @@ from benchmark.evaluation.proportion import proportion
 from benchmark.evaluation.smoothed import check_smoothed, smoothed
 from benchmark.evaluation.without_attention import COLUMNS, without_attention
 from benchmark.replay.findings import Findings
-from benchmark.results.headline import headline
-from benchmark.results.per_image import PerImage, contradictions
+from benchmark.results.per_image import PerImage, contradictions, shares
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
@@ -33,7 +32,7 @@ SAME_SHARE = 1e-9  # of an interval's ends, which other versions of scipy may ro
 def check_itself(record: Record, images: PerImage | None, findings: Findings) -> None:
     """What a Record and its numbers by image say of themselves: shares and intervals, sums, and the sandwich gate."""
     for name, share in numbers(record).items():
-        again = proportion(np.arange(share.n) < share.count) if 0 <= share.count <= share.n > 0 else None
+        again = Proportion.of(share.count, share.n) if 0 <= share.count <= share.n > 0 else None
         counts_images = not name.startswith("corrupted")  # an image has several corrupted copies
         if again is None or (counts_images and not _same(share, again)):
             findings.contradict(f"share of {name}", _words(share), "none" if again is None else _words(again))
@@ -72,9 +71,7 @@ def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -
 
 def numbers(record: Record) -> dict[str, Proportion]:
     """All shares of a Record by name."""
-    found = headline(record) | {attack.id: attack.accuracy for attack in record.attacks}
-    if record.smoothed:
-        found["smoothed clean"] = record.smoothed.clean
+    found = shares(record)
     if record.corrupted:
         rules = record.corrupted.rules
         found |= {
@@ -82,7 +79,6 @@ def numbers(record: Record) -> dict[str, Proportion]:
         }
         for one in record.corrupted.corruptions:
             found |= {f"corrupted {one.name} {s}": p for s, p in zip(rules.severities, one.severities, strict=True)}
-            found[f"corrupted {one.name}"] = one.mean
     if record.attention:
         found |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
     return found

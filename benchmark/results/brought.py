@@ -6,6 +6,7 @@ what is lower. The images themselves are not kept; their file's sha256 is.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -139,7 +140,8 @@ def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -
             )
         if lost:
             kept[name] = "".join("0" if image in lost else digit for image, digit in enumerate(kept[name]))
-        robust.append(one.model_copy(update={"accuracy": _share(kept[name])}) if lost else one)
+            one = one.model_copy(update={"accuracy": Proportion.of(kept[name].count("1"), len(kept[name]))})
+        robust.append(one)
     certified = () if any(one.contradicted for one in brought) else record.certified
     return record.model_copy(update={"robust": tuple(robust), "certified": certified}), kept
 
@@ -177,17 +179,5 @@ def credits(brought: Sequence[Brought]) -> dict[str, str]:
         for image in one.images:
             for label in image.lost:
                 taken.setdefault(f"robust {label}", {}).setdefault(image.image, one.credit)
-    return {name: ", ".join(_parts([*images.values()])) for name, images in taken.items()}
-
-
-def _parts(names: Sequence[str]) -> list[str]:
-    return [f"−{names.count(name)} {name}" for name in dict.fromkeys(names)]
-
-
-def _share(score: str) -> Proportion:
-    """As `benchmark.evaluation.proportion`, which the board does not import."""
-    from scipy.stats import binomtest  # imports numpy, before which a process has to fix its arithmetic
-
-    count, n = score.count("1"), len(score)
-    interval = binomtest(count, n).proportion_ci(confidence_level=0.95, method="wilson")
-    return Proportion(value=count / n, low=float(interval.low), high=float(interval.high), count=count, n=n)
+    counts = {name: Counter(images.values()) for name, images in taken.items()}
+    return {name: ", ".join(f"−{n} {who}" for who, n in each.items()) for name, each in counts.items()}

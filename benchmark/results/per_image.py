@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from benchmark.results.headline import headline
+from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from benchmark.specs.base import Frozen
 
@@ -35,14 +36,16 @@ def counts(record: Record) -> dict[str, tuple[int, int]]:
 
     An image's corrupted copies are counted one by one.
     """
-    numbers = {name: (p.count, p.n) for name, p in headline(record).items()}
-    for attack in record.attacks:
-        numbers[attack.id] = attack.accuracy.count, attack.accuracy.n
+    return {name: (share.count, share.n) for name, share in shares(record).items()}
+
+
+def shares(record: Record) -> dict[str, Proportion]:
+    """The same numbers as shares."""
+    numbers = headline(record) | {attack.id: attack.accuracy for attack in record.attacks}
     if record.smoothed:
-        numbers["smoothed clean"] = record.smoothed.clean.count, record.smoothed.clean.n
-    for one in record.corrupted.corruptions if record.corrupted else ():
-        numbers[f"corrupted: {one.name}"] = one.mean.count, one.mean.n
-    return numbers
+        numbers["smoothed clean"] = record.smoothed.clean
+    corruptions = record.corrupted.corruptions if record.corrupted else ()
+    return numbers | {f"corrupted: {one.name}": one.mean for one in corruptions}
 
 
 def contradictions(record: Record, images: PerImage) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from benchmark.results.claimed import ClaimedBoard, ClaimedRow
 from benchmark.results.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.submission import Claim
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 
@@ -154,6 +152,8 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if not alone or not found:
         known = ", ".join(a.spec.threat.label for a in record.attacks if a.spec.attack == "autoattack") or "nothing"
         raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
+    name = f"robust {threat.label}"
+    claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
     row = {
         "link": record.paper.url,
         "name": record.paper.title,
@@ -165,7 +165,7 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         "architecture": record.title,
         "eps": _eps(found[0].threat.eps),
         "clean_acc": _percent(record.clean.value),
-        "reported": next((_percent(c.value) for c in _claims(record, threat)), None),
+        "reported": next(map(_percent, claimed), None),
         "autoattack_acc": _percent(alone[0].accuracy.value),
         "footnote": _footnote(record, found[0]),
     }
@@ -174,12 +174,6 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
-
-
-def _claims(record: Record, threat: ThreatModel) -> Iterator[Claim]:
-    for claim in record.claims:
-        if claim.track == record.track and claim.metric == f"robust {threat.label}":
-            yield claim
 
 
 def _additional_data(record: Record) -> bool | None:

@@ -45,12 +45,8 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
         raise BenchmarkError(
             f"attack {attack} left [0, 1]: pixels from {adversarial.min():.4g} to {adversarial.max():.4g}"
         )
-    inside = (
-        _clamp_linf(adversarial, images, threat.eps)
-        if threat.norm == "Linf"
-        else _scale_l2(adversarial, images, threat.eps)
-    )
-    inside = inside.clamp(0, 1)
+    put_back = _clamp_linf if threat.norm == "Linf" else _scale_l2
+    inside = put_back(adversarial, images, threat.eps).clamp(0, 1)
     if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:
         raise BenchmarkError(f"attack {attack}: the harness could not put an image back into its {threat.label} ball")
     return inside

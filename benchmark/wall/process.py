@@ -65,7 +65,6 @@ class Walled:
         tensors: Mapping[str, torch.Tensor] | None = None,
         *,
         most: int = 2**26,
-        seconds: float | None = None,
     ) -> tuple[dict[str, Any], Tensors]:
         """Sends a message and waits for its answer, of at most `most` bytes of tensors.
 
@@ -74,9 +73,8 @@ class Walled:
             OutOfMemory: memory did not suffice there.
             Refused: torch raised its RuntimeError there.
         """
-        limit = seconds or self.seconds
-        self.send(message, tensors, limit)
-        return self.receive(most=most, seconds=limit)
+        self.send(message, tensors, self.seconds)
+        return self.receive(most=most)
 
     def send(self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seconds: float) -> None:
         """Sends a message; where the process has ended, the next `receive` says so."""

@@ -43,10 +43,10 @@ def test_exit_status_and_json(folder) -> None:
     (folder / "method.py").write_text(CUT_OFF)
     result = rvb("check", NAME, "--json")
     assert result.exit_code == 1
-    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["gradients"]
+    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]
     shown = rvb("check", NAME)
     assert shown.exit_code == 1
-    assert "  FAIL  gradients: " in shown.output
+    assert "  FAIL  division: " in shown.output
     assert f"{NAME}: 1 of " in shown.output
 
 

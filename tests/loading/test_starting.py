@@ -110,7 +110,7 @@ def test_a_start_that_is_handed_over_replaces_the_recipes(linear_row, monkeypatc
     row = tuned(init_from={"cell": "plain"})
     with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
         fitted(row, tmp_path / "none")
-    start = Start(load_row("tiny", "Tiny2026Linear-small").weights, load_row("tiny", "Tiny2026Linear-small"))
+    start = Start(load_row("tiny", "Tiny2026Linear-small"))
     best, _, _ = fitted(row, tmp_path, start=start)
     assert torch.equal(best["1.weight"], 0.5 * load_file(SMALL)["1.weight"])
 

@@ -46,7 +46,9 @@ def row(linear_row):
 def behind(row, forward: str = "") -> WalledModel:
     if forward:
         Path("submissions/Tiny2026Linear/method.py").write_text(ODD.format(forward))
-    return walled_model(row, CPU, wall())
+    model = walled_model(row, CPU, wall())
+    model.begin()
+    return model
 
 
 def images(n: int = 9) -> torch.Tensor:
@@ -110,12 +112,8 @@ def test_a_gradient_that_is_nothing_everywhere_is_none(row) -> None:
 
 def test_an_open_model_draws_by_this_processs_generator(row) -> None:
     opened = row.submission.model_copy(update={"division": "open"})
-    walled = walled_model(type(row)(row.track, opened, row.variant, row.settings), CPU, wall())
-    walled.close()
-    Path("submissions/Tiny2026Linear/method.py").write_text(
-        ODD.format("return super().forward(x) + torch.randn(len(x), 10)")
-    )
-    walled = walled_model(type(row)(row.track, opened, row.variant, row.settings), CPU, wall())
+    noisy = "return super().forward(x) + torch.randn(len(x), 10)"
+    walled = behind(type(row)(row.track, opened, row.variant, row.settings), noisy)
     passes = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)

@@ -59,13 +59,13 @@ def test_a_linear_model_passes(folder) -> None:
     ("name", "forward", "init", "words"),
     [
         ("each image by itself", "x = x.flatten(1)\nreturn self.head(x - x.mean(0))", "pass", "over the batch"),
-        ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "alone, an image's logits differ by"),
+        ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "16 of 16 images get logits that differ"),
         ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
         ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
-        ("the same answer twice", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
-        ("gradients", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
-        ("gradients", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
-        ("gradients", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "finite"),
+        ("division", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
+        ("division", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
+        ("division", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
+        ("division", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "on 16 of 16 images"),
         ("output", "return self.head(x.flatten(1)).double()", "pass", "return float32"),
         ("builds", "return self.head(x.flatten(1))[:, :3]", "pass", "logits of shape (2, 10) are needed"),
         ("same seed, same weights", PLAIN, "import secrets; self.head.bias.data[0] = secrets.randbelow(10**9)", "head.bias"),
@@ -94,7 +94,7 @@ def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
     method(folder, "return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())")
     assert not failed()
     said = {check.name: check.found for check in report().checks}
-    assert said["the same answer twice"].endswith("the division is open")
+    assert said["division"].startswith("open: the model is random")
 
 
 @pytest.mark.parametrize(

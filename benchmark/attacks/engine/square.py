@@ -17,6 +17,7 @@ from pyautoattack.square import SquareAttack
 from benchmark.attacks.engine.slots import Search
 from benchmark.attacks.engine.square_proposals import rule_of
 from benchmark.attacks.engine.streams import generator
+from benchmark.verdicts.margins import margins
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
@@ -47,9 +48,9 @@ class _Chains:
         self.rule = rule_of(search, authors)
         device = search.images.device
         self.image = torch.arange(len(search.images), device=device)
-        starts, codes = zip(*(self.rule.draw(stream) for stream in map(self._stream, search.indices)), strict=True)
-        self.best = torch.stack(starts).to(search.images)
-        self.best = self.rule.begin(search.images, self.best)
+        streams = (generator(search.seed, index, PURPOSE, 0, 0) for index in search.indices)
+        starts, codes = zip(*map(self.rule.draw, streams), strict=True)
+        self.best = self.rule.begin(search.images, torch.stack(starts).to(search.images))
         self.codes = torch.stack(codes).to(device)  # (m, QUERIES)
         self.margin = self._margins(self.best, self.image)
         self._record(self.image, self.best, self.margin <= 0)
@@ -60,9 +61,6 @@ class _Chains:
         self.overhead = overhead(search.flops, search.images[0].numel())
         self.worth = 1.0  # running share of proposals looked through that needed a query
         self._leave(self.margin <= 0)
-
-    def _stream(self, index: int) -> torch.Generator:
-        return generator(self.search.seed, index, PURPOSE, 0, 0)
 
     def run(self) -> None:
         while len(self.image):
@@ -143,11 +141,3 @@ class _Chains:
         if ended.any():
             for name in ("image", "best", "codes", "margin", "query", "side", "refused"):
                 setattr(self, name, getattr(self, name)[~ended])
-
-
-def margins(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """The label's logit above the largest other one: (m, classes) to (m,)."""
-    row = torch.arange(len(logits), device=logits.device)
-    own = logits[row, label].clone()
-    logits[row, label] = -torch.inf
-    return own - logits.amax(1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from pyautoattack.square import SquareAttack
 
-from benchmark.attacks.engine.apgd import normalise
+from benchmark.attacks.engine.apgd import into_box, normalise
 from benchmark.attacks.engine.slots import Search, column, sizes
 from benchmark.runtime.errors import BenchmarkError
 
@@ -92,9 +92,8 @@ class Linf(Rule):
     def propose(self, clean: torch.Tensor, best: torch.Tensor, code: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
         corner, signs = self._unsigned(code)
         window = self._window(corner // self.width, corner % self.width, side)
-        eps = self.search.eps
-        moved = best + torch.where(window, 2.0 * eps * signs, 0.0)
-        return torch.clamp(torch.min(torch.max(moved, clean - eps), clean + eps), 0.0, 1.0)
+        moved = best + torch.where(window, 2.0 * self.search.eps * signs, 0.0)
+        return into_box(moved, clean, self.search.eps)
 
 
 class L2(Rule):
