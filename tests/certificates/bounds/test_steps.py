@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searched import draws
+from searched import draws, few
 from tiny_certified import random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
@@ -91,7 +91,8 @@ def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
 
 
 @pytest.mark.parametrize("name", CURVED)
-def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
+@pytest.mark.parametrize("steps", few([8], [30]))
+def test_ascent_breaks_no_bound_and_no_remainder(name, steps) -> None:
     layer, shape = CURVED[name]
     layer, x = built(layer, 1), draw(2, *shape, seed=5)
     layer_bound = exact_layer_bound(layer, x)
@@ -101,7 +102,7 @@ def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
         perturbation = type(perturbation)(perturbation.columns, delta, delta, delta)
         for aim in ("bound", "remainder"):
             move = draw(*x.shape, seed=2)
-            for _ in range(30):
+            for _ in range(steps):
                 move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
                 change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
                 sizes = change.flatten(1).norm(dim=1)
