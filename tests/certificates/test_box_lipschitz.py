@@ -54,7 +54,7 @@ def test_nothing_breaks_an_extreme_network(extreme, seed) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", draws(range(1000, 1015), range(1015, 1200)))
+@pytest.mark.parametrize("seed", draws(range(1000, 1005), range(1005, 1200)))
 def test_nothing_breaks_many_networks(seed) -> None:
     model, images, _ = random_clipped_network(seed)
     labels = model(images).argmax(1)

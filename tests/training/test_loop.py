@@ -22,8 +22,7 @@ def attack(network, images, labels, eps_factor):
 
 
 @pytest.mark.parametrize("objective", [standard.objective(None), adversarial.objective(attack)])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize(("optimizer", "stop"), [("adamw", 1), ("sgd", 4)])
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, stop) -> None:
     rules = spec(optimizer=optimizer, warmup_epochs=2)
     resumed_to_the_same_bytes(
