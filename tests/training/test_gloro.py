@@ -96,8 +96,10 @@ def test_training_raises_the_score(tmp_path) -> None:
     assert score(robust, images, labels) > score(plain, images, labels) + 0.2
 
 
-@pytest.mark.parametrize("network", [convolutional, transformer])
-@pytest.mark.parametrize(("stop", "options"), [(1, {}), (2, {"sam": 0.05, "ema": 0.9, "accumulation": 2})])
+@pytest.mark.parametrize(
+    ("network", "stop", "options"),
+    [(convolutional, 1, {}), (transformer, 2, {"sam": 0.05, "ema": 0.9, "accumulation": 2})],
+)
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, network, stop, options) -> None:
     rules = spec(epochs=3, warmup_epochs=2, batch_size=40, **options)
 

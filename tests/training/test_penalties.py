@@ -135,8 +135,7 @@ def test_factors_of_zero_change_no_byte(tmp_path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.parametrize("stop", [1, 4])
-@pytest.mark.parametrize("options", [{}, {"sam": 0.05, "ema": 0.9, "accumulation": 2}])
+@pytest.mark.parametrize(("stop", "options"), [(4, {}), (1, {"sam": 0.05, "ema": 0.9, "accumulation": 2})])
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, stop, options) -> None:
     rules = spec(**options)
 
