@@ -50,7 +50,7 @@ CURVED = [(nn.ReLU(), 1.0), (nn.ReLU(inplace=True), 1.0), (ClippedReLU((3, 4)), 
 
 
 def norms_of(layer: nn.Module, shape: tuple[int, ...]) -> LayerNorms:
-    return LayerNorms([layer], torch.rand(1, *shape), 500)
+    return LayerNorms([layer], torch.rand(1, *shape), 1000)
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> float:
