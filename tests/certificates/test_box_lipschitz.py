@@ -8,7 +8,7 @@ from functools import cache, partial
 import pytest
 import torch
 from masked_networks import blobs
-from searched import draws
+from searched import draws, few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
@@ -45,29 +45,23 @@ def test_nothing_breaks_a_random_network_inside_a_certified_ball(certificate, se
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("seed", [100, 101])
-def test_nothing_breaks_an_extreme_network(extreme, seed) -> None:
+@pytest.mark.parametrize("seed", few([100], [101]))
+def test_nothing_breaks_an_extreme_network_and_the_global_constant_certifies_no_more(extreme, seed) -> None:
     model, images, _ = random_clipped_network(seed, extreme)
-    radii = certify(model, images, model(images).argmax(1))
+    labels = model(images).argmax(1)
+    radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
+    assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
     assert not broken(model, images, radii, seed)
     assert (radii > 0).any()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", draws(range(1000, 1015), range(1015, 1200)))
+@pytest.mark.parametrize("seed", draws(range(1000, 1005), range(1005, 1200)))
 def test_nothing_breaks_many_networks(seed) -> None:
     model, images, _ = random_clipped_network(seed)
     labels = model(images).argmax(1)
     radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
     assert not broken(model, images, radii, seed)
-    assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
-
-
-@pytest.mark.parametrize("seed", range(7))
-def test_the_global_constant_never_certifies_more(seed) -> None:
-    model, images, _ = random_clipped_network(seed, EXTREMES[seed % len(EXTREMES)])
-    labels = model(images).argmax(1)
-    radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)
     assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
 
 

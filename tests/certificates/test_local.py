@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from searched import few
 from tiny_certified import network
 from tiny_layers import mlp
 from tiny_networks import Draw, random_network
@@ -57,7 +58,7 @@ def test_certificate_of_a_linear_network_is_margin_over_row_distance(name) -> No
     assert (radii >= exact * (1 - 1e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few([1], [0, 2]))
 def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
     """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
     model, images, _ = random_network(seed)

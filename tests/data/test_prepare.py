@@ -56,9 +56,12 @@ def test_evaluation_images_are_the_same_for_everyone() -> None:
         evaluation_index(400, 500, 0)
 
 
-@pytest.mark.parametrize("kind", ["cifar10", "cifar100"])
-def test_cifar_archives(tmp_path, monkeypatch, kind) -> None:
-    write_cifar(tmp_path, monkeypatch, kind)
+@pytest.mark.parametrize("kind", ["cifar10", "cifar100", "svhn"])
+def test_archives_of_colour_images(tmp_path, monkeypatch, kind) -> None:
+    if kind == "svhn":
+        write_svhn(tmp_path, monkeypatch)
+    else:
+        write_cifar(tmp_path, monkeypatch, kind)
     pools = read(spec(source="torchvision_archive", dataset=kind, path=str(tmp_path)))
     assert np.array_equal(pools["train"].pixels, PIXELS[:14])
     assert np.array_equal(pools["test"].labels, LABELS[14:])
@@ -69,13 +72,6 @@ def test_a_corrupt_cifar_archive_is_one_line(tmp_path, monkeypatch) -> None:
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
     with pytest.raises(BenchmarkError, match="cifar10 archive"):
         read(spec(source="torchvision_archive", dataset="cifar10", path=str(tmp_path)))
-
-
-def test_svhn_archive(tmp_path, monkeypatch) -> None:
-    write_svhn(tmp_path, monkeypatch)
-    pools = read(spec(source="torchvision_archive", dataset="svhn", path=str(tmp_path)))
-    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
-    assert np.array_equal(pools["test"].labels, LABELS[14:])
 
 
 def test_mnist_archive(tmp_path) -> None:

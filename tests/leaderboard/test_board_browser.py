@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_browser import chromium, errors, needs_chromium
+from browsers import complaints, needs_chromium, wider_than, width
 from seeds_study import verdicts
 from tiny_record import record
 
@@ -59,24 +58,8 @@ def write(folder: Path, made: list[Record]) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        found.set_window_size(1440, 1000)
-        yield found
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write(tmp_path_factory.mktemp("site"), records())
-
-
-@pytest.fixture
-def board(browser: Any, address: str) -> Iterator[Any]:
-    browser.get("about:blank")
-    errors(browser)
-    browser.get(address)
-    yield browser
-    assert not errors(browser)
 
 
 def shown(browser: Any) -> list[str]:
@@ -168,7 +151,7 @@ def test_an_address_of_nonsense_shows_the_board_as_it_is(browser, address) -> No
     browser.get("about:blank")
     browser.get(f"{address}#charts")
     assert shown(browser) == ["Best", "Certain", "Given", "Weak"]
-    assert not errors(browser)
+    assert not complaints(browser)
 
 
 def test_one_switch_shows_the_other_numbers_with_a_script_or_without(board, address) -> None:
@@ -280,25 +263,19 @@ def test_hostile_names_are_words_and_break_nothing(browser, tmp_path) -> None:
         one |= {"title": HOSTILE}
         one["paper"] |= {"title": HOSTILE, "authors": HOSTILE}
     address = write(tmp_path, [Record.model_validate(one) for one in made])
-    for width in (390, 768, 1024, 1440):
-        browser.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-        )
+    for pixels in (390, 768, 1024, 1440):
         for state in ("", "#all=1"):
             browser.get("about:blank")
             browser.get(address + state)
-            assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"), (width, state)
+            assert wider_than(browser, pixels) <= 0, (pixels, state)
             assert browser.execute_script("return window.broken") is None
             assert browser.execute_script("return document.querySelector('.board tbody tr').offsetHeight") < 900
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert not errors(browser)
+    assert not complaints(browser)
 
 
 def test_a_phone_shows_a_card_a_row_with_words_for_each_number(board) -> None:
-    board.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    )
+    width(board, 390)
     try:
         cells = board.find_elements("css selector", "tr[data-row=Certain-v] td")
         assert [cell.rect["y"] for cell in cells[1:4]] == [cells[1].rect["y"]] * 3, "three numbers side by side"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import site_rows
+from browsers import complaints, needs_chromium, wider_than
 from safetensors.numpy import save
 from site_rows import board_row
 from tiny_record import proportion, record
@@ -217,49 +218,28 @@ def test_pages_hold_the_records_numbers_escaped_and_local(built) -> None:
     assert json.loads((site / "models/Tiny2026Net-small/record.json").read_text()) == content
 
 
-def chromium() -> list[str]:
-    return [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
-
-
 @pytest.mark.browser
-@pytest.mark.skipif(not all(chromium()), reason="needs chromium and chromedriver (Debian packages)")
-def test_a_reader_finds_a_model_in_a_real_browser(built, tmp_path) -> None:
-    from selenium import webdriver
+@needs_chromium
+def test_a_reader_finds_a_model_in_a_real_browser(built, browser) -> None:
     from selenium.webdriver.common.by import By
 
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium()[0]
-    for flag in (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path}",
-    ):  # fmt: skip
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromium()[1]))
-    try:
-        site: Path = built.root / "work/tiny/site"
-        browser.set_window_size(1400, 900)
-        browser.get(f"file://{site}/index.html")
-        rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
-        assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
-        browser.find_element(By.ID, "all").click()
-        seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
-        assert float(seconds) > 0
-        rows[0].find_element(By.TAG_NAME, "a").click()
-        assert browser.find_element(By.TAG_NAME, "h1").text == "Tiny2026Net, small"
-        widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
-        assert widths
-        assert all(width == 8 for width in widths)
-        details = browser.find_element(By.TAG_NAME, "summary")
-        details.click()
-        assert len(browser.find_elements(By.CSS_SELECTOR, ".evidence tbody tr")) == 8
-        browser.set_window_size(420, 900)
-        overflow = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-        assert overflow <= 0, "a phone should not scroll sideways"
-        errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-        assert not errors
-    finally:
-        browser.quit()
+    site: Path = built.root / "work/tiny/site"
+    browser.get(f"file://{site}/index.html")
+    rows = browser.find_elements(By.CSS_SELECTOR, "tr[data-row]")
+    assert [row.get_attribute("data-row") for row in rows] == ["Tiny2026Net-small", "Tiny2026Twin-small"]
+    browser.find_element(By.ID, "all").click()
+    seconds = rows[0].find_element(By.CSS_SELECTOR, "[data-time=training]").text
+    assert float(seconds) > 0
+    rows[0].find_element(By.TAG_NAME, "a").click()
+    assert browser.find_element(By.TAG_NAME, "h1").text == "Tiny2026Net, small"
+    widths = browser.execute_script("return [...document.images].map(i => i.naturalWidth)")
+    assert widths
+    assert all(width == 8 for width in widths)
+    details = browser.find_element(By.TAG_NAME, "summary")
+    details.click()
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".evidence tbody tr")) == 8
+    assert wider_than(browser, 420) <= 0, "a phone should not scroll sideways"
+    assert complaints(browser) == []
 
 
 def test_a_published_formula_stands_beside_the_certificate_and_says_that_it_certifies_nothing(tmp_path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browsers import complaints, needs_chromium, wider_than
 from compared_rows import ROBUST, board
 from scipy.stats import binomtest
 
@@ -17,12 +17,7 @@ from leaderboard import build
 from leaderboard.pages.compare import packed
 from leaderboard.times import write_times
 
-TOOLS = [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not all(TOOLS), reason="needs chromium and chromedriver (Debian packages)"),
-]
-
+pytestmark = [pytest.mark.browser, needs_chromium]
 SECONDS = 30  # to wait for what a page does by itself; a machine may be slow
 N = 101  # no multiple of eight
 HOSTILE = '</script><img src=x onerror="document.title=1">\u202e' + "x" * 10_000
@@ -44,30 +39,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = TOOLS[0]
-    for flag in (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options=options, service=webdriver.ChromeService(TOOLS[1]))
-    yield found
-    found.quit()
-
-
 @pytest.fixture
 def page(browser, site: Path) -> Iterator:
     """The empty page of a fresh visit; no error may be left in the console."""
     browser.get("about:blank")
     browser.get(f"file://{site}/compare/index.html")
     yield browser
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert complaints(browser) == []
 
 
 def wait(page, words: str) -> None:
@@ -195,12 +173,7 @@ def test_a_hostile_title_is_text(page, site: Path) -> None:
     assert page.find_elements("css selector", "img") == []
     assert "onerror" in page.find_element("css selector", '[aria-label="headline numbers"] thead').text
     assert page.execute_script("return document.title") != "1"
-    for width in (390, 768, 1024, 1440):
-        page.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-        )
-        assert page.execute_script("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert [wider_than(page, pixels) <= 0 for pixels in (390, 768, 1024, 1440)] == [True] * 4
     page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 

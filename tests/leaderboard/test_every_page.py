@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from browsers import chromium, complaints, needs_chromium, scheme, width
+from browsers import complaints, needs_chromium, scheme, width
 from tiny_project import ROOT
 
 pytestmark = pytest.mark.browser
@@ -57,13 +57,6 @@ def site(request, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def one_of_each(site) -> list[Path]:
     return [page for kind in KINDS if (page := max(site.glob(kind), key=lambda p: p.stat().st_size, default=None))]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium(tmp_path_factory.mktemp("profile")) as driver:
-        driver.set_script_timeout(120)
-        yield driver
 
 
 def open_page(browser, page: Path) -> None:

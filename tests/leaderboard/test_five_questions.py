@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import site_rows
-from real_browser import chromium, errors, needs_chromium
+from browsers import needs_chromium
 from safetensors.numpy import save_file
 
 from benchmark.loading import tracks
@@ -75,22 +74,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     site_rows.render(site, TRACK, rows, work, images=scores)
     (site / "times.js").write_text("const TIMES = {};\n")
     return f"file://{site}/index.html"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with chromium(tmp_path_factory.mktemp("profile")) as found:
-        found.set_window_size(1440, 1000)
-        yield found
-
-
-@pytest.fixture
-def board(browser: Any, address: str) -> Iterator[Any]:
-    browser.get("about:blank")
-    errors(browser)
-    browser.get(address)
-    yield browser
-    assert not errors(browser)
 
 
 def click(page: Any, css: str) -> None:

@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browsers import complaints, needs_chromium, wider_than
 from model_site import evidence, page, row
 
 from leaderboard.image_radii import image_radii
 
-CHROMIUM = [shutil.which(name) or "" for name in ("chromium", "chromedriver")]
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not all(CHROMIUM), reason="needs chromium and chromedriver (Debian packages)"),
-]
-
-
-@pytest.fixture
-def browser(tmp_path) -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM[0]
-    for flag in (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-        "--disable-background-networking", "--disable-component-update", f"--user-data-dir={tmp_path / 'profile'}",
-    ):  # fmt: skip
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(CHROMIUM[1]))
-    try:
-        yield started
-    finally:
-        started.quit()
+pytestmark = [pytest.mark.browser, needs_chromium]
 
 
 def opened(browser: Any, folder: Path) -> None:
@@ -77,7 +53,7 @@ def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
     assert sum("never broken" in said for said in points) == int((found.right & np.isinf(found.broken)).sum())
     steps = browser.execute_script("return document.querySelector('#sandwich .mark-line path').getAttribute('d')")
     assert len(re.findall("[LHV]", steps)) >= len({line.split(",")[1] for line in lines}), "a step a value"
-    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert complaints(browser) == []
 
 
 def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_path) -> None:
@@ -91,11 +67,9 @@ def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_
     for details in folded:
         details.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
         assert details.get_attribute("open") is not None
-    for width in (390, 768, 1024, 1440):
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        overflow = browser.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
-        assert overflow <= 0, f"at {width} pixels the page is wider than the window"
+    for pixels in (390, 768, 1024, 1440):
+        assert wider_than(browser, pixels) <= 0, f"at {pixels} pixels the page is wider than the window"
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_commands_are_copied_or_selected(browser, tmp_path) -> None:
@@ -127,7 +101,7 @@ def test_commands_are_copied_or_selected(browser, tmp_path) -> None:
     button.click()
     says("Copied", 2)
     assert browser.execute_script("return kept") == command
-    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    assert complaints(browser) == []
 
 
 def test_a_second_click_is_answered_for_its_own_two_seconds(browser, tmp_path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import seeds_study
+import tiny_record
 import torch
 import yaml
 from seeds_study import verdicts
@@ -26,34 +27,8 @@ HEAD = f"# A project\n\n{readme.BEGIN}\n"
 TAIL = f"{readme.END}\n\nAfter.\n"
 
 
-def proportion(count: int) -> dict:
-    return {
-        "value": count / 100,
-        "low": max(0, count - 5) / 100,
-        "high": min(100, count + 7) / 100,
-        "count": count,
-        "n": 100,
-    }
-
-
 def record(name: str, linf: int, certified: int | None = None) -> Record:
-    robust = [("Linf", 0.15, linf), ("L2", 0.5, 30), ("L2", 1.0, 0)]
-    return Record.model_validate(
-        {
-            "track": "digits", "track_version": 2, "submission": name, "variant": "v", "title": f"{name} | a model",
-            "summary": "S.", "paper": {"title": "P", "authors": "A", "year": 2026}, "trust": "rebuilt",
-            "division": "closed", "division_reasons": ["deterministic"], "n": 100, "seed": 0, "clean": proportion(90),
-            "attacks": [], "parameters": 1, "flops": 1, "sha256": {}, "environment": {}, "training": None,
-            "robust": [
-                {"threat": {"norm": norm, "eps": eps}, "accuracy": proportion(count), "attacks": []}
-                for norm, eps, count in robust
-            ],
-            "certified": [] if certified is None else [
-                {"threat": {"norm": "L2", "eps": 0.1}, "accuracy": proportion(certified), "certificate": "local"}
-            ],
-            "settings": {"weights": {}},
-        }
-    )  # fmt: skip
+    return tiny_record.record(name, linf, 30, f"{name} | a model", certified)
 
 
 @pytest.fixture
@@ -81,13 +56,13 @@ def test_the_table_ranks_the_published_records(published) -> None:
     assert text.startswith(HEAD)
     assert text.endswith(TAIL)
     lines = text.splitlines()
-    strong = r"| 1 | [Strong \| a model](submissions/Strong) | 90 | 76 | 30 | 0 | – | – | – |"
-    weak = r"| 2 | [Weak \| a model](submissions/Weak) | 90 | 4 | 30 | 0 | 80 | – | – |"
+    strong = r"| 1 | [Strong \| a model](submissions/Strong) | 97 | 76 | 30 | 0 | – | – | – |"
+    weak = r"| 2 | [Weak \| a model](submissions/Weak) | 97 | 4 | 30 | 0 | 80 | – | – |"
     assert lines[lines.index(strong) + 1] == weak
     (head,) = [line for line in lines if line.startswith("| #")]
     assert "AutoAttack Linf 0.15 | AutoAttack L2 0.5 | AutoAttack L2 1 | certified L2 0.1" in head
     assert head.count("|") == weak.replace(r"\|", "").count("|")
-    assert "Percent of 100 test images, 95% intervals up to ±7.0 points. #: ranks not ruled out." in lines
+    assert "Percent of 100 test images, 95% intervals up to ±10.0 points. #: ranks not ruled out." in lines
 
 
 def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(published) -> None:
@@ -103,7 +78,7 @@ def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(publi
 
 
 def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_path, monkeypatch) -> None:
-    uniform = {"clean": proportion(31), "changed": 60}
+    uniform = {"clean": tiny_record.proportion(31), "changed": 60}
     attention = AttentionResult.model_validate({"uniform": uniform, "none": uniform})
     other = record("Strong", 20).model_copy(
         update={"row": "Strong-w", "variant": "w", "title": "another of it", "attention": attention}
@@ -116,8 +91,8 @@ def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_
     monkeypatch.setattr(readme, "PLACES", (readme.Place(page, "digits", all_rows=True),))
     readme.main([])
     lines = page.read_text().splitlines()
-    assert "| 2 | Strong-w | 90 | 20 | 30 | 0 | – | – | – | 31 |" in lines
-    assert "| 1 | Strong-v | 90 | 76 | 30 | 0 | – | – | – | – |" in lines
+    assert "| 2 | Strong-w | 97 | 20 | 30 | 0 | – | – | – | 31 |" in lines
+    assert "| 1 | Strong-v | 97 | 76 | 30 | 0 | – | – | – | – |" in lines
     (head,) = [line for line in lines if line.startswith("| #")]
     assert head.endswith("| clean, attention uniform |")
     assert "#: ranks not ruled out." in page.read_text()
@@ -143,7 +118,6 @@ def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
     for name, robust in (("Weak", [4, 90, 60, 95, 70]), ("Strong", [76, 75, 77, 74, 78])):
         study = seeds_study.published(name, robust).model_dump()
         row = record(name, robust[0], certified=80 if name == "Weak" else None)
-        study["result"] |= {"track_version": 2}
         study["result"]["cells"][0]["settings"] = row.settings.model_dump(mode="json")
         text = to_json(PublishedStudy.model_validate(study))
         (published / f"studies/{name}-v-seeds.json").write_text(text)

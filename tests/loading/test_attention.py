@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from torch import nn
 
-from benchmark.loading import methods, submissions
 from benchmark.loading.attention import attention
 from benchmark.runtime.errors import BenchmarkError
 
@@ -30,29 +28,15 @@ def weights(model, heads=2):
 OWN = "\n\ndef attention(model):\n    w = weights(model)\n    "
 
 
-@pytest.fixture
-def method(tmp_path, monkeypatch):
-    """Writes a submission's method.py with another end, and builds its model."""
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path / "submissions")
-    folder = tmp_path / "submissions/Tiny2026Attention"
-    folder.mkdir(parents=True)
-
-    def write(end: str = "", text: str = METHOD) -> nn.Module:
-        (folder / "method.py").write_text(text + end)
-        return methods.method("Tiny2026Attention").build()
-
-    return write
-
-
 def test_without_its_own_they_are_those_recognised(method) -> None:
-    (layer,) = attention("Tiny2026Attention", method())
+    (layer,) = attention("Tiny2026Own", method())
     assert layer.name == "attention 1"
     assert layer.query.shape == (2, 16, 8)
 
 
 def test_its_own_go_first(method) -> None:
     model = method(OWN + "return [AttentionWeights('mine', w, None, w, None)]\n")
-    (layer,) = attention("Tiny2026Attention", model)
+    (layer,) = attention("Tiny2026Own", model)
     assert layer.name == "mine"
     assert layer.key is None
     assert layer.query.requires_grad
@@ -77,10 +61,10 @@ def test_its_own_go_first(method) -> None:
 def test_what_it_returns_is_held_to_the_interface(method, returns, message) -> None:
     model = method(OWN + returns + "\n")
     with pytest.raises(BenchmarkError, match=re.escape(message)):
-        attention("Tiny2026Attention", model)
+        attention("Tiny2026Own", model)
 
 
 def test_a_model_without_attention_is_told_what_to_define(method) -> None:
     model = method(text=METHOD.replace("SelfAttention(16, 2)", "nn.Linear(16, 16)"))
     with pytest.raises(BenchmarkError, match=r"method\.py: Sequential has no attention layer that is known here"):
-        attention("Tiny2026Attention", model)
+        attention("Tiny2026Own", model)

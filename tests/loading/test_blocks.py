@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from torch import nn
 
-from benchmark.loading import methods, submissions
 from benchmark.loading.blocks import blocks, check_blocks
 from benchmark.runtime.errors import BenchmarkError
 
@@ -28,29 +26,15 @@ def build(data=None):
 OWN = "\n\ndef blocks(model):\n    "
 
 
-@pytest.fixture
-def method(tmp_path, monkeypatch):
-    """Writes a submission's method.py with another end, and builds its model."""
-    monkeypatch.setattr(submissions, "FOLDER", tmp_path / "submissions")
-    folder = tmp_path / "submissions/Tiny2026Blocks"
-    folder.mkdir(parents=True)
-
-    def write(end: str = "", text: str = METHOD) -> nn.Module:
-        (folder / "method.py").write_text(text + end)
-        return methods.method("Tiny2026Blocks").build()
-
-    return write
-
-
 def test_without_its_own_they_are_those_recognised(method) -> None:
     model = method()
-    assert blocks("Tiny2026Blocks", model) == [("residual 1", model[1])]
-    check_blocks("Tiny2026Blocks", model, (1, 8, 8))
+    assert blocks("Tiny2026Own", model) == [("residual 1", model[1])]
+    check_blocks("Tiny2026Own", model, (1, 8, 8))
 
 
 def test_its_own_know_the_classes_of_the_model(method) -> None:
     model = method(OWN + "return [('mix', module) for module in model if isinstance(module, Mix)]\n")
-    assert blocks("Tiny2026Blocks", model) == [("mix", model[2])]
+    assert blocks("Tiny2026Own", model) == [("mix", model[2])]
 
 
 @pytest.mark.parametrize(
@@ -69,20 +53,18 @@ def test_its_own_know_the_classes_of_the_model(method) -> None:
 def test_its_own_are_checked_in_one_line(method, returns, message) -> None:
     model = method(OWN + returns + "\n")
     with pytest.raises(BenchmarkError, match=re.escape(message)) as raised:
-        blocks("Tiny2026Blocks", model)
+        blocks("Tiny2026Own", model)
     assert "method.py" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_where_none_is_recognised_the_file_and_what_to_define_are_named(method) -> None:
     model = method(text="from torch import nn\n\n\ndef build():\n    return nn.Flatten()\n")
-    with pytest.raises(
-        BenchmarkError, match=r"Tiny2026Blocks/method\.py: Flatten has no encoder block .*; define blocks"
-    ):
-        blocks("Tiny2026Blocks", model)
+    with pytest.raises(BenchmarkError, match=r"Tiny2026Own/method\.py: Flatten has no encoder block .*; define blocks"):
+        blocks("Tiny2026Own", model)
 
 
 def test_a_block_that_does_not_map_tokens_is_seen_at_a_grey_image(method) -> None:
     model = method(OWN + "return [('head', model[4])]\n")
     with pytest.raises(BenchmarkError, match="block 'head' gets"):
-        check_blocks("Tiny2026Blocks", model, (1, 8, 8))
+        check_blocks("Tiny2026Own", model, (1, 8, 8))

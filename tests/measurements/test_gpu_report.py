@@ -153,6 +153,7 @@ def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_wo
     assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox", "narrower"}
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_sandbox_says_so() -> None:
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")

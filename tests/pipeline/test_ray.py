@@ -49,6 +49,7 @@ def test_results_and_locks_are_those_of_one_machine_and_a_second_run_computes_no
 
 
 @slow
+@pytest.mark.long
 def test_a_killed_worker_is_replaced(root, serial) -> None:
     (root.parent / "hold-certify").touch()
     coordinator = toy_rows.start(root, "ray", *ROWS)
@@ -65,6 +66,7 @@ def test_a_killed_worker_is_replaced(root, serial) -> None:
 
 
 @slow
+@pytest.mark.long
 def test_after_a_killed_coordinator_the_same_command_goes_on(root, serial) -> None:
     (root.parent / "hold-certify").touch()
     coordinator = toy_rows.start(root, "ray", *ROWS)
@@ -83,6 +85,7 @@ def test_after_a_killed_coordinator_the_same_command_goes_on(root, serial) -> No
 
 
 @slow
+@pytest.mark.long
 def test_a_row_that_fails_is_named_and_the_others_stand(root, serial) -> None:
     (root.parent / "break-two-certify").touch()
     status, said = toy_rows.ended(toy_rows.start(root, "ray", *ROWS))
@@ -103,7 +106,11 @@ def test_a_row_that_fails_is_named_and_the_others_stand(root, serial) -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"TOY_DEVICE": "cuda"}, "needs 1 GPU, which no machine of the cluster has; change params.yaml"),
+        pytest.param(
+            {"TOY_DEVICE": "cuda"},
+            "needs 1 GPU, which no machine of the cluster has; change params.yaml",
+            marks=pytest.mark.long,
+        ),
         ({"TOY_TORCH": "0.1"}, f"{os.uname().nodename} has torch "),
     ],
     ids=["GPU", "versions"],

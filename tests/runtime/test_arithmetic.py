@@ -66,6 +66,7 @@ def test_an_unknown_arithmetic_is_refused_with_those_there_are(monkeypatch, tmp_
         run_settings()
 
 
+@pytest.mark.slow
 def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() -> None:
     """As plugins of pytest do on some machines with a GPU."""
     code = "import sys, numpy, pytest; sys.exit(pytest.main(['tests/runtime/test_errors.py', '-p', 'no:xdist']))"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Dotted names of all modules that a file imports, anywhere in it."""
     names: set[str] = set()
@@ -35,16 +37,17 @@ def test_imports_flow_one_way() -> None:
     assert "0 broken" in result.stdout
 
 
-@pytest.mark.parametrize("path", sources("benchmark", "leaderboard"), ids=str)
-def test_no_submission_is_imported_by_name(path: Path) -> None:
-    assert not {name for name in imported(path) if name.startswith("submissions")}
+def test_no_submission_is_imported_by_name() -> None:
+    named = {
+        path: names
+        for path in sources("benchmark", "leaderboard")
+        if (names := {name for name in imported(path) if name.startswith("submissions")})
+    }
+    assert not named
 
 
-@pytest.mark.parametrize("path", sources("submissions"), ids=str)
-def test_submissions_import_only_public_parts(path: Path) -> None:
+def test_submissions_import_only_public_parts() -> None:
     errors = "benchmark.runtime.errors"  # measures tell people what is wrong, too
-    local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.") and name != errors}
-    local -= {"runtime"} if path.name.startswith("test_") else set()
     public = {
         "specs",
         "results",
@@ -57,23 +60,26 @@ def test_submissions_import_only_public_parts(path: Path) -> None:
         "data",
         "verdicts",
     }
-    assert local <= public
-    names = {name.split(".")[0] for name in imported(path)}
-    assert "submissions" not in names, "a stage's code is followed through benchmark/ only"
+    for path in sources("submissions"):
+        local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.") and name != errors}
+        local -= {"runtime"} if path.name.startswith("test_") else set()
+        assert local <= public, path
+        names = {name.split(".")[0] for name in imported(path)}
+        assert "submissions" not in names, f"{path}: a stage's code is followed through benchmark/ only"
 
 
-@pytest.mark.parametrize("path", sources("benchmark", "leaderboard", "submissions"), ids=str)
-def test_what_users_get_by_name_from_the_package_no_module_imports_there(path: Path) -> None:
+def test_what_users_get_by_name_from_the_package_no_module_imports_there() -> None:
     """The code of a stage would not be followed through benchmark/__init__.py."""
-    given = ast.parse(Path("benchmark/__init__.py").read_text()).body
+    package = Path("benchmark/__init__.py")
     names = {
         f"benchmark.{alias.name}"
-        for node in ast.walk(ast.Module(given, []))
+        for node in ast.walk(ast.parse(package.read_text()))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
     assert "benchmark.load_model" in names
-    assert not imported(path) & names or path == Path("benchmark/__init__.py")
+    others = [path for path in sources("benchmark", "leaderboard", "submissions") if path != package]
+    assert not {path: imported(path) & names for path in others if imported(path) & names}
 
 
 def test_import_and_help_do_not_import_torch() -> None:

@@ -131,6 +131,7 @@ def test_what_is_added_is_of_the_products_dtype() -> None:
         torch.addmm(drawn(4, 3, dtype=torch.float64), a, b)
 
 
+@pytest.mark.slow
 def test_native_arithmetic_keeps_torchs_own() -> None:
     code = "from benchmark.runtime import products; products.replace(); print(len(products._registered))"
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}

@@ -66,6 +66,16 @@ def test_what_a_stage_reads_is_named_where_it_is_gone(linear_row, lost) -> None:
         run_stage("reliability", *NAMES)
 
 
+def test_data_that_changed_are_refused_with_both_hashes_where_they_are_read(linear_row) -> None:
+    path = linear_row.root / "work/tiny/data/test.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    run_stage("train", *NAMES)  # does not read the test split
+    with pytest.raises(BenchmarkError, match=r"changed since .*[0-9a-f]{64}.*[0-9a-f]{64}"):
+        run_stage("attack-papers", *NAMES)
+
+
 def test_every_stage_run_before_what_it_reads_is_one_line(tmp_path, monkeypatch) -> None:
     project = tiny_linear_row.new(tmp_path / "project")
     monkeypatch.chdir(project.root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
+from searched import draws
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, PICTURES, ROW, record
 
@@ -71,7 +72,7 @@ def said(found: Record) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("odd_row", ["noise of torch", "noise of numpy"], indirect=True)
+@pytest.mark.parametrize("odd_row", draws(["noise of torch"], ["noise of numpy"]), indirect=True)
 def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request) -> None:
     if "torch" in request.node.name:  # drawn by the track's seed, so that all stages see one clean pass
         assert "clean passes differ" not in said(odd_row)
@@ -87,12 +88,8 @@ def test_a_random_model_ends_and_what_it_once_got_wrong_is_lost(odd_row, request
     assert odd_row.clean.count <= int((right[0] & right[1]).sum())
 
 
-@pytest.mark.parametrize(
-    "odd_row",
-    ["numpy inside", "detached", "rounded"],
-    indirect=True,
-)
 @pytest.mark.slow
+@pytest.mark.parametrize("odd_row", draws(["detached", "rounded"], ["numpy inside"]), indirect=True)
 def test_a_model_without_gradients_ends_and_says_so(odd_row, request) -> None:
     assert "no usable input gradient on 4 of 4 images" in said(odd_row)
     none_at_all = "rounded" not in request.node.name  # whose gradient is 0

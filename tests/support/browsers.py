@@ -18,13 +18,13 @@ needs_chromium = pytest.mark.skipif(not all(PROGRAMS), reason="needs chromium an
 
 
 @contextmanager
-def chromium(profile: Path, *flags: str) -> Iterator:
+def chromium(profile: Path) -> Iterator:
     """A driver, ended at the end of the block; its console is kept."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = PROGRAMS[0]
-    for flag in (*FLAGS, *flags, f"--user-data-dir={profile}"):
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS[1]))
@@ -40,6 +40,12 @@ def width(driver, pixels: int, height: int = 900) -> None:
         "Emulation.setDeviceMetricsOverride",
         {"width": pixels, "height": height, "deviceScaleFactor": 1, "mobile": pixels < 600},
     )
+
+
+def wider_than(driver, pixels: int) -> int:
+    """By how many pixels the page is wider than a window of this width; 0 or less where nothing scrolls sideways."""
+    width(driver, pixels)
+    return int(driver.execute_script("return document.documentElement.scrollWidth - innerWidth"))
 
 
 def scheme(driver, name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from ball_search import breaks
 from mutations import IMAGES, Mutation, mutated
+from torch import nn
 
 from benchmark.layers.description import describe, rebuild
 from benchmark.runtime.errors import BenchmarkError
@@ -23,16 +24,23 @@ class Outcome:
     false: tuple[float, ...] = ()
 
 
+def predicted(model: nn.Module) -> torch.Tensor | None:
+    """The classes that a mutated network gives the images, or None where it does not run."""
+    try:
+        with torch.no_grad():
+            return model(IMAGES.clone()).float().nan_to_num().argmax(1)
+    except Exception:  # whatever a broken network raises
+        return None
+
+
 def trial(which: int, mutations: list[Mutation]) -> Outcome:
     """
     Raises:
         Exception: a refusal that is no BenchmarkError.
     """
     certificate, model = mutated(which, mutations)
-    try:
-        with torch.no_grad():
-            labels = model(IMAGES.clone()).float().nan_to_num().argmax(1)
-    except Exception:  # whatever a broken network raises
+    labels = predicted(model)
+    if labels is None:
         return Outcome("does not run")
     try:
         certificate.float32_gap(model, IMAGES, labels)

@@ -99,68 +99,12 @@ def base(which: int) -> tuple[ModuleType, nn.Sequential]:
     return module, model
 
 
-NUMBERS = (
-    0,
-    -1,
-    1,
-    2,
-    3,
-    0.5,
-    -0.5,
-    -0.0,
-    100,
-    20,
-    1e-3,
-    1e-7,
-    1e-12,
-    1e-40,
-    1e-300,
-    1e5,
-    1e7,
-    1e8,
-    1e12,
-    1e19,
-    1e38,
-    1e300,
-)
-ODD = (
-    *NUMBERS,
-    math.nan,
-    math.inf,
-    -math.inf,
-    True,
-    False,
-    None,
-    "none",
-    "tanh",
-    "same",
-    [0] * 9,
-    (2, 2),
-    (1, 0),
-    slice(0, 2),
-)
-SIZES = (
-    0.0,
-    1e-45,
-    1e-40,
-    1e-30,
-    1e-20,
-    1e-7,
-    0.1,
-    3.0,
-    30.0,
-    1e3,
-    1e5,
-    1e6,
-    9e6,
-    1e8,
-    1e19,
-    1e30,
-    3e38,
-    math.inf,
-    math.nan,
-    -1.0,
-)
+NUMBERS = (0, -1, 1, 2, 3, 0.5, -0.5, -0.0, 100, 20, *(float(f"1e{power}") for power in (-3, -7, -12, -40, -300)))
+NUMBERS += tuple(float(f"1e{power}") for power in (5, 7, 8, 12, 19, 38, 300))
+WORDS = ("none", "tanh", "same")
+ODD = (*NUMBERS, math.nan, math.inf, -math.inf, True, False, None, *WORDS, [0] * 9, (2, 2), (1, 0), slice(0, 2))
+SIZES = (0.0, 1e-45, 1e-40, 1e-30, 1e-20, 1e-7, 0.1, 3.0, 30.0, 1e3, 1e5, 1e6, 9e6, 1e8, 1e19, 1e30, 3e38)
+SIZES += (math.inf, math.nan, -1.0)
 LAYERS: list[Callable[[], nn.Module]] = [
     *(lambda t=t: nn.Softplus(threshold=t) for t in (-5, 0, 1, 80, 88, 100, 1e4, math.inf, math.nan)),
     *(lambda b=b: nn.Softplus(beta=b) for b in (-1, 0, 1e-6, 1e-3, 1e3, 1e9, math.nan)),

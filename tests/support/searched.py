@@ -1,4 +1,4 @@
-"""Random searches for what breaks a bound: the first draws are slow tests, the many others long ones."""
+"""Values of a parameter for searches and sweeps: the first ones run often, the many others in the workflow's own jobs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,11 @@ import pytest
 
 
 def draws(first: list[Any] | range, others: list[Any] | range) -> list[Any]:
-    """Values of a parameter: .ci/run tries the first, the workflow's own jobs all."""
+    """Values of a slow test's parameter: .ci/run tries the first, the workflow's own jobs all."""
     return [*first, *(pytest.param(one, marks=pytest.mark.long) for one in others)]
+
+
+def few(first: list[Any] | range, others: list[Any] | range) -> list[Any]:
+    """Values of a fast test's parameter, or of several: every run tries the first, the workflow's own jobs all."""
+    cases = (one if isinstance(one, tuple) else (one,) for one in others)
+    return [*first, *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.long]) for case in cases)]

@@ -1,4 +1,4 @@
-"""A network of two residual attention blocks that can be certified, and moves inside a perturbation set."""
+"""A network of two residual attention blocks that can be certified, and attempts to break bounds and certificates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import math
 import torch
 from torch import nn
 
+from benchmark.attacks import pgd
 from benchmark.certificates.bounds.layer_bound import PerturbationSet
+from benchmark.certificates.bounds.network_bound import NetworkBound
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
+from benchmark.specs.threat import ThreatModel
 
 
 def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, scale: float = 1.0) -> nn.Sequential:
@@ -54,3 +57,35 @@ def random_perturbations(
     delta = torch.linalg.matrix_norm(flat, ord=2) * radius + rest
     moves = torch.einsum("snp,pn...->sn...", xi, columns) + other
     return PerturbationSet(columns, radius * ones, rest * ones, delta), moves
+
+
+def assert_no_margin_falls_further(
+    model: nn.Module, bounded: NetworkBound, images: torch.Tensor, labels: torch.Tensor, radius: float
+) -> None:
+    """Check the bounds of margins, in order of tightness, against random moves and moves along each rival's gradient.
+
+    Args:
+        model: float64, as are the images (n, c, h, w).
+        radius: l2, of every move.
+    """
+    count, radii = 100, torch.full((len(images),), radius, dtype=torch.float64)
+    both, composed, quick = bounded.margin_drop(radii), bounded.composed(radii), bounded.composed(radii, quick=True)
+    assert (both <= composed * (1 + 1e-9)).all()
+    assert (composed <= quick * (1 + 1e-9)).all()
+    moves = torch.randn(count, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    down = -bounded.gradients[0].transpose(0, 1)
+    moves[: len(down)] = down
+    moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
+    logits = model((images + moves).flatten(0, 1)).unflatten(0, (count, len(images)))
+    margins = logits.gather(2, labels.expand(count, len(labels))[..., None]) - logits
+    assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+
+
+def assert_unbroken(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radii: torch.Tensor) -> None:
+    """Check that PGD in each image's certified l2 ball leaves its label; images with radius 0 are not attacked."""
+    for radius, image, label in zip(radii.tolist(), images, labels, strict=True):
+        if radius > 0:
+            threat = ThreatModel(norm="L2", eps=radius * (1 - 1e-6))
+            start, target = image.repeat(4, 1, 1, 1), label.repeat(4)
+            moved = pgd.attack(model, start, target, threat, seed=0, steps=10, step_size=radius / 4)
+            assert (model(moved).argmax(1) == label).all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import nn
@@ -53,3 +54,20 @@ def stopping_after(epochs: int) -> Callable[[object], None]:
             raise KeyboardInterrupt
 
     return stop
+
+
+def resumed_to_the_same_bytes(start: Callable[..., tuple], stop: int) -> dict[str, torch.Tensor]:
+    """Check that a run stopped after `stop` epochs ends with the weights, history and state of a whole one; return the state.
+
+    Args:
+        start: runs in the folder of a name, with more options of `run`: its result, and the state of its objective.
+    """
+    (whole, history), state = start("whole")
+    with pytest.raises(KeyboardInterrupt):
+        start("stopped", on_epoch=stopping_after(stop))
+    (resumed, again), same = start("stopped")
+    assert again == history
+    for one, other in ((whole, resumed), (state, same)):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    return state

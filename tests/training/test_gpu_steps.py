@@ -101,7 +101,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
 
 
 @pytest.mark.parametrize(("objective", "attack"), EVERY)
-@pytest.mark.parametrize("changes", [{}, {"sam": 0.05, "clip_norm": 1.0}, {"keep_zeros": True}])
+@pytest.mark.parametrize("changes", [{}, {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True}])
 def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack, changes) -> None:
     rules = recipe(objective, attack, optimizer="sgd", **changes)
     network, loss = built(rules)

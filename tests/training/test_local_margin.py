@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_lipschitz import grid_network as network
-from tiny_training import blobs, run, spec, stopping_after
+from tiny_training import blobs, resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.certificates import local
@@ -64,11 +64,9 @@ def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path)
 
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
     rules = spec(epochs=3, batch_size=40)
-    whole, _ = run(network(), objective(), rules, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(network(), objective(), rules, tmp_path / "stopped", on_epoch=stopping_after(1))
-    resumed, _ = run(network(), objective(), rules, tmp_path / "stopped")
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
+    resumed_to_the_same_bytes(
+        lambda place, **more: (run(network(), objective(), rules, tmp_path / place, **more), {}), 1
+    )
 
 
 @pytest.mark.parametrize(

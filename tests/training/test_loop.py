@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_models import Linear
-from tiny_training import blobs, model, run, spec, stopping_after
+from tiny_training import blobs, model, resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.attacks import pgd
@@ -22,17 +22,12 @@ def attack(network, images, labels, eps_factor):
 
 
 @pytest.mark.parametrize("objective", [standard.objective(None), adversarial.objective(attack)])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("stop", [1, 4])
+@pytest.mark.parametrize(("optimizer", "stop"), [("adamw", 1), ("sgd", 4)])
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, stop) -> None:
     rules = spec(optimizer=optimizer, warmup_epochs=2)
-    whole, history = run(model(), objective, rules, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(model(), objective, rules, tmp_path / "stopped", on_epoch=stopping_after(stop))
-    resumed, again = run(model(), objective, rules, tmp_path / "stopped")
-    assert again == history
-    assert whole.keys() == resumed.keys()
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    resumed_to_the_same_bytes(
+        lambda place, **more: (run(model(), objective, rules, tmp_path / place, **more), {}), stop
+    )
 
 
 def test_the_best_validation_epoch_is_returned(tmp_path) -> None:

@@ -219,23 +219,6 @@ def test_the_last_epochs_have_an_augmentation_of_their_own(tmp_path) -> None:
     assert calls == ["usual"] * 12
 
 
-def test_averaged_weights_resume_too(tmp_path) -> None:
-    def score(candidate, images, labels) -> float:
-        return candidate[1].weight.detach().double().square().sum().item()
-
-    def stop(done) -> None:
-        if done.epoch == 3:
-            raise KeyboardInterrupt
-
-    rules, sizes = spec(ema=0.99), SelectionMetric("", score)
-    _, history = run(model(), standard.objective(None), rules, tmp_path / "whole", metric=sizes)
-    with pytest.raises(KeyboardInterrupt):
-        run(model(), standard.objective(None), rules, tmp_path / "stopped", metric=sizes, on_epoch=stop)
-    _, resumed = run(model(), standard.objective(None), rules, tmp_path / "stopped", metric=sizes)
-    assert resumed.scores == history.scores
-    assert len(set(history.scores)) == 6
-
-
 def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> None:
     """As 16-mixed has it on a GPU; a CPU has none."""
     state, fabric = {"scale": 1024.0, "_growth_tracker": 7}, Fabric(accelerator="cpu", devices=1)

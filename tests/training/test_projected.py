@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import Linear, grey_images
-from tiny_training import blobs, run, spec, stopping_after
+from tiny_training import blobs, resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.layers import convolution_matrices
@@ -106,17 +106,9 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, norm) -> None:
 
     def start(place: str, **more):
         objective = projected.objective(None, norm=norm)
-        found = run(attentive(), objective, rules, tmp_path / place, **more)
-        return found, objective.caps.get_buffer("values")
+        return run(attentive(), objective, rules, tmp_path / place, **more), objective.caps.state_dict()
 
-    (whole, history), caps = start("whole")
-
-    with pytest.raises(KeyboardInterrupt):
-        start("stopped", on_epoch=stopping_after(1))
-    (resumed, again), same = start("stopped")
-    assert again == history
-    assert all(torch.equal(whole[key], resumed[key]) for key in whole)
-    assert torch.equal(caps, same)
+    assert resumed_to_the_same_bytes(start, 1)
 
 
 def test_the_loss_and_the_score_are_those_of_standard_training() -> None:

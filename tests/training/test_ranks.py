@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ranked import Answer, together
+from searched import few
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
@@ -24,7 +25,6 @@ from benchmark.training.ranks import ALONE, Ranks, add
 from benchmark.wall.confinement import Confinement
 from benchmark.wall.process import Walled
 
-COUNTS = (2, 4)
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
 STANDARD = standard.objective(None)
 
@@ -66,7 +66,7 @@ def same(one: Answer, other: Answer) -> bool:
     return one[0] == other[0] and all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", few([2], [4]))
 @pytest.mark.parametrize("rules", [spec(), spec(epochs=3, **EVERYTHING)], ids=["plain", "everything"])
 def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None:
     """120 images in batches of 9 leave 3 for the last, which the first rank has alone."""
@@ -78,9 +78,9 @@ def test_several_processes_take_the_steps_of_one(tmp_path, count, rules) -> None
     assert max(float((found[0][1][name] - alone[name]).abs().max()) for name in alone) < 1e-4
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", few([2], [4]))
 def test_so_many_processes_train_the_same_network_every_time_also_after_a_stop(tmp_path, count) -> None:
-    rules = spec(**EVERYTHING | {"batch_size": 10})
+    rules = spec(epochs=3, **EVERYTHING | {"batch_size": 10})
     first = together(count, lambda ranks: trained(noisy, rules, tmp_path / "first", ranks))
     again = together(count, lambda ranks: trained(noisy, rules, tmp_path / "again", ranks))
     assert all(same(one, first[0]) for one in (*first, *again))
@@ -148,12 +148,12 @@ def test_a_loss_that_is_not_finite_in_one_rank_is_one_line_for_all(tmp_path) -> 
         together(2, lambda r: trained(plain, spec(), tmp_path / "checkpoint", r, Breaking() if r.rank else STANDARD))
 
 
-@pytest.mark.parametrize("count", COUNTS)
-def test_a_last_batch_that_gives_a_rank_one_image_is_the_first_ranks_alone(tmp_path, count) -> None:
+@pytest.mark.parametrize("count", few([2], [4]))
+@pytest.mark.parametrize("size", [9, 13])
+def test_a_last_batch_that_gives_a_rank_one_image_is_the_first_ranks_alone(tmp_path, count, size) -> None:
     """120 images in batches of 9 and 13 leave 3; BatchNorm of vectors refuses a share of one."""
-    for size in (9, 13):
-        found = together(count, lambda ranks: trained(noisy, spec(batch_size=size), tmp_path / str(size), ranks))  # noqa: B023
-        assert all(same(one, found[0]) for one in found)
+    found = together(count, lambda ranks: trained(noisy, spec(epochs=2, batch_size=size), tmp_path / "c", ranks))
+    assert all(same(one, found[0]) for one in found)
 
 
 def test_shares_are_whole_and_have_no_single_image() -> None:

@@ -66,8 +66,8 @@ def test_square_walks_the_chain_that_the_authors_file_walks(norm, channels, monk
     shape, eps = (channels, 6, 6), {"Linf": 0.005, "L2": 0.05}[norm]
     monkeypatch.setattr(square, "QUERIES", 400)
     model = Watched(shape)
-    images, labels = labelled(model, shape, n=3)
-    for place in range(3):
+    images, labels = labelled(model, shape, n=2)
+    for place in range(2):
         x, y = images[place : place + 1], labels[place : place + 1]
         ours, chains = end_of_chain(search_of(model, x, y, norm, eps, 16, [place]), monkeypatch)
         attacker = authors(model, norm, eps).square

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searched import few
 from tiny_attention import attend, attention_bound, attention_case, steepest
 
 from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity
@@ -16,10 +18,12 @@ from benchmark.layers.attention import ResidualAttention
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 
 
+CASES = list(itertools.product([0.1, 1.0, 10.0], [0.0, 0.1, 1.0, 30.0], [1e-3, 0.1, 1.0]))
+CORE = CASES[::5]  # every norm, spread and radius
+
+
 @pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("norm", [0.1, 1.0, 10.0])
-@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 30.0])
-@pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize(("norm", "spread", "radius"), few(CORE, [case for case in CASES if case not in CORE]))
 def test_every_method_is_above_every_perturbation_found(residual, norm, spread, radius) -> None:
     x, weights = attention_case(0, norm, spread)
     found = steepest(x, weights, radius, residual)
@@ -41,18 +45,18 @@ EXTREMES = {
 
 
 @pytest.mark.parametrize("extreme", EXTREMES)
-@pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("radius", few([0.1], [1e-3, 1.0]))
 def test_extreme_settings(extreme, radius) -> None:
     x, weights = EXTREMES[extreme](*attention_case(1, heads=3, n=5, d=6))
     bias = torch.ones(3, 2, dtype=torch.float64)
     for query_bias in (None, bias):
-        found = steepest(x, weights, radius, True, query_bias)
+        found = steepest(x, weights, radius, True, query_bias, steps=25, starts=2)
         bound = attention_bound(x, *weights, radius, query_bias=query_bias)
         assert torch.isfinite(bound).all()
         assert (bound >= found * ROUNDING).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 4]),

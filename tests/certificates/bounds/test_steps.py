@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from searched import draws
-from tiny_certified import random_perturbations
+from searched import draws, few
+from tiny_certified import assert_no_margin_falls_further, assert_unbroken, random_perturbations
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -48,7 +48,8 @@ REACHES = [(1e-3, 0.0), (0.03, 0.01), (0.3, 0.0), (0.5, 0.3), (3.0, 1.0)]
 
 @pytest.mark.parametrize("name", CURVED)
 @pytest.mark.parametrize(
-    ("radius", "rest", "seed"), [(*perturbation, seed % 3) for seed, perturbation in enumerate(REACHES)]
+    ("radius", "rest", "seed"),
+    [(*perturbation, seed % 3) for seed, perturbation in enumerate(REACHES) if seed in (1, 2, 4)],
 )
 def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
     assert 0 < try_to_break(name, radius, rest, seed) <= 1 + 1e-9
@@ -56,7 +57,7 @@ def test_no_curved_step_is_broken(name, radius, rest, seed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CURVED)
-@pytest.mark.parametrize("seed", draws(range(3, 5), range(5, 30)))
+@pytest.mark.parametrize("seed", draws([3], range(4, 30)))
 def test_no_curved_step_is_broken_by_many_seeds(name, seed) -> None:
     for radius, rest in REACHES:
         assert 0 < try_to_break(name, radius, rest, seed) <= 1 + 1e-9
@@ -91,7 +92,8 @@ def try_to_break(name: str, radius: float, rest: float, seed: int) -> float:
 
 
 @pytest.mark.parametrize("name", CURVED)
-def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
+@pytest.mark.parametrize("steps", few([8], [30]))
+def test_ascent_breaks_no_bound_and_no_remainder(name, steps) -> None:
     layer, shape = CURVED[name]
     layer, x = built(layer, 1), draw(2, *shape, seed=5)
     layer_bound = exact_layer_bound(layer, x)
@@ -101,7 +103,7 @@ def test_ascent_breaks_no_bound_and_no_remainder(name) -> None:
         perturbation = type(perturbation)(perturbation.columns, delta, delta, delta)
         for aim in ("bound", "remainder"):
             move = draw(*x.shape, seed=2)
-            for _ in range(30):
+            for _ in range(steps):
                 move = (move * radius / move.flatten(1).norm(dim=1).reshape(-1, *[1] * len(shape))).requires_grad_()
                 change = layer(x + move) - layer(x) - (layer_bound.jvp(move[None])[0] if aim == "remainder" else 0)
                 sizes = change.flatten(1).norm(dim=1)
@@ -179,23 +181,13 @@ def test_no_margin_of_a_vit_falls_further_than_its_bound(norm) -> None:
     labels = model(images).argmax(1)
     bounded = bound_network(model, images, labels, float32=False)
     for radius in (1e-3, 0.03, 0.3):
-        radii = torch.full((3,), radius, dtype=torch.float64)
-        both, composed = bounded.margin_drop(radii), bounded.composed(radii)
-        assert (both <= composed * (1 + 1e-9)).all()
-        moves = torch.randn(60, *images.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        moves[:3] = -bounded.gradients[0].transpose(0, 1)
-        moves *= radius / moves.flatten(2).norm(dim=2).clamp(min=1e-300)[..., None, None, None]
-        logits = model((images + moves).flatten(0, 1)).unflatten(0, (60, 3))
-        margins = logits.gather(2, labels.expand(60, 3)[..., None]) - logits
-        assert (bounded.margins - margins <= both * (1 + 1e-9) + 1e-12).all()
+        assert_no_margin_falls_further(model, bounded, images, labels, radius)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", draws([0], [1]))
 def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
-    from benchmark.attacks import pgd
     from benchmark.certificates import lipschitz
-    from benchmark.specs.threat import ThreatModel
 
     model = vit(seed, LayerProject(1.0))
     images = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
@@ -203,12 +195,7 @@ def test_no_attack_breaks_a_vit_inside_its_certified_radius(seed) -> None:
     radii = certify(model, images, labels)
     assert (radii > 0).any()
     assert (radii >= lipschitz.certify(model, images, labels) * (1 - 1e-3)).all()
-    for radius, image, label in zip(radii, images, labels, strict=True):
-        if radius > 0:
-            threat = ThreatModel(norm="L2", eps=float(radius))
-            start, target = image.repeat(4, 1, 1, 1), label.repeat(4)
-            found = pgd.attack(model, start, target, threat, seed=seed, steps=10, step_size=float(radius) / 4)
-            assert (model(found).argmax(1) == label).all()
+    assert_unbroken(model, images, labels, radii)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from searched import few
 from tiny_layers import CURVED, built, draw, vit
 from torch import nn
 
@@ -16,7 +17,7 @@ from benchmark.layers.tokens import LayerProject
 
 
 @pytest.mark.parametrize("name", [*CURVED, "conv", "patches", "linear"])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("scale", few([1.0], [0.1, 10.0]))
 def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
     """Every float32 layer against its float64 copy on float32 inputs off the nominal ones."""
     more = {

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from searched import few
 from tiny_layers import built, draw
 from torch import nn
 
@@ -57,7 +58,7 @@ def test_the_norm_is_that_of_the_dense_matrix_to_a_hundredth(tokens, kernels) ->
     assert exact <= bound.jacobian_norm <= slack * exact
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 5, 17, 33])
+@pytest.mark.parametrize("tokens", few([1, 5, 17], [3, 33]))
 @pytest.mark.parametrize("name", RESIDUALS)
 def test_a_residual_s_norm_is_that_of_the_dense_matrix_to_a_hundredth(tokens, name) -> None:
     for seed in range(3):
@@ -158,7 +159,9 @@ def network(seed: int, kernels: tuple[int, ...], norm: float) -> nn.Sequential:
     )
 
 
-@pytest.mark.parametrize(("seed", "kernels", "norm"), [(0, (3,), 0.25), (1, (3, 5), 2.0), (2, (7, 1, 3, 3), 10.0)])
+@pytest.mark.parametrize(
+    ("seed", "kernels", "norm"), few([(1, (3, 5), 2.0)], [(0, (3,), 0.25), (2, (7, 1, 3, 3), 10.0)])
+)
 def test_no_attack_breaks_a_network_inside_its_certified_radius(seed, kernels, norm) -> None:
     model = network(seed, kernels, norm)
     images = torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
