@@ -122,12 +122,12 @@ def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
     Raises:
         BenchmarkError: meanwhile another one ended or failed, for which the first might wait for ever.
     """
-    waiting = {rank.channel: rank for rank in trained}
+    waiting = {rank.channel.fileno(): rank for rank in trained}
     while ready := wait([*waiting], left(until, trained[0].owner)):
-        for channel in ready:
-            if channel is trained[0].channel:
+        for descriptor in map(int, ready):  # type: ignore[arg-type]
+            if waiting[descriptor] is trained[0]:
                 return
-            waiting.pop(channel).receive()  # what it failed by, or that it is done
+            waiting.pop(descriptor).receive()  # what it failed by, or that it is done
 
 
 def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:
