@@ -50,6 +50,13 @@ class Wall:
         gpu = device.startswith(("cuda", "auto"))
         return Confinement(tuple(read), tuple(write), network=network, gpu=gpu, memory=memory_limit() // among)
 
+    def process(
+        self, row: Row, work: Work, read: Iterable[Path], write: Iterable[Path] = (), *, seconds: float, **rules: Any
+    ) -> Walled:
+        """One that does `work` with the row's code; `rules` are those of `confinement`."""
+        owner = f"submissions/{row.submission.name}"
+        return Walled(work, self.confinement(read, write, **rules), self.parts, owner=owner, seconds=seconds)
+
 
 def wall() -> Wall:
     """The wall that params.yaml asks for.
