@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,15 +95,13 @@ def messages(
         work(channel)
         channel.send({})
 
-    walled = Walled(ended, held.confinement(read, device=device), held.parts, owner=owner, seconds=seconds)
-    try:
+    confinement = held.confinement(read, device=device)
+    with closing(Walled(ended, confinement, held.parts, owner=owner, seconds=seconds)) as walled:
         for _ in range(MOST_SAID):
             if not (message := walled.receive(most=0, seconds=left(until, owner))[0]):
                 return
             yield message
         raise too_much(owner)
-    finally:
-        walled.close()
 
 
 def left(until: float, owner: str) -> int:

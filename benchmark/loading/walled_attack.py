@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -39,10 +39,7 @@ def brought_attacks(row: Row, names: Iterable[str], device: torch.device) -> Ite
         yield lambda name: methods.attack(name, submission) if name in own else None
         return
     with ExitStack() as ends:
-        started = {}
-        for name in own:
-            started[name] = BroughtAttack(row, name, held, device)
-            ends.callback(started[name].close)
+        started = {name: ends.enter_context(closing(BroughtAttack(row, name, held, device))) for name in own}
         yield started.get
 
 

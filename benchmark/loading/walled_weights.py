@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from benchmark.loading import methods
@@ -22,17 +23,15 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
     """
     if not wall.stands:
         return _pretrained(row, path)
-    walled = wall.process(
+    process = wall.process(
         row,
         lambda channel: channel.send({}, _pretrained(row, path)),
         [*submission_files(row), *([path.absolute()] if path else [])],
         seconds=SECONDS,
         network=path is None,  # what it reads here stays here
     )
-    try:
+    with closing(process) as walled:
         return walled.receive(most=largest_weights())[1]
-    finally:
-        walled.close()
 
 
 def _pretrained(row: Row, path: Path | None) -> Tensors:
