@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.box import Region, largest_product
 from benchmark.certificates.bounds.checked_copy import checked_copy
-from benchmark.certificates.bounds.layer_bound import PerturbationSet
+from benchmark.certificates.bounds.layer_bound import PerturbationSet, vjp
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.bounds.sll import SLLBound
 from benchmark.certificates.local import certified_at, correct, disproved
@@ -158,7 +158,10 @@ class OneRival:
     def _jacobian(self, index: int) -> torch.Tensor:
         output = self.bounded.activations[index + 1]
         eye = torch.eye(output.numel(), dtype=torch.float64).reshape(1, -1, *output.shape[1:])
-        return self.bounded._vjp(index, eye).flatten(2)[0]
+        return self._vjp(index, eye).flatten(2)[0]
+
+    def _vjp(self, index: int, a: torch.Tensor) -> torch.Tensor:
+        return vjp(self.bounded.layers[index], self.bounded.activations[index], a)
 
     def largest(self, index: int) -> tuple[SLLBound, PerturbationSet, torch.Tensor, torch.Tensor]:
         block, perturbation = self.bounded.layer_bounds[index], self.perturbations[index]
@@ -194,7 +197,7 @@ class OneRival:
             rho = self.perturbations[self.bounded.prefix.layers].rho  # type: ignore[union-attr]
             rounded = torch.linalg.vector_norm(a.flatten(2), dim=2) * rho[:, None]
             for index in reversed(range(self.bounded.prefix.layers)):
-                a = self.bounded._vjp(index, a)
+                a = self._vjp(index, a)
             x = self.bounded.activations[0].flatten(1)
             first = largest_product(-a.flatten(2), Region(self.radius, -x, 1 - x)) + rounded
             totals[-1] = torch.minimum(totals[-1], totals[-1] - parts["first order"] + first)

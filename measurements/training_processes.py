@@ -21,7 +21,7 @@ import torch
 from ranked import Answer, together
 
 from benchmark.loading import methods
-from benchmark.loading.fitting import Recipe, fabric_of, training_penalties
+from benchmark.loading.fitting import augment_of, fabric_of, training_attack, training_objective, training_penalties
 from benchmark.loading.rows import Row, load_row
 from benchmark.specs.run import TrainRun
 from benchmark.training.ranks import ALONE, Ranks
@@ -37,11 +37,13 @@ def seconds(row: Row, ranks: Ranks) -> float:
     spec, data = row.settings.training, row.track.data
     assert spec is not None
     torch.manual_seed(0)
-    model, recipe = methods.build_model(row.submission, row.settings, row.track), Recipe.of(spec, data)
+    model = methods.build_model(row.submission, row.settings, row.track)
+    objective = training_objective(spec, training_attack(spec.attack) if spec.attack else None)
+    closing = augment_of(spec.closing.augmentation, data) if spec.closing else None
     penalties = training_penalties(spec, row.submission.name, model)
     one = torch.rand(1, *data.shape)
-    ready = recipe.augment, recipe.closing, penalties, ranks
-    steps = Steps.of(model, recipe.objective, spec, fabric_of(TrainRun()), one, *ready)
+    ready = augment_of(spec.augmentation, data), closing, penalties, ranks
+    steps = Steps.of(model, objective, spec, fabric_of(TrainRun()), one, *ready)
     images, labels = (
         torch.rand(STEPS * spec.batch_size, *data.shape),
         torch.randint(data.classes, (STEPS * spec.batch_size,)),

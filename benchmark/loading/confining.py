@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ class Wall:
         gpu = device.startswith(("cuda", "auto"))
         return Confinement(tuple(read), tuple(write), network=network, gpu=gpu, memory=memory_limit() // among)
 
+    def process(
+        self, row: Row, work: Work, read: Iterable[Path], write: Iterable[Path] = (), *, seconds: float, **rules: Any
+    ) -> Walled:
+        """One that does `work` with the row's code; `rules` are those of `confinement`."""
+        owner = f"submissions/{row.submission.name}"
+        return Walled(work, self.confinement(read, write, **rules), self.parts, owner=owner, seconds=seconds)
+
 
 def wall() -> Wall:
     """The wall that params.yaml asks for.
@@ -87,15 +95,13 @@ def messages(
         work(channel)
         channel.send({})
 
-    walled = Walled(ended, held.confinement(read, device=device), held.parts, owner=owner, seconds=seconds)
-    try:
+    confinement = held.confinement(read, device=device)
+    with closing(Walled(ended, confinement, held.parts, owner=owner, seconds=seconds)) as walled:
         for _ in range(MOST_SAID):
             if not (message := walled.receive(most=0, seconds=left(until, owner))[0]):
                 return
             yield message
         raise too_much(owner)
-    finally:
-        walled.close()
 
 
 def left(until: float, owner: str) -> int:

@@ -97,8 +97,8 @@ def fit(
             seed=run.seed,
             checkpoint=folder / "checkpoint.safetensors",
             metric=metric,
-            augment=_augment(spec.augmentation, row.track.data),
-            closing=_augment(spec.closing.augmentation, row.track.data) if spec.closing else None,
+            augment=augment_of(spec.augmentation, row.track.data),
+            closing=augment_of(spec.closing.augmentation, row.track.data) if spec.closing else None,
             penalties=training_penalties(spec, row.submission.name, model),
             monitor=monitor,
             ranks=ranks,
@@ -121,7 +121,8 @@ def fit(
     return best, done, result
 
 
-def _augment(spec: Augmentation, data: DataSpec) -> Augment | None:
+def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
+    """What is drawn anew of each image by these settings; None where nothing is."""
     return Augment(spec, data.shape, data.classes) if spec.any else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,19 +81,15 @@ def spare_models(row: Row, device: torch.device, count: int) -> Iterator[list[Sp
         yield []
         return
     with ExitStack() as ends:
-        models = [walled_model(row, device, held) for _ in range(count)]
-        for model in models:
-            ends.callback(model.close)
+        models = [ends.enter_context(closing(walled_model(row, device, held))) for _ in range(count)]
         yield [partial(_begun, model) for model in models]
 
 
 @contextmanager
 def _begun(model: WalledModel) -> Iterator[WalledModel]:
-    try:
+    with closing(model):
         model.begin()
         yield model
-    finally:
-        model.close()
 
 
 @contextmanager

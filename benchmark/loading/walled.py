@@ -44,13 +44,7 @@ def walled_model(row: Row, device: torch.device, wall: Wall) -> WalledModel:
     model when `begin` is called, and ends by `close`.
     """
     files = (*submission_files(row), row.weights.absolute())
-    walled = Walled(
-        partial(_serve, row, device),
-        wall.confinement(files, device=device.type),
-        wall.parts,
-        owner=f"submissions/{row.submission.name}",
-        seconds=CALL_SECONDS,
-    )
+    walled = wall.process(row, partial(_serve, row, device), files, seconds=CALL_SECONDS, device=device.type)
     return WalledModel(walled, row.submission.division == "open").eval()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from benchmark.loading.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.wall.channel import Channel, Tensors
-from benchmark.wall.process import Answer, Walled, serve
+from benchmark.wall.process import Answer, serve
 
 MOST_COMPONENTS = 20
 COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -39,10 +39,7 @@ def brought_attacks(row: Row, names: Iterable[str], device: torch.device) -> Ite
         yield lambda name: methods.attack(name, submission) if name in own else None
         return
     with ExitStack() as ends:
-        started = {}
-        for name in own:
-            started[name] = BroughtAttack(row, name, held, device)
-            ends.callback(started[name].close)
+        started = {name: ends.enter_context(closing(BroughtAttack(row, name, held, device))) for name in own}
         yield started.get
 
 
@@ -53,14 +50,10 @@ class BroughtAttack:
     """
 
     def __init__(self, row: Row, name: str, wall: Wall, device: torch.device) -> None:
-        self.owner = f"submissions/{row.submission.name}"
-        self._walled = Walled(
-            partial(_serve, row, name, device),
-            wall.confinement([*submission_files(row), row.weights.absolute()], device=device.type),
-            wall.parts,
-            owner=self.owner,
-            seconds=BATCH_SECONDS,
-        )
+        files = [*submission_files(row), row.weights.absolute()]
+        work = partial(_serve, row, name, device)
+        self._walled = wall.process(row, work, files, seconds=BATCH_SECONDS, device=device.type)
+        self.owner = self._walled.owner
         about, _ = self._walled.receive()
         components = about.get("components")
         if isinstance(components, list) and components:

@@ -7,6 +7,7 @@ what the first process says of its training, which no verdict rests on.
 
 from __future__ import annotations
 
+import selectors
 import shutil
 import tempfile
 import time
@@ -14,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from functools import partial
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,8 @@ def _a_gpu_each(run: TrainRun) -> bool:
 def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall, meeting: Path | None) -> Walled:
     read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
     read += [row.start.absolute()] if row.start else []
-    return Walled(
-        partial(_train, row, run, folder, rank, meeting),
-        wall.confinement(read, [folder.absolute()], device=run.device, among=run.processes),
-        wall.parts,
-        owner=f"submissions/{row.submission.name}",
-        seconds=EPOCH_SECONDS,
-    )
+    work, among = partial(_train, row, run, folder, rank, meeting), run.processes
+    return wall.process(row, work, read, [folder.absolute()], seconds=EPOCH_SECONDS, device=run.device, among=among)
 
 
 def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
@@ -122,12 +117,15 @@ def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
     Raises:
         BenchmarkError: meanwhile another one ended or failed, for which the first might wait for ever.
     """
-    waiting = {rank.channel.fileno(): rank for rank in trained}
-    while ready := wait([*waiting], left(until, trained[0].owner)):
-        for descriptor in map(int, ready):  # type: ignore[arg-type]
-            if waiting[descriptor] is trained[0]:
-                return
-            waiting.pop(descriptor).receive()  # what it failed by, or that it is done
+    with selectors.DefaultSelector() as selector:
+        for rank in trained:
+            selector.register(rank.channel, selectors.EVENT_READ, rank)
+        while ready := [key.data for key, _ in selector.select(left(until, trained[0].owner))]:
+            for rank in ready:
+                if rank is trained[0]:
+                    return
+                rank.receive()  # what it failed by, or that it is done
+                selector.unregister(rank.channel)
 
 
 def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from benchmark.loading import methods
@@ -10,7 +11,6 @@ from benchmark.loading.rows import Row
 from benchmark.runtime.torch_setup import set_up
 from benchmark.wall.channel import Tensors
 from benchmark.wall.confinement import largest_weights
-from benchmark.wall.process import Walled
 
 SECONDS = 3600.0  # that a download may take
 
@@ -23,18 +23,15 @@ def pretrained_walled(row: Row, path: Path | None, wall: Wall) -> Tensors:
     """
     if not wall.stands:
         return _pretrained(row, path)
-    read = [*submission_files(row), *([path.absolute()] if path else [])]
-    walled = Walled(
+    process = wall.process(
+        row,
         lambda channel: channel.send({}, _pretrained(row, path)),
-        wall.confinement(read, network=path is None),  # what it reads here stays here
-        wall.parts,
-        owner=f"submissions/{row.submission.name}",
+        [*submission_files(row), *([path.absolute()] if path else [])],
         seconds=SECONDS,
+        network=path is None,  # what it reads here stays here
     )
-    try:
+    with closing(process) as walled:
         return walled.receive(most=largest_weights())[1]
-    finally:
-        walled.close()
 
 
 def _pretrained(row: Row, path: Path | None) -> Tensors:

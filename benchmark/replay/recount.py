@@ -182,18 +182,14 @@ def _gate(findings: Findings, gate: Callable[[], None]) -> None:
 
 
 def _compare_images(recorded: PerImage, found: PerImage, findings: Findings) -> None:
-    for name in dict.fromkeys([*recorded.scores, *found.scores]):
-        one, other = recorded.scores.get(name), found.scores.get(name)
-        if one is None or other is None or len(one) != len(other):
-            findings.contradict(f"numbers by image of {name}", one or "none", other or "none")
-        else:
-            findings.compare(f"{name} of an image", np.array([*one]), np.array([*other]))
-    for name in dict.fromkeys([*recorded.radii, *found.radii]):
-        ours, theirs = (np.array(side.radii.get(name, ())) for side in (recorded, found))
-        if len(ours) != len(theirs):
-            findings.contradict(f"{name} radii of images", len(ours), len(theirs))
-        else:
-            findings.compare(f"{name} radius", ours, theirs)
+    kinds = (("of an image", recorded.scores, found.scores), ("radius", recorded.radii, found.radii))
+    for kind, ours, theirs in kinds:
+        for name in dict.fromkeys([*ours, *theirs]):
+            one, other = (np.array([*side.get(name, ())]) for side in (ours, theirs))
+            if len(one) != len(other):
+                findings.contradict(f"images with {name} {kind}", len(one), len(other))
+            else:
+                findings.compare(f"{name} {kind}", one, other)
 
 
 def _same(one: Proportion, other: Proportion) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from typing import Annotated
 
 import torch
@@ -69,23 +71,15 @@ def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
     return Internals(sum(p.numel() for p in model.parameters()), work, changed, tuple(flags))
 
 
-class _Collect(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = " ".join(record.getMessage().split())
-        if message not in self.messages:
-            self.messages.append(message)
-
-
 @contextmanager
 def logged_warnings() -> Iterator[list[str]]:
-    """The warnings that libraries log inside the block, each once: AutoAttack flags unreliable evaluations this way."""
-    handler, root = _Collect(), logging.getLogger()
+    """The warnings that libraries log inside the block, each once, once it ends: AutoAttack flags an evaluation so."""
+    found: list[str] = []
+    handler, root = BufferingHandler(sys.maxsize), logging.getLogger()
+    handler.setLevel(logging.WARNING)
     root.addHandler(handler)
     try:
-        yield handler.messages
+        yield found
     finally:
         root.removeHandler(handler)
+        found += dict.fromkeys(" ".join(record.getMessage().split()) for record in handler.buffer)

@@ -163,12 +163,10 @@ def _step(state: State, norm: str, eps: float) -> None:
     point, clean = state["point"], state["clean"]
     drift, step = point - state["before"], column(state["step"])
     momentum = column(torch.where(state["done"] > 0, MOMENTUM, 1.0))
-    if norm == "Linf":
-        moved = into_box(point + step * torch.sign(state["slope"]), clean, eps)
-        moved = into_box(point + (moved - point) * momentum + drift * (1 - momentum), clean, eps)
-    else:
-        moved = into_l2(point + step * normalise(state["slope"], "L2"), clean, eps)
-        moved = into_l2(point + (moved - point) * momentum + drift * (1 - momentum), clean, eps)
+    into = into_box if norm == "Linf" else into_l2
+    direction = torch.sign(state["slope"]) if norm == "Linf" else normalise(state["slope"], "L2")
+    moved = into(point + step * direction, clean, eps)
+    moved = into(point + (moved - point) * momentum + drift * (1 - momentum), clean, eps)
     state["before"], state["point"] = point, moved
 
 
