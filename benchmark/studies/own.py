@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -56,17 +56,10 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
         yield partial(_measure, row, cache(lambda: trained_model(row, device)))
     else:
         data = [row.data.absolute() / name for name in ("data.json", "train.safetensors")]
-        walled = Walled(
-            partial(_serve, row, device),
-            held.confinement([*submission_files(row), row.weights.absolute(), *data], device=device.type),
-            held.parts,
-            owner=f"submissions/{row.submission.name}",
-            seconds=SECONDS,
-        )
-        try:
+        read = [*submission_files(row), row.weights.absolute(), *data]
+        walled = held.process(row, partial(_serve, row, device), read, seconds=SECONDS, device=device.type)
+        with closing(walled):
             yield partial(_asked, walled)
-        finally:
-            walled.close()
 
 
 def _asked(walled: Walled, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:

@@ -22,6 +22,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmark.runtime.arithmetic import VARIABLES
@@ -206,6 +207,7 @@ def _unshare(flags: int) -> None:
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
 
 
+@cache
 def _namespaces() -> bool:
     """Tried in a process of its own, since only doing it tells."""
     if not sys.platform.startswith("linux"):
