@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,25 +74,8 @@ def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return built_once(tmp_path_factory, "linear", tiny_linear_row.trained)
 
 
-@cache
-def has_namespaces() -> bool:
-    """Whether this machine lets a sandbox have namespaces, which a sandbox finds out by a process of its own."""
-    from benchmark.wall import confinement
-
-    return confinement._namespaces()
-
-
 @pytest.fixture
-def quick_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sandboxes as they are, but the machine is asked once what it has."""
-    known = has_namespaces()
-    monkeypatch.setattr("benchmark.wall.confinement._namespaces", lambda: known)
-
-
-@pytest.fixture
-def linear_row(
-    linear_trained: Project, quick_sandbox: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Project:
+def linear_row(linear_trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A copy of it, as working directory; what the probes break does not count, so that the attacks' share is seen."""
     project = linear_trained.copy(tmp_path / "row")
     monkeypatch.chdir(project.root)
