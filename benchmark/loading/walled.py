@@ -34,7 +34,7 @@ from benchmark.wall.process import Answer, Walled, serve
 
 WIDEST = 8  # bytes of a number
 CALLS, ROWS = 64, 32  # kept of what a model is asked: calls, and images of each
-WHOLE_CALLS = 8
+WHOLE_CALLS = 32
 Call = tuple[torch.Tensor, torch.Tensor, int | None]
 CALL_SECONDS = 600.0  # for one pass of the model, forwards or backwards, and for building it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from tiny_linear_row import SUBMISSION
 from benchmark.data.images import load_split
 from benchmark.loading import starting
 from benchmark.loading.fitting import fit
-from benchmark.loading.rows import Row, load_row
+from benchmark.loading.rows import Network, Row, load_row
 from benchmark.loading.run_settings import run_settings
-from benchmark.loading.starting import Start
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 
@@ -105,13 +105,14 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
 
 
 @pytest.mark.slow
-def test_a_start_that_is_handed_over_replaces_the_recipes(linear_row, monkeypatch, tmp_path) -> None:
+def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, monkeypatch, tmp_path) -> None:
     scaling_preparation.installed(monkeypatch)
     row = tuned(init_from={"cell": "plain"})
     with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
         fitted(row, tmp_path / "none")
-    start = Start(load_row("tiny", "Tiny2026Linear-small"))
-    best, _, _ = fitted(row, tmp_path, start=start)
+    start = load_row("tiny", "Tiny2026Linear-small")
+    network = Network(study="Tiny2026Linear-s", cell="on", place=1, seed=0, images=1, measures=(), start=start)
+    best, _, _ = fitted(replace(row, network=network), tmp_path)
     assert torch.equal(best["1.weight"], 0.5 * load_file(SMALL)["1.weight"])
 
 
