@@ -47,6 +47,7 @@ def check_answers(
     """Ask again `count` images of what a model was asked in some calls, fewer where it was asked about fewer.
 
     Args:
+        calls: the last one first; of that one all images are asked about again, up to `count`.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
@@ -59,9 +60,16 @@ def check_answers(
     """
     lost = torch.zeros(len(images), dtype=torch.bool, device=images.device)
     if not is_open:
+        if len({call[1].shape[1] for call in calls}) > 1:
+            raise BenchmarkError(
+                f"{row}: its logits have another number of classes from call to call; give each image all"
+            )
         questions, before = (torch.cat(parts) for parts in zip(*[call[:2] for call in calls], strict=True))
         generator = torch.Generator().manual_seed(secrets.randbits(63))  # which no model knows
-        chosen = torch.randperm(len(questions), generator=generator)[:count]
+        last = torch.arange(min(count, len(calls[0][0])))  # of the last call, which decided
+        rest = len(last) + torch.randperm(len(questions) - len(last), generator=generator)
+        chosen = torch.cat([last, rest[: count - len(last)]])
+        chosen = chosen[torch.randperm(len(chosen), generator=generator)]
         # clean images last: a model that remembers them would answer the others alike after them
         chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
         compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
@@ -124,7 +132,9 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     if before.shape != after.shape:
         return torch.ones(len(before), dtype=torch.bool)
     gap = (before.double() - after.double()).abs().amax(1)
-    apart = gap > ROUNDING[before.dtype] * (1 + before.double().abs().amax(1))
+    allowed = ROUNDING.get(before.dtype, 0.0) * (1 + before.double().abs().amax(1))
+    alike = (gap <= allowed) & allowed.isfinite()  # of no number that is not finite
+    apart = ~(alike | (before.double() == after.double()).all(1))
     turned = before.argmax(1) != after.argmax(1)
     return apart | turned if turned.sum() > max(2, FEW * len(before)) else apart
 

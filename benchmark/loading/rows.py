@@ -18,13 +18,13 @@ from benchmark.specs.training import radius_problem, recipe_problem
 
 @dataclass(frozen=True)
 class Network:
-    """What makes a row one network of a study: a cell trained with a seed. No board lists it.
+    """The part of a row that makes it one network of a study: a cell, trained with a seed. No board lists it.
 
     Attributes:
         study: `<submission>-<study>`.
         cell: the name of the cell; `place` is its number in the study.
         images: how many of the track's evaluation images are used.
-        measures: what is measured of it.
+        measures: those that are taken of it.
         start: the network of another cell, of the same seed, from whose weights its training starts.
     """
 
@@ -75,7 +75,7 @@ class Row:
 
     @property
     def times(self) -> Path:
-        """The folder of what its steps took, which is no output of a study."""
+        """The folder of its steps' times, which are no output of a study."""
         return self.home / "times" / self.name if self.network else self.folder / "times"
 
     @property

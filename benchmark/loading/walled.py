@@ -75,8 +75,8 @@ class Asked:
             self._calls[place] = call
 
     def take(self) -> list[Call]:
-        """Return what is kept, and begin anew; the last call comes first, unless it is among the others."""
-        calls = [*(one for one in self._last if all(one is not other for other in self._calls)), *self._calls]
+        """Return the calls that are kept, the last one first, and begin anew."""
+        calls = [*self._last, *(call for call in self._calls if all(call is not last for last in self._last))]
         self._calls, self._seen, self._last = [], 0, []
         return calls
 

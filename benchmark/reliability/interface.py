@@ -13,7 +13,9 @@ from torch import nn
 
 from benchmark.reliability.asking import answers, depends_on_asking
 from benchmark.reliability.indicators import SAME
+from benchmark.reliability.probes import first_threat, probes
 from benchmark.results.check import Check
+from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 from benchmark.verdicts.prediction import MIN_ROWS, logits
 
@@ -106,6 +108,21 @@ def by_itself(model: nn.Module, sample: Sample) -> Check:
     found = depends_on_asking(answers(model, sample.images, IMAGES, 0), "the model", is_open=True)
     advice = "" if found.sound else "; no statistic may be taken over the batch"
     return _check("each image by itself", found.sound, f"{found.measured}{advice}")
+
+
+def gradients(model: nn.Module, sample: Sample, track: Track, is_open: bool) -> Check:
+    """Whether margin and cross-entropy have a gradient by each image that is finite and not zero; open models need none."""
+    probed = probes(model, first_threat(track.threats) or ThreatModel(norm="L2", eps=0.5), track.data.shape, 0)
+    unusable = 0
+    for name in ("gradient", "loss gradient"):
+        torch.manual_seed(0)
+        norms = probed[name](sample.images.clone(), sample.labels)[name]
+        unusable = max(unusable, int((~torch.isfinite(norms) | (norms == 0)).sum()))
+    if not unusable:
+        return _check("gradients", True, "finite and not zero on all images")
+    words = f"none, zero or not finite on {unusable} of {IMAGES} images"
+    advice = "the division is open" if is_open else "mend what cuts them off, or declare `division: open`"
+    return _check("gradients", is_open, f"{words}; {advice}")
 
 
 def seconds_an_image(model: nn.Module, sample: Sample) -> float:

@@ -164,6 +164,7 @@ def _model(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check |
     yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
     if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
         yield interface.by_itself(model, sample)
+    yield interface.gradients(model, sample, row.track, row.submission.division == "open")
 
 
 def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:

@@ -1,4 +1,4 @@
-"""Step `measure`: what a study measures of one of its networks."""
+"""Step `measure`: take a study's measures of one of its networks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Measure(EvaluationStep):
-    """Its fields are those of `Run` (benchmark/results/study.py), with the packages that its measures needed."""
+    """The fields are those of `Run` (benchmark/results/study.py), and the packages that the measures need."""
 
     name = "measure"
     searches = True
@@ -63,7 +63,7 @@ class Measure(EvaluationStep):
         return super().identity(row, name) | {"packages": packages, "left_out": left_out}
 
     def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
-        """What takes the measures that are functions."""
+        """Return the process that takes the measures that are functions."""
         from benchmark.studies import own
 
         return own.measuring(row, device)

@@ -1,4 +1,4 @@
-"""Whether the networks of a study can be built, trained and measured, before any is trained."""
+"""Check that the networks of a study can be built, trained and measured, before any is trained."""
 
 from __future__ import annotations
 

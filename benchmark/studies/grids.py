@@ -77,19 +77,19 @@ class Grid:
         return max(1, (os.cpu_count() or 1) // settings.train.processes) if on_cpu else 1
 
     def networks(self) -> list[Row]:
-        """Every cell with every seed, in order, each after the one from which it starts."""
-        found: dict[tuple[str, int], Row] = {}
+        """Return a network for every cell and seed, in order. A network comes after the one from which it starts."""
+        networks: dict[tuple[str, int], Row] = {}
         for place, (cell, settings) in enumerate(self.cells.items()):
             init = recipe(settings).init_from
             measures = tuple(measure for measure in self.study.measures if measure.of(cell))
             for seed in self.study.seeds:
-                start = found[init.cell, seed] if init and init.cell else None
+                start = networks[init.cell, seed] if init and init.cell else None
                 network = Network(self.id, cell, place, seed, self.images, measures, start)
-                found[cell, seed] = Row(self.track, self.submission, self.study.variant, settings, network)
-        return [*found.values()]
+                networks[cell, seed] = Row(self.track, self.submission, self.study.variant, settings, network)
+        return [*networks.values()]
 
     def sources(self) -> list[Row]:
-        """The rows from whose weights its networks start.
+        """Return the rows from whose weights its networks start.
 
         Raises:
             BenchmarkError: one does not exist, or starts from itself in the end.

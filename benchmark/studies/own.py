@@ -45,9 +45,9 @@ def is_function(measure: MeasureSpec) -> bool:
 
 @contextmanager
 def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
-    """What takes the measures of a network that are functions, for as long as the block lasts; None where it has none.
+    """Yield a function that takes the network's measures that are functions; None where it has no such measure.
 
-    Its process starts at once, before this one has read an image or used a GPU.
+    Its process starts at once, before this process has read an image or used a GPU, and ends with the block.
     """
     held = wall()
     if not (row.network and any(map(is_function, row.network.measures))):
@@ -63,7 +63,7 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
 
 def _asked(walled: Walled, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
-    """What the process says that a measure is of images (n, c, h, w) and labels (n,).
+    """Ask the process for a measure of images (n, c, h, w) and labels (n,).
 
     Raises:
         BenchmarkError: the measure fails or returns what it may not.
@@ -110,14 +110,14 @@ def _measure(
 
 
 def function_of(submission: str, measure: str) -> Measure:
-    """A measure by name: of the submission's own measures.py, else of benchmark/measures, where it is a file."""
+    """Return a measure by name, from the submission's own measures.py or else from benchmark/measures."""
     if checks.own_measure(submission, measure):
         function: Measure = getattr(methods.module(submission, "measures"), measure)
         return function
-    found: Measure = importlib.import_module(f"benchmark.measures.{measure}").measure
-    return found
+    shared: Measure = importlib.import_module(f"benchmark.measures.{measure}").measure
+    return shared
 
 
 def finding(part: str) -> ModuleType:
-    """What finds a model's blocks or attention; by name, since studies without such a measure do not depend on it."""
+    """Return the module that finds a model's blocks or attention. Found by name: other studies do not depend on it."""
     return importlib.import_module(f"benchmark.loading.{part}")

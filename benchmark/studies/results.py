@@ -1,4 +1,4 @@
-"""The result of a study from what its networks left: study.json, and every image's evidence in verdicts.parquet."""
+"""Collect the results of a study's networks: study.json, and the evidence of every image in verdicts.parquet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmark.studies.grids import Grid
 
 
 def write(grid: Grid) -> None:
-    """Write the study's result beside its networks' folders; those of other networks go.
+    """Write the study's result beside the folders of its networks. Remove the folders of networks it no longer has.
 
     Raises:
-        BenchmarkError: curves of one name over other places.
+        BenchmarkError: a curve has other places `x` in another network.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -42,7 +42,7 @@ def write(grid: Grid) -> None:
 
 
 def run_of(row: Row) -> Run:
-    """What came of one network."""
+    """Return the results of one network."""
     assert row.network is not None
     trained, measured = _fields(row, "train"), _fields(row, "measure")
     return Run(

@@ -40,13 +40,8 @@ MACHINE = (  # what Python and torch read of it while they run
 DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews")
 # how names of machines are found, and whom to trust there
 NETWORK = (
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/services",
-    "/etc/ssl",
-    "/usr/share/ca-certificates",
-)
+    "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/usr/share/ca-certificates",
+)  # fmt: skip
 GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
@@ -105,9 +100,7 @@ def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
         read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
         read += map(Path, NETWORK if wanted.network else ())
         written = [*wanted.write, home, Path("/dev/null"), *(_written_by_cuda() if wanted.gpu else ())]
-        importlib.util.find_spec(
-            "autoattack"
-        )  # Python notes what stands beside the benchmark, which it may not list then
+        importlib.util.find_spec("autoattack")  # Python lists the folder of the benchmark now; later it may not
         landlock.restrict(read, written, listed=_packages()[:-1], network=wanted.network)
     if "seccomp" in on:
         system_calls.refuse(network=wanted.network, gpu=wanted.gpu)

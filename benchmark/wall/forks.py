@@ -15,15 +15,16 @@ Work = Callable[[], None]
 
 
 def run(work: Work) -> None:
-    """Do this in a fork, which prints its errors as one line; exit as it did where it failed."""
+    """Run `work` in a fork, which prints an error as one line. Exit with the fork's status where it failed."""
     _wait(_start(work))
 
 
 def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, str], jobs: int) -> None:
-    """Run each in a fork, at most `jobs` at a time. Where one fails the others are ended, and this process exits as it did.
+    """Run each work in a fork, at most `jobs` at a time. Where one fails, end the others and exit with its status.
 
     Args:
-        after: by name the one that has to be done before.
+        works: by name.
+        after: by the name of a work, the name of the work that must be done before it.
     """
     waiting, running, done = dict(works), dict[int, tuple[str, ForkProcess]](), set[str]()
     while waiting or running:
@@ -44,11 +45,11 @@ def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, str], jobs: 
 
 
 def _start(work: Work) -> ForkProcess:
-    def told() -> None:
+    def guarded() -> None:
         die_with_parent()
         errors.run(work)
 
-    process = multiprocessing.get_context("fork").Process(target=told)
+    process = multiprocessing.get_context("fork").Process(target=guarded)
     process.start()
     return process
 

@@ -190,10 +190,7 @@ def _end(parent: int, pid: int, connection: socket.socket, home: Path) -> None:
     if os.getpid() != parent:  # another fork, which inherits the object and not the process
         return
     connection.close()
-    for end in (
-        os.killpg,
-        os.kill,
-    ):  # what it forked where nothing refuses that, in the group that it leads, and itself
+    for end in (os.killpg, os.kill):  # its forks, where nothing refuses them, are in the group that it leads
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):

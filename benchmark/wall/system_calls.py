@@ -16,14 +16,8 @@ CLONE_NAMESPACES = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 
 # who is sent a signal when a file is ready, and which: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP; who is told
 # of its use: F_SETLEASE, F_NOTIFY; its flags: FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
 FILES_OF_OTHERS = {"fcntl": (8, 10, 15, 1024, 1026), "ioctl": (0x8901, 0x8902, 0x40086602, 0x401C5820)}
-LOCKS = (
-    5,
-    6,
-    7,
-    36,
-    37,
-    38,
-)  # F_GETLK, F_SETLK, F_SETLKW and those of open files: others see them on files that all read
+# F_GETLK, F_SETLK, F_SETLKW and those of open files: other processes see locks on files that all read
+LOCKS = (5, 6, 7, 36, 37, 38)
 # the signal at the parent's death, and whether others may look in, once they are set
 SET_FOR_GOOD = (1, 4)  # PR_SET_PDEATHSIG, PR_SET_DUMPABLE
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # libseccomp's actions; an error's number is added to the second

@@ -262,3 +262,32 @@ def test_what_stands_is_attacked_without_being_shown(norm) -> None:
         seed=0, batch_size=4, is_open=False,
     )  # fmt: skip
     assert not len(none.index)
+
+
+def test_all_images_of_the_last_call_are_asked_about_again() -> None:
+    """One answer of the last call is false, among thousands of others: it is found whatever is drawn."""
+    model = Honest()
+    earlier = [(x, model(x), None) for x in torch.rand(60, 32, 1, 4, 4, generator=torch.Generator().manual_seed(2))]
+    answers = model(IMAGES).clone()
+    answers[5] += 1
+    for _ in range(20):
+        with pytest.raises(BenchmarkError, match="1 of 40 images that it was asked about get another answer"):
+            check_answers(model, [(IMAGES, answers, None), *earlier], IMAGES, count=40, row="row", is_open=False)
+
+
+@pytest.mark.parametrize("answer", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_no_rounding(answer) -> None:
+    before = torch.zeros(4, 3)
+    for one, other in ((before, before.clone()), (before.clone(), before)):
+        other[1, 2] = answer
+        with pytest.raises(BenchmarkError, match="1 of 4 images"):
+            compare(one.clone(), other.clone(), "row")
+        other[1, 2] = 0
+
+
+def test_logits_of_whole_numbers_or_of_changing_width_are_told_in_words() -> None:
+    with pytest.raises(BenchmarkError, match="1 of 4 images"):
+        compare(torch.zeros(4, 3, dtype=torch.int64), torch.eye(4, 3)[[3, 3, 0, 3]], "row")
+    calls = [(IMAGES, torch.zeros(12, 3), None), (IMAGES, torch.zeros(12, 4), None)]
+    with pytest.raises(BenchmarkError, match="another number of classes from call to call"):
+        check_answers(Honest(), calls, IMAGES, count=10, row="row", is_open=False)

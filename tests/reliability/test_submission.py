@@ -66,6 +66,7 @@ def test_a_linear_model_passes(folder) -> None:
         ("division", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
         ("division", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
         ("division", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "on 16 of 16 images"),
+        ("gradients", "x = x.flatten(1)\nreturn self.head(torch.where(x[:, :1] < 0.01, x.detach(), x))", "pass", "on 1 of 16 images"),
         ("output", "return self.head(x.flatten(1)).double()", "pass", "return float32"),
         ("builds", "return self.head(x.flatten(1))[:, :3]", "pass", "logits of shape (2, 10) are needed"),
         ("same seed, same weights", PLAIN, "import secrets; self.head.bias.data[0] = secrets.randbelow(10**9)", "head.bias"),

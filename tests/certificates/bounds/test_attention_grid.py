@@ -51,7 +51,7 @@ def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3
     return best
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 999), st.floats(1e-3, 30), st.floats(0, 20), st.sampled_from([0.1, 1.0, 5.0]), st.floats(1e-4, 3),
     st.sampled_from(["spread", "alike", "one far", "sparse"]),

@@ -33,7 +33,7 @@ def mix(z: torch.Tensor) -> torch.Tensor:
     return (-((z[:, None] - z[None]) ** 2).sum(-1)).softmax(-1) @ z
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.floats(0, 1e80))
 def test_phi_inverse_is_above_the_root_and_close(value) -> None:
     from mpmath import mp, mpf

@@ -79,7 +79,7 @@ def layer_of(seed: int, *, side: int = 4, window: int = 2, shift: int = 0, bias:
     return layer
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.floats(-600, 180))
 def test_phi_inverse_of_exp_is_above_the_root_and_close(v) -> None:
     from mpmath import mp, mpf

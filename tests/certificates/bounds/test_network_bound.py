@@ -38,7 +38,7 @@ def test_bounded_layers_keep_their_norm(seed) -> None:
     assert ratio.max() <= 1 + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.floats(0.01, 8.0), min_size=1, max_size=4),
     st.floats(0.1, 3.0),

@@ -56,7 +56,7 @@ def test_extreme_settings(extreme, radius) -> None:
         assert (bound >= found * ROUNDING).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 4]),
