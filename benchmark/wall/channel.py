@@ -39,6 +39,13 @@ class Broken(Exception):
     """The other side ended, was silent too long, or sent what is no message; in words."""
 
 
+class Ended(Broken):
+    """The other side ended."""
+
+    def __init__(self) -> None:
+        super().__init__("it ended")
+
+
 class Channel:
     """One end. Several messages may be under way; each side knows what it waits for."""
 
@@ -78,7 +85,7 @@ class Channel:
         except TimeoutError:
             raise Broken(f"it did not read for {seconds:g} s") from None
         except OSError:
-            raise Broken("it ended") from None
+            raise Ended from None
 
     def receive(self, most: int, seconds: float | None = None) -> tuple[dict[str, Any], Tensors]:
         """The next message and its tensors, on the CPU.
@@ -122,7 +129,7 @@ class Channel:
             except OSError:
                 count = 0
             if not count:
-                raise Broken("it ended")
+                raise Ended
             view = view[count:]
 
 

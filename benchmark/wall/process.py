@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, out_of_memory, said
-from benchmark.wall.channel import Broken, Channel, Tensors
+from benchmark.wall.channel import Broken, Channel, Ended, Tensors
 from benchmark.wall.confinement import Confinement, confine
 
 LONGEST = 2_000  # characters of what a stranger's code says
@@ -97,7 +97,7 @@ class Walled:
         self._end()
 
     def _broken(self, problem: Broken) -> BenchmarkError:
-        words = _ended_by(self._pid) or str(problem)
+        words = (_ended_by(self._pid) if isinstance(problem, Ended) else "") or str(problem)
         self.close()
         return BenchmarkError(f"{self.owner}: the process that runs its code failed: {words}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import tiny_linear_row
 from edited_file import edit
 
@@ -20,6 +21,7 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
+@pytest.mark.slow
 def test_a_row_is_prepared_trained_and_certified_where_neither_is_installed(tmp_path) -> None:
     project = tiny_linear_row.new(tmp_path / "project")
     track = project.root / "benchmark/tracks/tiny.yaml"
