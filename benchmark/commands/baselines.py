@@ -1,7 +1,8 @@
 """leaderboard/results/<track>: what git keeps of published rows, and what has to hold of it.
 
 Beside each Record, images/<row>.json has its numbers image by image, and broken/<row>.json what others' adversarial images
-broke since; machine.json says on what each row was computed, and track.json by which rules of the track.
+broke since; machine.json says on what each row was computed, times.json how long its steps took, and track.json by which
+rules of the track.
 """
 
 from __future__ import annotations

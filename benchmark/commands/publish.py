@@ -63,6 +63,7 @@ def all_rows(track: str) -> list[str]:
 
 def _publish_rows(track: str, rows: list[str], reason: str) -> None:
     """All of them or none: what is published moves only for a reason that is given."""
+    from benchmark.pipeline import costs
     from benchmark.results import reproduced
 
     found = {row: baselines.built_row(track, row) for row in rows}
@@ -88,7 +89,7 @@ def _publish_rows(track: str, rows: list[str], reason: str) -> None:
         why = reason if row in moved else before.record.reason if before else ""
         built[row] = replace(one, record=one.record.model_copy(update={"reason": why}))
     reproduced.update(PUBLISHED / track, {}, forget=moved)
-    for path in baselines.write(track, built):
+    for path in (*baselines.write(track, built), costs.publish(track, built)):
         console.print(f"wrote {path}; commit it")
     if moved:
         baselines.note_reason(track, list(moved), reason)

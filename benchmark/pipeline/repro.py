@@ -7,7 +7,6 @@ the inputs files and the data first, then each row by `dvc --wait-for-lock repro
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from benchmark import protocol
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
-from benchmark.pipeline import dvc, generate, inputs, locks
+from benchmark.pipeline import costs, dvc, generate, inputs, locks
 from benchmark.pipeline.gpus import GPUS, Places
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
@@ -177,12 +176,12 @@ def start_of(row: Row) -> str:
 
 
 def haste(row: Row) -> tuple[float, bool, int]:
-    """Return a key that sorts rows which take longest first: by what their steps took when they last ran here, endless where
-    one never did; then those trained against attacks, which their images withstand for long; then those of many steps.
+    """Return a key that sorts rows which take longest first: by what their steps took (costs.py), endless where that is not
+    known; then those trained against attacks, which their images withstand for long; then those of many steps.
     """
-    times = [row.times / f"{one.name}.json" for one in protocol.plan(row)]
-    took = sum(json.loads(path.read_text())["wall_seconds"] if path.exists() else float("inf") for path in times)
-    return -took, not (row.settings.training and row.settings.training.attack), -len(times)
+    known, steps = costs.costs(row), len(protocol.plan(row))
+    took = sum(one["wall_seconds"] for one in known.values()) if len(known) == steps else float("inf")
+    return -took, not (row.settings.training and row.settings.training.attack), -steps
 
 
 def refresh_times(track: str, everything: bool) -> None:
