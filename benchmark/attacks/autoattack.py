@@ -12,7 +12,6 @@ are all rivals of ten classes; with fewer classes, all rivals are targets.
 
 from __future__ import annotations
 
-import logging
 from typing import get_args
 
 import pyautoattack
@@ -23,16 +22,16 @@ from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel
+from benchmark.verdicts.internals import Notes
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)
-per_image = True
+per_image = warns = True
 TARGETS = 9
 # In the Linf ball chance decides about images that APGD-T nearly breaks: those that it left and another run broke had all
 # come within 0.1. There the fast engine takes more starts than the authors. In l2 most starts end at nearly the same
 # loss, and more broke nothing (docs/attacks.md).
 RESTARTS, NEAR = {"Linf": 10, "L2": 0}, 0.1  # more starts of a run, and the loss from which a run gets them
-LOG = logging.getLogger("auto-attack")
 
 
 def attack(
@@ -47,6 +46,7 @@ def attack(
     indices: list[int] | None = None,
     slots: int = 128,
     flops: int = 0,
+    notes: Notes | None = None,
 ) -> torch.Tensor:
     """Runs one component on images that the model classifies correctly; adversarial images where it finds any.
 
@@ -56,26 +56,30 @@ def attack(
             in the batch unless given.
         slots: images in one call of the model at most, for the fast engine; the reference takes all as one batch.
         flops: the model's on one image, where they are known; they change no result.
+        notes: takes what is warned of.
 
-    Raises:
-        BenchmarkError: fewer than four classes, for which AutoAttack's targeted loss is not defined.
+    With two or three classes APGD-T's loss is not defined: that component finds nothing, and it is warned of.
     """
+    notes = notes or Notes()
     if component not in components:
         raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
-    if classes < 4:
-        raise BenchmarkError(f"AutoAttack's targeted loss needs 4 classes or more; this model has {classes}")
+    if classes < 2:
+        raise BenchmarkError("the model has one class, which no image can leave")
+    if classes < 4 and component == "apgd-t":
+        notes.warning(f"APGD-T needs 4 classes or more and this model has {classes}: AutoAttack ran without it")
+        return images.clone()
     targets = min(TARGETS, classes - 1)
     if engine == "reference":
-        return _reference(model, images, labels, threat, seed, component, targets)
+        return _reference(model, images, labels, threat, seed, component, targets, notes)
     places = list(range(len(images))) if indices is None else indices
     search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots, flops)
-    _fast(search, component, targets)
+    _fast(search, component, targets, notes)
     return search.adversarial
 
 
-def _fast(search: Search, component: str, targets: int) -> None:
+def _fast(search: Search, component: str, targets: int, notes: Notes) -> None:
     if component == "apgd-ce":
         apgd.untargeted(search)
     elif component == "square":
@@ -88,7 +92,7 @@ def _fast(search: Search, component: str, targets: int) -> None:
         else:
             fab.targeted(search, rivals)
     if component == "apgd-t" and search.flat:  # the authors warn of it here and not in APGD-CE
-        LOG.warning(
+        notes.warning(
             f"there are {search.flat} runs that begin with zero gradient; this may make gradient-based attacks unreliable"
         )
 
@@ -101,6 +105,7 @@ def _reference(
     seed: int,
     component: str,
     targets: int,
+    notes: Notes,
 ) -> torch.Tensor:
     """The branch of the authors' evaluation loop that runs `component` on one batch."""
     authors = pyautoattack.AutoAttack(
@@ -110,7 +115,7 @@ def _reference(
     authors.apgd.loss, authors.fab.targeted, authors.fab.n_restarts = "ce", True, 1
     parts = (authors.apgd, authors.apgd_targeted, authors.fab, authors.square)
     part = dict(zip(components, parts, strict=True))[component]
-    part.seed = seed
+    part.seed, part.logger = seed, notes
     with torch.no_grad():
         return part.perturb(images, labels)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import torch
 from pyautoattack import checks
 from torch import nn
@@ -12,7 +10,7 @@ from benchmark.results.attack import ModelFacts
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
 from benchmark.verdicts.gradients import usable_gradients
-from benchmark.verdicts.internals import Internals, internals, logged_warnings
+from benchmark.verdicts.internals import Internals, Notes, internals
 
 RANDOM = "the model is random"
 ONCE_WRONG = (
@@ -39,6 +37,7 @@ def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submis
     if any(reason.startswith(RANDOM) for reason in against):
         against.append(ONCE_WRONG)
     reasons = against or ["deterministic", "input gradients are usable", "no optimisation inside the forward pass"]
+    reasons += [inside.uncounted] if inside.uncounted else []
     return ModelFacts(
         parameters=inside.parameters,
         flops=inside.flops,
@@ -77,8 +76,10 @@ def autoattack_flags(
 ) -> list[str]:
     """What AutoAttack's own checks say against judging this model by it: random, no logits, gradients taken inside."""
     inside = inside or internals(model, images)
-    with logged_warnings() as flags, torch.no_grad():
-        logger = logging.getLogger("auto-attack")
-        checks.check_randomized(model, images, labels, logger=logger)
-        checks.check_range_output(model, images, logger=logger)
-    return [*flags, *(flag for flag in inside.dynamic if flag not in flags)]
+    notes = Notes([])
+    with torch.no_grad():
+        checks.check_randomized(model, images, labels, logger=notes)
+        checks.check_range_output(model, images, logger=notes)
+    for flag in inside.dynamic:
+        notes.warning(flag)
+    return notes.warnings

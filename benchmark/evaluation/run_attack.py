@@ -22,7 +22,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.internals import logged_warnings
+from benchmark.verdicts.internals import Notes
 from benchmark.verdicts.prediction import Predictions, predict
 
 Report = Callable[[str], None]
@@ -146,13 +146,15 @@ class Attack:
             self.report(f"{self.spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}")
             if hasattr(self.module, "per_image"):
                 options["indices"] = (index + first).tolist()
-            with logged_warnings() as warnings:
-                adversarial = self._call(images[index], labels[index], options)
+            notes = Notes()
+            if getattr(self.module, "warns", False):
+                options["notes"] = notes
+            adversarial = self._call(images[index], labels[index], options)
             adversarial = into_ball(adversarial, images[index], self.spec.threat, self.spec.id)
             broken = ~self._correct_in_full_batches(state.adversarial, adversarial, labels, index)
             state.adversarial[index[broken]] = adversarial[broken]
             state.robust[index[broken]] = False
-            state.warnings += [w for w in warnings if w not in state.warnings]
+            state.warnings += [w for w in notes.warnings if w not in state.warnings]
             state.batch = number + 1
             if checkpoint:
                 state.save(checkpoint)

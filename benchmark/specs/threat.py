@@ -6,9 +6,9 @@ Units: every radius is in pixels of [0, 1] at the data set's native resolution.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from benchmark.specs.base import Frozen
 
@@ -18,11 +18,23 @@ Norm = Literal["Linf", "L2"]
 Engine = Literal["fast", "reference"]  # of AutoAttack: ours, and the authors' files untouched
 
 
+def as_number(value: object) -> object:
+    """Return text such as "8/255" as a number; anything else as it is."""
+    above, slash, below = value.partition("/") if isinstance(value, str) else ("", "", "")
+    try:
+        return float(above) / float(below) if slash else value
+    except (ValueError, ZeroDivisionError):
+        return value
+
+
+Radius = Annotated[float, BeforeValidator(as_number), Field(ge=0)]  # in pixels of [0, 1]; YAML may say 8/255
+
+
 class ThreatModel(Frozen):
     """All images of [0, 1] within `eps` of the clean image in `norm`."""
 
     norm: Norm
-    eps: float = Field(ge=0)  # the radius, in pixels of [0, 1]
+    eps: Radius
 
     @model_validator(mode="after")
     def _in_pixels(self) -> ThreatModel:

@@ -11,7 +11,7 @@ from benchmark.specs.corruptions import SMALLEST, CorruptionSpec
 from benchmark.specs.data import DataSpec, EvaluationSpec
 from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.smoothing import SmoothingSpec
-from benchmark.specs.threat import AttackSpec, ThreatModel, check_distinct
+from benchmark.specs.threat import AttackSpec, Radius, ThreatModel, check_distinct
 
 ADAPTIVE = "adaptive"  # the suite of the attacks that were brought against one row
 
@@ -31,7 +31,7 @@ class Track(Frozen):
     evaluation: EvaluationSpec
     suites: dict[str, tuple[AttackSpec, ...]]  # every row meets every attack
     development: dict[str, tuple[AttackSpec, ...]] = Field(default={})
-    certified_radii: tuple[float, ...]  # l2
+    certified_radii: tuple[Radius, ...]  # l2
     smoothing: SmoothingSpec | None = None
     corruptions: CorruptionSpec | None = None
     pictures: PicturesSpec | None = None

@@ -7,12 +7,18 @@ import torch
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
+NO_FLOAT64 = ("mps",)  # kinds of devices
 ROUNDING = 1e-12  # float64 rounding of a distance between float32 images of [0, 1]
+
+
+def exact(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor in float64; on the CPU where its device has none, as Apple's GPUs."""
+    return (tensor.cpu() if tensor.device.type in NO_FLOAT64 else tensor).to(torch.float64)
 
 
 def distances(adversarial: torch.Tensor, images: torch.Tensor) -> dict[str, torch.Tensor]:
     """Linf and L2 distance of each image, in float64 pixels: (n, c, h, w) twice to (n,) each."""
-    moved = (adversarial.double() - images.double()).flatten(1)
+    moved = (exact(adversarial) - exact(images)).flatten(1)
     return {"Linf": moved.abs().amax(1), "L2": torch.linalg.vector_norm(moved, dim=1)}
 
 
@@ -46,28 +52,29 @@ def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatMod
             f"attack {attack} left [0, 1]: pixels from {adversarial.min():.4g} to {adversarial.max():.4g}"
         )
     put_back = _clamp_linf if threat.norm == "Linf" else _scale_l2
-    inside = put_back(adversarial, images, threat.eps).clamp(0, 1)
+    inside = put_back(adversarial, images, threat.eps).clamp(0, 1).to(images.device)
     if distances(inside, images)[threat.norm].max() > threat.eps + ROUNDING:
         raise BenchmarkError(f"attack {attack}: the harness could not put an image back into its {threat.label} ball")
     return inside
 
 
 def _clamp_linf(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
-    low, high = images.double() - eps, images.double() + eps
+    low, high = exact(images) - eps, exact(images) + eps
     low32, high32 = low.float(), high.float()
     up, down = torch.full_like(low32, float("inf")), torch.full_like(low32, float("-inf"))
-    low32 = torch.where(low32.double() < low, torch.nextafter(low32, up), low32)
-    high32 = torch.where(high32.double() > high, torch.nextafter(high32, down), high32)
-    return torch.minimum(torch.maximum(adversarial, low32), high32)
+    low32 = torch.where(exact(low32) < low, torch.nextafter(low32, up), low32)
+    high32 = torch.where(exact(high32) > high, torch.nextafter(high32, down), high32)
+    return torch.minimum(torch.maximum(adversarial.to(low32.device), low32), high32)
 
 
 def _scale_l2(adversarial: torch.Tensor, images: torch.Tensor, eps: float) -> torch.Tensor:
+    place = adversarial.device
     for shrink in (1e-7, 1e-6, 1e-5, 1.0):
         norm = distances(adversarial, images)["L2"]
         outside = norm > eps
         if not outside.any():
             break
         factor = torch.where(outside, eps / norm.clamp(min=1e-300) * (1 - shrink), 1.0)[:, None, None, None]
-        moved = images.double() + (adversarial.double() - images.double()) * factor
-        adversarial = torch.where(outside[:, None, None, None], moved.float(), adversarial)
+        moved = exact(images) + (exact(adversarial) - exact(images)) * factor
+        adversarial = torch.where(outside[:, None, None, None].to(place), moved.float().to(place), adversarial)
     return adversarial

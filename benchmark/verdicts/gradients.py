@@ -41,6 +41,23 @@ def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     return _StandIn(model, follows=gradient is not None).eval(), problem
 
 
+def finite_gradients(model: nn.Module) -> nn.Module:
+    """Return the same function with a gradient of 0 wherever the model's own is not finite."""
+    return _StandIn(model, follows=True).eval()
+
+
+def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[int]:
+    """Return the numbers of the images (n, c, h, w) at which the gradient of the margin is not finite."""
+    found: list[int] = []
+    for first in range(0, len(images), batch_size):
+        rows = slice(first, first + batch_size)
+        gradient, _ = _gradient(model, images[rows], labels[rows])
+        if gradient is not None:
+            odd = ~torch.isfinite(gradient).flatten(1).all(1)
+            found += (odd.nonzero()[:, 0] + first).tolist()
+    return found
+
+
 def _gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
     """(n, c, h, w), or None and why there is none.
 

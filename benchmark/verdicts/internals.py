@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from logging.handlers import BufferingHandler
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
@@ -16,17 +12,20 @@ from pydantic import Field
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmark.runtime.errors import out_of_memory, said
+
 
 @dataclass(frozen=True)
 class Internals:
-    """Parameters; FLOPs of a pass over one image; whether a pass in evaluation mode changes weights or buffers; and what
-    AutoAttack's check says against gradients taken inside a pass.
+    """Parameters; FLOPs of a pass over one image, and why they could not be counted; whether a pass in evaluation mode
+    changes weights or buffers; and what AutoAttack's check says against gradients taken inside a pass.
     """
 
     parameters: int
     flops: Annotated[int, Field(ge=0, lt=2**63)]
     changes_itself: bool
     dynamic: tuple[str, ...]
+    uncounted: str = ""
 
 
 class Remote(nn.Module):
@@ -49,37 +48,63 @@ def internals(model: nn.Module, images: torch.Tensor) -> Internals:
         return _measured(model, images)
 
 
-def flops(model: nn.Module, images: torch.Tensor) -> int:
-    """FLOPs of a pass over the first of the images (n, c, h, w): of products, convolutions and attention."""
+def flops(model: nn.Module, images: torch.Tensor) -> tuple[int, str]:
+    """FLOPs of a pass over the first of the images (n, c, h, w): of products, convolutions and attention.
+
+    Returns:
+        The number, and "". Where torch cannot count a model's operations: 0, and why.
+    """
     counter = FlopCounterMode(display=False)
-    with counter, torch.no_grad():
-        model(images[:1].clone())
-    return counter.get_total_flops()
+    try:
+        with counter, torch.no_grad():
+            model(images[:1].clone())
+    except Exception as error:  # the counter's hooks and the model's own do not always agree
+        if out_of_memory(error):
+            raise
+        return 0, f"its operations could not be counted: {said(error)[:200]}"
+    return counter.get_total_flops(), ""
 
 
 def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = _state(model)
     with torch.no_grad():
         for _ in range(2):
             model(images.clone())
-    changed = any(not torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    work = flops(model, images)
+    changed = any(not torch.equal(before[name], tensor) for name, tensor in _state(model).items())
+    work, uncounted = flops(model, images)
     for name in checks.funcs:
         checks.funcs[name] = 0  # pyautoattack counts over the whole process
-    with logged_warnings() as flags, torch.no_grad():
-        checks.check_dynamic(model, images, False, logger=logging.getLogger("auto-attack"))
-    return Internals(sum(p.numel() for p in model.parameters()), work, changed, tuple(flags))
-
-
-@contextmanager
-def logged_warnings() -> Iterator[list[str]]:
-    """The warnings that libraries log inside the block, each once, once it ends: AutoAttack flags an evaluation so."""
-    found: list[str] = []
-    handler, root = BufferingHandler(sys.maxsize), logging.getLogger()
-    handler.setLevel(logging.WARNING)
-    root.addHandler(handler)
+    notes, tracing = Notes(), sys.gettrace()
     try:
-        yield found
+        with torch.no_grad():
+            checks.check_dynamic(model, images, False, logger=notes)
     finally:
-        root.removeHandler(handler)
-        found += dict.fromkeys(" ".join(record.getMessage().split()) for record in handler.buffer)
+        sys.settrace(tracing)  # the caller's, which that check takes away
+    parameters = sum(p.numel() for p in model.parameters())
+    return Internals(parameters, work, changed, tuple(notes.warnings), uncounted)
+
+
+def _state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of its weights and buffers, dense; what quantised layers pack is no tensor."""
+    held = {name: value for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return {name: t.to_dense() if t.layout != torch.strided else t.clone() for name, t in held.items()}
+
+
+@dataclass
+class Notes:
+    """A logger that keeps what AutoAttack's checks warn of, each warning once.
+
+    Python's loggers belong to the whole process: the model, or who asks, may silence them or warn by them.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+
+    def warning(self, text: object) -> None:
+        line = " ".join(str(text).split())
+        if line not in self.warnings:
+            self.warnings.append(line)
+
+    def info(self, text: object) -> None:
+        """Nothing: progress of the authors' files, which is no warning."""
+
+    debug = info

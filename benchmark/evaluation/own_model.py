@@ -1,0 +1,262 @@
+"""Anybody's own torch module: checked before it is evaluated, evaluated in a known state, and left as it was."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any, SupportsFloat, SupportsIndex, get_args
+
+import torch
+from torch import nn
+
+from benchmark.runtime.errors import BenchmarkError, out_of_memory, said
+from benchmark.specs.threat import Norm, as_number
+from benchmark.verdicts.prediction import MIN_ROWS, padded
+
+ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
+MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
+NORMS = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
+PRODUCTS = {  # where torch keeps the precision of float32 products, by the kind of device
+    "cpu": ((torch.backends.mkldnn, "matmul"), (torch.backends.mkldnn, "conv"), (torch.backends.mkldnn, "rnn")),
+    "cuda": ((torch.backends.cuda, "matmul"), (torch.backends.cudnn, "conv"), (torch.backends.cudnn, "rnn")),
+}
+_LOCK = threading.Lock()
+_INSIDE: dict[Hashable, tuple[int, AbstractContextManager[None]]] = {}  # what calls are inside of, and how many
+
+
+def norm_named(norm: object) -> Norm:
+    """Return the norm by its usual names, in any case: Linf or L∞, and L2."""
+    if found := NORMS.get(str(norm).lower()):
+        return found  # type: ignore[return-value]
+    raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
+
+
+def radius(norm: Norm, eps: Any, pixels: int | None = None) -> float:
+    """Return any real number as a radius: numpy's scalars and tensors without axes too, but no bool, which is a mistake.
+
+    Args:
+        pixels: numbers of an image, c * h * w, where they are known.
+    """
+    if getattr(eps, "ndim", 0):
+        raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
+    value = eps.item() if hasattr(eps, "item") else eps
+    value = as_number(value)
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
+        raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
+    found = float(value)
+    if norm == "Linf" and found > 1:
+        raise BenchmarkError(f"Linf eps {found:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+    if norm == "L2" and pixels and found > pixels**0.5:
+        raise BenchmarkError(
+            f"L2 eps {found:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
+            "pixels in [0, 1], so 128/255 is 0.502"
+        )
+    return found
+
+
+def whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
+    """Return a whole number in a range; raise a BenchmarkError, with `words` for the range, for anything else."""
+    try:
+        value = None if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        value = None
+    if value is None or value not in allowed:
+        raise BenchmarkError(f"{name} {given!r} is none; give a whole number {words}")
+    return value
+
+
+def device_of(model: nn.Module, images: torch.Tensor, device: torch.device | str | None) -> torch.device:
+    """Return where the model is, and so where it is evaluated."""
+    if not isinstance(model, nn.Module):
+        raise BenchmarkError(f"the model is a {type(model).__name__}; give a torch.nn.Module")
+    if not isinstance(images, torch.Tensor):
+        raise BenchmarkError(f"images are a {type(images).__name__}; give a torch.Tensor (n, c, h, w)")
+    if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
+        raise BenchmarkError("the model has lazy layers without weights; call it once on an image and load its weights")
+    held = next((t.device for t in (*model.parameters(), *model.buffers())), None)
+    if held and held.type == "meta":
+        raise BenchmarkError("the model is on meta, where it has no weights; load it on a device")
+    if device is None:
+        return held or images.device
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        raise BenchmarkError(f"unknown device {device!r}; give one such as 'cpu' or 'cuda'") from None
+    if held and (wanted.type != held.type or (wanted.index or 0) != (held.index or 0)):
+        raise BenchmarkError(f"the model is on {held}, not on {wanted}; move it with model.to({str(wanted)!r})")
+    return held or wanted
+
+
+def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return copies on the device: images (n, c, h, w) float32 in [0, 1] and labels (n,) int64.
+
+    Raises:
+        BenchmarkError: images of another shape or type, or beyond rounding outside [0, 1]; labels that are no integers.
+    """
+    if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
+        raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
+    if not isinstance(labels, torch.Tensor):
+        raise BenchmarkError(f"labels are a {type(labels).__name__}; give a torch.Tensor of one integer an image")
+    if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise BenchmarkError(
+            f"labels are {labels.dtype} {tuple(labels.shape)} for {len(images)} images; give one integer an image"
+        )
+    if len(images) and not (
+        torch.isfinite(images).all() and images.min() >= -ROUNDING and images.max() <= 1 + ROUNDING
+    ):
+        low, high = float(images.min()), float(images.max())
+        raise BenchmarkError(
+            f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
+        )
+    copied = images.detach().float().to(device, copy=True).contiguous()
+    return copied.clamp(0, 1), labels.long().to(device)
+
+
+@torch.no_grad()
+def check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
+    """Ask the model about a first image and some more, in evaluation mode; return its number of classes.
+
+    Raises:
+        BenchmarkError: the model fails, with its own words, or writes to its input, or returns no logits; an image's logits
+            depend on the other images of its batch; or a label is none of its classes.
+    """
+    one = images[:1].clone()
+    before, version = one.clone(), one._version
+    output = _asked(model, one)
+    if one._version != version or not torch.equal(one, before):  # `.data` changes no version
+        raise BenchmarkError(
+            "the model changes its input in place, and so the images under attack; let it work on a copy, as by x.clone()"
+        )
+    if not isinstance(output, torch.Tensor) or output.ndim != 2 or len(output) != 1:
+        what = tuple(output.shape) if isinstance(output, torch.Tensor) else f"a {type(output).__name__}"
+        hint = "; give `logits=lambda output: output.logits`" if hasattr(output, "logits") else ""
+        raise BenchmarkError(f"the model returns {what} for one image; it must return logits (n, classes){hint}")
+    if labels.min() < 0 or labels.max() >= output.shape[1]:
+        worst = int(labels[(labels < 0) | (labels >= output.shape[1])][0])
+        raise BenchmarkError(f"label {worst} is outside 0 to {output.shape[1] - 1}, the classes of the model")
+    _check_mixing(model, images[:MIN_ROWS])
+    return int(output.shape[1])
+
+
+def _asked(model: nn.Module, images: torch.Tensor) -> Any:
+    try:
+        return model(images.clone() if len(images) > 1 else images)
+    except Exception as error:  # whatever a model raises, in its own words
+        if out_of_memory(error):
+            raise
+        weights = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
+        hint = f"; its weights are {weights.pop()}: call model.float()" if weights else ""
+        why = str(error).splitlines()[0] if isinstance(error, RuntimeError) and str(error) else said(error)
+        what = "one image" if len(images) == 1 else f"{len(images)} images"
+        raise BenchmarkError(f"the model fails on {what} of float32 on {images.device}: {why}{hint}") from error
+
+
+def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
+    """Raise a BenchmarkError where the logits of an image are others alone than among other images. Not of random models."""
+    together, again = _asked(model, images), _asked(model, images)
+    if (
+        len(images) < 2
+        or together.shape != again.shape
+        or len(together) != len(images)
+        or not torch.equal(together, again)
+    ):
+        return
+    alone = torch.cat([_asked(model, padded(one))[:1] for one in images.split(1)])
+    apart = float((alone - together).abs().max())
+    if apart > MIXING * (1 + float(together.abs().max())):
+        raise BenchmarkError(
+            f"the model mixes the images of a batch: alone and among others a logit of an image differs by {apart:.3g}; let "
+            "it treat each by itself (`batch_first=True`, tracked batch statistics, no scales of a whole batch)"
+        )
+
+
+def doubts(clean: torch.Tensor, classes: int) -> list[str]:
+    """Return what is odd about the clean predictions: right (n,) bool."""
+    right, n = int(clean.sum()), len(clean)
+    if n < 16 or right * classes > 2 * n:
+        return []
+    return [
+        f"the model is right on {right} of {n} clean images, about as often as chance; are the labels in the order of its "
+        "classes, and the images prepared as it wants them?"
+    ]
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Hold the model in evaluation mode, frozen, products in float32, torch's generators apart. All is as it was afterwards:
+    modes, buffers, which parameters have gradients, precisions, what traces. Threads may share a model.
+    """
+    tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
+    generators = [device] if device.type == "cuda" else []
+    with ExitStack() as ends:
+        for key, keep in ((model, partial(_held, model)), (device.type, partial(_in_float32, device.type))):
+            ends.enter_context(_shared(key, keep))
+        try:
+            with (
+                torch.inference_mode(False),
+                torch.autocast(device.type, enabled=False),
+                torch.random.fork_rng(generators),
+            ):
+                yield
+        finally:
+            torch.set_grad_enabled(gradients)
+            torch.set_default_dtype(dtype)
+            sys.settrace(tracing)
+
+
+@contextmanager
+def _shared(key: Hashable, keep: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Be inside `keep` together with other threads: the first to come enters it, and the last to go leaves it."""
+    with _LOCK:
+        count, kept = _INSIDE.get(key) or (0, keep())
+        if not count:
+            kept.__enter__()
+        _INSIDE[key] = count + 1, kept
+    try:
+        yield
+    finally:
+        with _LOCK:
+            count, kept = _INSIDE.pop(key)
+            if count > 1:
+                _INSIDE[key] = count - 1, kept
+            else:
+                kept.__exit__(None, None, None)
+
+
+@contextmanager
+def _held(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    buffers = [(m._buffers, {**m._buffers}) for m in model.modules() if isinstance(m._buffers, dict)]
+    copies = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
+    with suppress(NotImplementedError):  # a program of torch.export's has no modes
+        model.eval()
+    for parameter, _ in wanted:
+        parameter.requires_grad_(False)
+    yield
+    for module, was in modes:
+        module.training = was
+    for parameter, gradient in wanted:
+        parameter.requires_grad_(gradient)
+    for place, held in buffers:
+        place.clear()
+        place.update(held)
+    with torch.no_grad():
+        for buffer, version, copy in copies:
+            if buffer._version != version:
+                buffer.copy_(copy)
+
+
+@contextmanager
+def _in_float32(device: str) -> Iterator[None]:
+    products = PRODUCTS.get(device, ())
+    before = [getattr(place, part).fp32_precision for place, part in products]
+    for place, part in products:
+        getattr(place, part).fp32_precision = "ieee"
+    yield
+    for (place, part), precision in zip(products, before, strict=True):
+        getattr(place, part).fp32_precision = precision

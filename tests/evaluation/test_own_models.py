@@ -1,0 +1,278 @@
+"""Models, labels and habits of real use: each is taken as its owner means it, or refused in one line, and left as it was."""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import sys
+import threading
+
+import pytest
+import torch
+from tiny_models import Linear, grey_images
+from torch import nn
+
+from benchmark.attacks.engine import square
+from benchmark.evaluation.auto_attack import auto_attack
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts import ball
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch) -> None:
+    monkeypatch.setattr(square, "QUERIES", 50)
+
+
+class Through(nn.Module):
+    """The linear model's logits, with something done at each pass."""
+
+    def __init__(self, model: nn.Module, doing=lambda x: None, after=lambda z, x: z) -> None:
+        super().__init__()
+        self.model, self.doing, self.after = model, doing, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.doing(x)
+        return self.after(self.model(x), x)
+
+
+def attacked(model: nn.Module, images, labels, **options):
+    return auto_attack(model, images, labels, **({"norm": "Linf", "eps": 0.02} | options))
+
+
+def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
+    model, images, labels = linear
+    soft = Through(model, after=lambda z, x: (10 * z).softmax(1))
+    level = logging.getLogger().level
+    for hide in (
+        lambda: logging.disable(50),
+        lambda: logging.config.dictConfig({"version": 1}),
+        lambda: logging.getLogger().setLevel(60),
+        lambda: logging.getLogger("auto-attack").setLevel(60),
+    ):
+        hide()
+        try:
+            found = attacked(soft, images, labels)
+        finally:
+            logging.disable(logging.NOTSET)
+            logging.getLogger().setLevel(level)
+        assert any("probability distribution" in words for words in found.warnings)
+    talks = Through(model, doing=lambda x: logging.getLogger("theirs").warning("resizing 8x8 to 8x8"))
+    assert not attacked(talks, images, labels).warnings
+
+
+@pytest.mark.parametrize("mixing", ["attention", "batch statistics"])
+def test_a_model_that_mixes_the_images_of_a_batch_is_refused(linear, mixing) -> None:
+    _, images, labels = linear
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(36, 4), nn.Linear(36, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.flatten(2)  # (n, 1, 36), of which it takes the first for tokens
+            return self.head(self.attention(x, x, x)[0][:, 0])
+
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(1, track_running_stats=False)
+    model = Attends() if mixing == "attention" else nn.Sequential(norm, Linear(classes=6))
+    with pytest.raises(BenchmarkError, match="the model mixes the images of a batch"):
+        attacked(model, images, labels)
+
+
+def test_what_the_model_changes_comes_back(linear) -> None:
+    """Statistics that its own `train` keeps moving, modes, the tracer, torch's switches."""
+    model, images, labels = linear
+
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            torch.set_grad_enabled(torch.is_grad_enabled())
+            return model(x)
+
+    def tracer(*_):
+        return None
+
+    moves = Moves().train()
+    sys.settrace(tracer)
+    try:
+        attacked(moves, images, labels)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(None)
+    assert moves.seen == 0
+    assert moves.training
+    assert torch.is_grad_enabled()
+
+
+def test_threads_may_share_a_model(linear) -> None:
+    model, images, labels = linear
+    shared, before = nn.Sequential(model).train(), torch.backends.mkldnn.matmul.fp32_precision
+    threads = [threading.Thread(target=attacked, args=(shared, images, labels)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shared.training
+    assert all(p.requires_grad for p in shared.parameters())
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_clean_images_are_told_and_wrong_labels_warned_of(linear) -> None:
+    model, images, labels = linear
+    found = attacked(model, images, labels)
+    assert found.clean.tolist() == [True] * 11 + [False]
+    twice = torch.cat([images, images]), torch.cat([labels, labels])
+    wrong = attacked(model, twice[0], (twice[1] + 1) % 6)
+    assert not wrong.clean.any() or int(wrong.clean.sum()) <= 2
+    assert any("about as often as chance" in words for words in wrong.warnings)
+    assert not any("chance" in words for words in attacked(model, *twice).warnings)
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        lambda x: torch.backends.cudnn.flags(enabled=False).__enter__(),
+        lambda x: torch.backends.cudnn.allow_tf32,
+        lambda x: torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [torch.ones(1, requires_grad=True)], allow_unused=True)
+        if torch.is_grad_enabled()
+        else None,
+    ],
+    ids=["cudnn.flags", "allow_tf32", "a gradient of its own"],
+)  # fmt: skip
+def test_what_a_model_reads_or_computes_beside_stops_no_attack(linear, doing) -> None:
+    model, images, labels = linear
+    with torch.backends.cudnn.flags():
+        found = attacked(Through(model, doing=doing), images, labels)
+    assert torch.equal(found.robust, attacked(model, images, labels).robust)
+
+
+def test_operations_that_cannot_be_counted_are_left_out(linear) -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    model, images, labels = linear
+
+    def refuses(x):
+        if _get_current_dispatch_mode() is not None:
+            raise RuntimeError("no hooks here")
+
+    found = attacked(Through(model, doing=refuses), images, labels)
+    assert torch.equal(found.robust, attacked(model, images, labels).robust)
+
+
+class Fails(nn.Module):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (AssertionError("8 heads"), "AssertionError: 8 heads"),
+        (KeyError("width"), "KeyError: 'width'"),
+        (ValueError(), "ValueError"),
+        (IndexError(), "IndexError"),
+        (RuntimeError("two\nlines"), "two"),
+    ],
+)
+def test_whatever_the_model_raises_is_one_line_with_its_words(linear, error, words) -> None:
+    _, images, labels = linear
+    with pytest.raises(BenchmarkError, match="the model fails on one image of float32 on cpu: ") as raised:
+        attacked(Fails(error), images, labels)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_models_of_other_kinds_are_attacked_as_the_plain_one(linear) -> None:
+    model, images, labels = linear
+    plain = attacked(model, images, labels)
+    kinds = {
+        "exported": torch.export.export(model.eval(), (images,)).module(),
+        "scripted": torch.jit.trace(model, images),
+        "sparse buffer": nn.Sequential(model),
+        "script": torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 6))),
+    }
+    kinds["sparse buffer"].register_buffer("mask", torch.eye(3).to_sparse())
+    for kind, other in kinds.items():
+        if kind == "exported":  # for batches of its own size alone
+            with pytest.raises(BenchmarkError, match="the model fails on one image"):
+                attacked(other, images, labels)
+            continue
+        found = attacked(other, images, labels)
+        assert kind == "script" or torch.equal(found.robust, plain.robust), kind
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_another_precision_are_named_with_the_remedy(linear, dtype) -> None:
+    model, images, labels = linear
+    try:
+        with pytest.raises(BenchmarkError, match=rf"its weights are {dtype}: call model.float\(\)"):
+            attacked(model.to(dtype), images, labels)
+    finally:
+        model.float()
+
+
+def test_a_lazy_layer_is_named(linear) -> None:
+    _, images, labels = linear
+    with pytest.raises(BenchmarkError, match="lazy layers without weights"):
+        attacked(nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), images, labels)
+
+
+def test_a_device_without_float64_gives_the_same_verdicts(linear, monkeypatch) -> None:
+    model, images, labels = linear
+    plain = {norm: attacked(model, images, labels, norm=norm, eps=0.05) for norm in ("Linf", "L2")}
+
+    def refuse(self):
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+    monkeypatch.setattr(torch.Tensor, "double", refuse)
+    monkeypatch.setattr(ball, "NO_FLOAT64", ("cpu",))
+    for norm, before in plain.items():
+        assert torch.equal(attacked(model, images, labels, norm=norm, eps=0.05).adversarial, before.adversarial)
+
+
+def test_pixels_that_rounding_put_outside_are_put_back(linear) -> None:
+    model, images, labels = linear
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
+    found = attacked(model, images, labels)
+    assert 0 <= found.adversarial.min() <= found.adversarial.max() <= 1
+
+
+def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(linear) -> None:
+    model, images, labels = linear
+    images[3] = 0
+    odd = Through(model, after=lambda z, x: z + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt())
+    found = attacked(odd, images, labels)
+    plain = attacked(model, images, labels)
+    others = torch.arange(12) != 3
+    assert torch.equal(found.robust[others], plain.robust[others])
+    assert any("not finite at images 3" in words for words in found.warnings)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(classes) -> None:
+    torch.manual_seed(0)
+    model, images = Linear(classes=classes), grey_images(12)
+    labels = model(images).argmax(1)
+    radius = model.radius(images, labels, "Linf")
+    eps = float(radius.median())
+    found = attacked(model, images, labels, eps=eps)
+    assert found.robust[radius > eps].all()
+    assert not found.robust[radius < 0.95 * eps].any()
+    assert any(f"this model has {classes}: AutoAttack ran without it" in words for words in found.warnings)
+
+
+@pytest.mark.parametrize(("name", "eps"), [("linf", "5.1/255"), ("L∞", "5.1/255"), ("LINF", 0.02)])
+def test_usual_names_of_norms_and_fractions_are_taken(linear, name, eps) -> None:
+    model, images, labels = linear
+    assert torch.equal(
+        attacked(model, images, labels, norm=name, eps=eps).robust, attacked(model, images, labels).robust
+    )
