@@ -110,15 +110,6 @@ def test_fgsm_is_one_signed_step(linear) -> None:
     assert torch.allclose((found - images).abs(), torch.full_like(images, 0.05), atol=1e-6)
 
 
-def test_autoattack_needs_four_classes() -> None:
-    model = Linear(classes=3).requires_grad_(False)
-    images = grey_images(2)
-    with pytest.raises(BenchmarkError, match="4 classes"):
-        autoattack.attack(
-            model, images, model(images).argmax(1), ThreatModel(norm="L2", eps=0.1), seed=0, component="apgd-t"
-        )
-
-
 def test_square_that_beats_white_box_attacks_is_flagged() -> None:
     assert autoattack.flags({"apgd-ce": 50, "apgd-t": 40, "fab-t": 40, "square": 30}, 100)
     assert not autoattack.flags({"apgd-ce": 50, "apgd-t": 40, "fab-t": 40, "square": 40}, 100)

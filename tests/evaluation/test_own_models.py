@@ -42,7 +42,7 @@ def attacked(model: nn.Module, images, labels, **options):
 def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
     model, images, labels = linear
     soft = Through(model, after=lambda z, x: (10 * z).softmax(1))
-    level = logging.getLogger().level
+    level, kept = logging.getLogger().level, list(logging.root.manager.loggerDict.values())
     for hide in (
         lambda: logging.disable(50),
         lambda: logging.config.dictConfig({"version": 1}),
@@ -55,6 +55,9 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
         finally:
             logging.disable(logging.NOTSET)
             logging.getLogger().setLevel(level)
+            logging.getLogger("auto-attack").setLevel(logging.NOTSET)
+            for logger in kept:
+                logger.disabled = False
         assert any("probability distribution" in words for words in found.warnings)
     talks = Through(model, doing=lambda x: logging.getLogger("theirs").warning("resizing 8x8 to 8x8"))
     assert not attacked(talks, images, labels).warnings

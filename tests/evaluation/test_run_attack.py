@@ -79,7 +79,7 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_pa
     labels[3] = (labels[3] + 1) % 4  # wrong when clean: not attacked
     calls = []
 
-    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots):
+    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots, notes):
         calls.append((component, engine, indices, slots))
         return images
 

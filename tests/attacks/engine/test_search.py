@@ -17,6 +17,7 @@ from benchmark.attacks.engine import apgd, fab, slots, square
 from benchmark.attacks.engine.streams import generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.internals import Notes
 from benchmark.verdicts.prediction import MIN_ROWS
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
@@ -181,12 +182,13 @@ def test_a_gradient_that_is_not_finite_stops_the_attack() -> None:
         )
 
 
-def test_runs_without_a_gradient_are_counted_and_logged(caplog) -> None:
+def test_runs_without_a_gradient_are_counted_and_warned_of() -> None:
     model = Odd("flat").eval().requires_grad_(False)
     images = grey_images(4)
     threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
-    autoattack.attack(model, images, labels, threat, seed=0, component="apgd-t")
-    assert "20 runs that begin with zero gradient" in caplog.text
+    notes = Notes()
+    autoattack.attack(model, images, labels, threat, seed=0, component="apgd-t", notes=notes)
+    assert "20 runs that begin with zero gradient" in notes.warnings[0]
 
 
 def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:
