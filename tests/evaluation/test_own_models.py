@@ -42,7 +42,7 @@ def attacked(model: nn.Module, images, labels, **options):
 def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
     model, images, labels = linear
     soft = Through(model, after=lambda z, x: (10 * z).softmax(1))
-    level, kept = logging.getLogger().level, list(logging.root.manager.loggerDict.values())
+    level = logging.getLogger().level
     for hide in (
         lambda: logging.disable(50),
         lambda: logging.config.dictConfig({"version": 1}),
@@ -56,7 +56,7 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
             logging.disable(logging.NOTSET)
             logging.getLogger().setLevel(level)
             logging.getLogger("auto-attack").setLevel(logging.NOTSET)
-            for logger in kept:
+            for logger in logging.root.manager.loggerDict.values():
                 logger.disabled = False
         assert any("probability distribution" in words for words in found.warnings)
     talks = Through(model, doing=lambda x: logging.getLogger("theirs").warning("resizing 8x8 to 8x8"))
