@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from benchmark.evaluation.auto_attack import auto_attack as auto_attack
+    from benchmark.evaluation.evaluate import evaluate as evaluate
     from benchmark.loading.load_model import load_model as load_model
+
+CALLS = {"auto_attack": "evaluation.auto_attack", "evaluate": "evaluation.evaluate", "load_model": "loading.load_model"}
 
 
 def __getattr__(name: str) -> object:
-    """`benchmark.load_model`, imported when it is asked for: torch takes seconds."""
-    if name != "load_model":
+    """The package's calls, imported when they are asked for: torch takes seconds."""
+    if name not in CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module("benchmark.loading.load_model").load_model
+    return getattr(importlib.import_module(f"benchmark.{CALLS[name]}"), name)

@@ -20,3 +20,11 @@ def root() -> Path:
     raise BenchmarkError(
         "run this inside a checkout of robust-vit-bench; no submissions/ and params.yaml found here or above"
     )
+
+
+def home() -> Path:
+    """The root of the checkout that the working directory stands in; outside of one, where the package is installed."""
+    try:
+        return root()
+    except BenchmarkError:
+        return Path(__file__).parents[2]

@@ -1,0 +1,394 @@
+"""`benchmark.evaluate`: clean, attacked, certified and smoothed accuracy of anybody's own torch module, in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, SupportsFloat, SupportsIndex, get_args
+
+import torch
+from torch import nn
+
+from benchmark.attacks import autoattack
+from benchmark.data.images import evaluation_index
+from benchmark.data.prepare import read, split
+from benchmark.evaluation import own_model
+from benchmark.evaluation.auto_attack import reporting
+from benchmark.evaluation.certified_radii import certificate_module, certified_radii
+from benchmark.evaluation.division import autoattack_flags
+from benchmark.evaluation.report import AttackReport, Report, Smoothed
+from benchmark.evaluation.run_attack import Attack, AttackState
+from benchmark.layers.derived import cache_weights
+from benchmark.layers.description import describe, rebuild
+from benchmark.loading import tracks
+from benchmark.runtime import files, paths
+from benchmark.runtime.environment import environment
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.specs.smoothing import SmoothingSpec
+from benchmark.specs.threat import AttackSpec, Engine
+from benchmark.specs.track import Track
+from benchmark.verdicts.ball import ROUNDING, distances
+from benchmark.verdicts.gradients import finite_gradients
+from benchmark.verdicts.pieces import fitting, room
+from benchmark.verdicts.prediction import logits as logits_of
+from benchmark.verdicts.prediction import predict
+
+DEFAULT = (("Linf", 8 / 255), ("L2", 0.5))  # the field's usual radii
+CERTIFICATES = ("lipschitz", "local")  # in the order in which `certificate=True` tries them
+SMOOTHING = {"n0": 100, "n": 4000, "looks": 6, "alpha": 0.001, "seed": 0}
+BLOCK = 25  # images that are smoothed between two looks at the clock
+
+Attacks = Sequence[tuple[str, SupportsFloat | str]]
+
+
+def evaluate(
+    model: nn.Module,
+    images: torch.Tensor | str,
+    labels: torch.Tensor | None = None,
+    *,
+    attacks: Attacks | None = None,
+    certificate: bool | str = False,
+    sigma: float | None = None,
+    radii: Sequence[float] | None = None,
+    minutes: float | None = None,
+    folder: str | Path | None = None,
+    logits: Callable[[Any], torch.Tensor] | None = None,
+    engine: Engine = "fast",
+    seed: SupportsIndex = 0,
+    device: torch.device | str | None = None,
+    batch_size: SupportsIndex = 128,
+    progress: bool | None = None,
+) -> Report:
+    """Evaluate one's own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy, per image.
+
+    Args:
+        model: images (n, c, h, w) in [0, 1] to logits (n, classes); normalisation belongs inside. It is run in evaluation
+            mode and in float32, and left as it was.
+        images: (n, c, h, w) in [0, 1], with `labels` (n,) integers; or the name of a track, such as "digits" or "cifar10",
+            whose images, radii and rules then count.
+        attacks: norms and radii in pixels of [0, 1], such as [("Linf", "8/255"), ("L2", 0.5)], which are the default; of a
+            track, those of its standard suite; an empty list for none.
+        certificate: prove l2 radii of a network that consists of this benchmark's layers: True, or "lipschitz" or "local" for
+            one certificate alone.
+        sigma: certify the smoothed version too, by Gaussian noise of this deviation in pixels.
+        radii: l2 radii at which certified accuracy is counted; a track's, else the l2 radii of `attacks` and 0.1, 0.25, 0.5.
+        minutes: a limit. Images that are undecided by then do not count as robust, and the report says how many they are.
+        folder: what a call that was stopped goes on from; it is made if it is missing.
+        logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
+        engine: AutoAttack's: "fast", or "reference" for the authors' files.
+        seed: of all that is random.
+        device: where the model is; found from its parameters unless given.
+        batch_size: images in one call of the model; fewer where a GPU's memory holds no more.
+        progress: whether to say on stderr what is running; by default where stderr is a terminal.
+
+    Returns:
+        The report: `print` it, or `report.save("report.html")`.
+
+    Raises:
+        BenchmarkError: bad input, with what to do; a model that `auto_attack` refuses; layers that no certificate knows; or a
+            certified radius within which an attack broke the image.
+    """
+    clock = _Clock(minutes)
+    if isinstance(images, str):
+        if labels is not None:
+            raise BenchmarkError("a track has labels of its own; leave out `labels`")
+        track = _track(images)
+        images, labels = _images_of(track)
+        attacked = track.evaluation.attacked or len(images)
+        threats = _of_track(track) if attacks is None else attacks
+        radii = track.certified_radii if radii is None else radii
+    else:
+        track, attacked, threats = None, sys.maxsize, DEFAULT if attacks is None else attacks
+    if labels is None:
+        raise BenchmarkError("give `labels` (n,) with the images, or the name of a track")
+    size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
+    own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
+    place = own_model.device_of(own, images, device)
+    pixels = images[0].numel() if images.ndim == 4 and len(images) else None
+    specs = [_spec(norm, eps, seed, pixels) for norm, eps in threats]
+    if engine not in get_args(Engine):
+        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
+    with own_model.evaluating(own, place), reporting(progress) as say, _kept(folder) as kept:
+        inputs, targets = own_model.inputs(images, labels, place)
+        if not len(inputs):
+            raise BenchmarkError("there is no image to evaluate on")
+        devices = [place] if place.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            classes = own_model.check(own, inputs, targets)
+        asked = own if place.type == "cpu" else fitting(own, inputs[:size], say)
+        _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size})
+        clean = predict(asked, inputs, targets, size)
+        warnings = own_model.doubts(clean.correct, classes)
+        with torch.random.fork_rng(devices):
+            warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
+        found = [
+            _attacked(asked, inputs[:attacked], targets[:attacked], spec, size, engine, kept, clock, say)
+            for spec in specs
+        ]
+        certified, guarantee = _certified(own, inputs, targets, certificate, size, clock, say)
+        smoothed = _smoothed(asked, inputs, sigma, track, radii or (), size, clock, say)
+    shown = (
+        radii if radii is not None else sorted({0.1, 0.25, 0.5} | {s.eps for s in specs if s.norm == "L2" and s.eps})
+    )
+    report = Report(
+        model=type(model).__name__,
+        data=f"{track.title}, version {track.version}" if track else "the caller's images",
+        labels=targets.cpu(),
+        prediction=clean.prediction.cpu(),
+        clean=clean.correct.cpu(),
+        attacks=tuple(found),
+        radii=tuple(own_model.radius("L2", radius, pixels) for radius in shown),
+        certified_l2=certified,
+        guarantee=guarantee,
+        smoothed=smoothed,
+        warnings=tuple(dict.fromkeys([*warnings, *(words for one in found for words in one.warnings)])),
+        parameters=sum(p.numel() for p in model.parameters()),
+        seconds=round(clock.passed, 1),
+        environment=environment() | {"device": str(place)},
+    )
+    _gate(report)
+    return report
+
+
+class _Logits(nn.Module):
+    """A model's logits, taken from what it returns."""
+
+    def __init__(self, model: nn.Module, take: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__()
+        self.model, self.take = model, take
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.take(self.model(images))
+
+
+class _TimeIsUp(Exception):
+    """The limit has passed."""
+
+
+class _Clock:
+    def __init__(self, minutes: float | None) -> None:
+        if minutes is not None and not 0 < float(minutes) < math.inf:
+            raise BenchmarkError(f"minutes {minutes!r} is no limit; give a number above 0")
+        self._begun, self._limit = time.monotonic(), math.inf if minutes is None else 60 * float(minutes)
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self._begun
+
+    @property
+    def is_up(self) -> bool:
+        return self.passed > self._limit
+
+
+class _Timed(nn.Module):
+    """The model, which ends an attack when the time is up."""
+
+    def __init__(self, model: nn.Module, clock: _Clock) -> None:
+        super().__init__()
+        self.model, self.clock = model, clock
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.clock.is_up:
+            raise _TimeIsUp
+        return self.model(images)
+
+
+def _attacked(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    spec: AttackSpec,
+    size: int,
+    engine: Engine,
+    folder: Path,
+    clock: _Clock,
+    say: Callable[[str], None],
+) -> AttackReport:
+    """AutoAttack batch by batch, until the time is up; what it broke by then counts."""
+    if not spec.eps:
+        right = predict(model, images, labels, size).correct
+        whole = torch.ones_like(right).cpu()
+        return AttackReport(spec.threat, engine, right.cpu(), whole, images.cpu(), torch.zeros(len(images)), {}, ())
+    together = size if images.device.type == "cpu" else room(model, images[:size])
+    timed = finite_gradients(_Timed(model, clock))
+    attack = Attack(timed, spec, size, engine, say, autoattack, {"slots": together}, together)
+    states, decided = [], []
+    for first in range(0, len(images), size):
+        rows, file = slice(first, min(first + size, len(images))), folder / f"{spec.id}@{first}.safetensors"
+        try:
+            state = attack.on(images[rows], labels[rows], file, first)
+            decided.append(torch.ones_like(state.robust))
+        except _TimeIsUp:
+            standing = predict(model, images[rows], labels[rows], size).correct
+            state = (
+                AttackState.load(file, images.device) if file.exists() else AttackState(images[rows].clone(), standing)
+            )
+            decided.append(~state.robust)
+        states.append(state)
+    known, remaining, warnings = torch.cat(decided), dict[str, int](), list[str]()
+    if known.all():
+        joined, _ = replace(attack, model=model).verdict(states, labels)
+        remaining, warnings = joined.remaining, joined.warnings
+    adversarial, robust = (torch.cat([getattr(one, name) for one in states]) for name in ("adversarial", "robust"))
+    again = predict(model, adversarial, labels, size).correct
+    if other := int((again != robust).sum()):
+        warnings.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
+    if undecided := int((~known).sum()):
+        warnings.append(f"{spec.threat.label}: {undecided} of {len(images)} images were undecided when the time was up")
+    moved = distances(adversarial, images)["L2"].cpu()
+    return AttackReport(
+        spec.threat, engine, (robust & known).cpu(), known.cpu(), adversarial.cpu(), moved, remaining, tuple(warnings)
+    )
+
+
+def _certified(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    wanted: bool | str,
+    size: int,
+    clock: _Clock,
+    say: Callable[[str], None],
+) -> tuple[torch.Tensor | None, str]:
+    """Proven l2 radii (n,), by the first certificate that knows all layers, and its guarantee.
+
+    Raises:
+        BenchmarkError: none does, with what the last one says; or the network rebuilt from its layers has other logits.
+    """
+    if wanted is False:
+        return None, ""
+    names = CERTIFICATES if wanted is True else (str(wanted),)
+    if unknown := [name for name in names if name not in CERTIFICATES]:
+        raise BenchmarkError(f"unknown certificate {unknown[0]!r}{near_miss(unknown[0], CERTIFICATES)}")
+    try:
+        network = rebuild(*describe(model)).to(images.device)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"no certificate for this model: {error}") from None
+    cache_weights(network)
+    if not torch.equal(logits_of(network, images[:size], size), logits_of(model, images[:size], size)):
+        raise BenchmarkError("no certificate for this model: its layers do other than their types do, by their logits")
+    problem = ""
+    for name in names:
+        say(f"certifying {len(images)} images by {name}")
+        try:
+            found = [
+                certified_radii(network, images[rows], labels[rows], CertificateSpec(name=name), size)
+                if not clock.is_up
+                else torch.zeros(len(labels[rows]), dtype=torch.float64)
+                for rows in (slice(first, first + size) for first in range(0, len(images), size))
+            ]
+        except BenchmarkError as error:
+            problem = str(error)
+            continue
+        return torch.cat([one.cpu() for one in found]), certificate_module(name).guarantee()
+    raise BenchmarkError(f"no certificate for this model: {problem}")
+
+
+def _smoothed(
+    model: nn.Module,
+    images: torch.Tensor,
+    sigma: float | None,
+    track: Track | None,
+    radii: Sequence[float],
+    size: int,
+    clock: _Clock,
+    say: Callable[[str], None],
+) -> Smoothed | None:
+    """The smoothed version's answers and radii; it abstains on images that the time did not suffice for."""
+    from benchmark.certificates.smoothing import ABSTAIN, guarantee, smooth
+
+    if sigma is None:
+        return None
+    rules = SmoothingSpec.model_validate(
+        (track.smoothing.model_dump() if track and track.smoothing else SMOOTHING) | {"sigma": float(sigma)}
+    )
+    prediction = torch.full((len(images),), ABSTAIN)
+    radius = torch.zeros(len(images), dtype=torch.float64)
+    done = 0
+    for first in range(0, len(images), BLOCK):
+        if clock.is_up:
+            break
+        places = range(first, min(first + BLOCK, len(images)))
+        say(f"smoothing: image {first + 1} of {len(images)}")
+        found = smooth(model, images[first : places.stop], places, radii, **rules.model_dump(), batch_size=size)
+        prediction[first : places.stop], radius[first : places.stop] = found.prediction, found.radius
+        done = places.stop
+    return Smoothed(rules.sigma, prediction, radius, done, guarantee(rules.sigma, rules.alpha))
+
+
+def _gate(report: Report) -> None:
+    """Raise a BenchmarkError where an attack broke an image within its certified radius."""
+    if report.certified_l2 is None:
+        return
+    for one in report.attacks:
+        broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
+        reached = report.certified_l2[: len(one.robust)] >= one.moved + ROUNDING
+        if (broken & reached).any():
+            image = int((broken & reached).nonzero()[0])
+            raise BenchmarkError(
+                f"image {image} is certified at l2 {float(report.certified_l2[image]):.4g}, but AutoAttack broke it within; "
+                "the certificate or the attack is wrong: please report it"
+            )
+
+
+def _spec(norm: str, eps: SupportsFloat | str, seed: SupportsIndex, pixels: int | None) -> AttackSpec:
+    named = own_model.norm_named(norm)
+    number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    return AttackSpec(attack="autoattack", norm=named, eps=own_model.radius(named, eps, pixels), seed=number)
+
+
+def _track(name: str) -> Track:
+    with contextlib.chdir(paths.home()):
+        return tracks.load(name)
+
+
+def _of_track(track: Track) -> list[tuple[str, float]]:
+    found = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
+    return [(spec.norm, spec.eps) for spec in found]
+
+
+def _images_of(track: Track) -> tuple[torch.Tensor, torch.Tensor]:
+    """The images that every row of the track is judged on; its files lie where the caller stands, else in the checkout."""
+    spec = track.data
+    if spec.path and Path(spec.path).exists():
+        spec = spec.model_copy(update={"path": str(Path(spec.path).absolute())})
+    with contextlib.chdir(paths.home()):
+        test = split(spec, read(spec))["test"]
+    if spec.sha256.get("test", test.digest()) != test.digest():
+        raise BenchmarkError(
+            f"the test images of {track.name} have sha256 {test.digest()}, the track pins {spec.sha256['test']}"
+        )
+    chosen = test.take(evaluation_index(len(test), track.evaluation.images, track.evaluation.seed))
+    return torch.from_numpy(chosen.floats()), torch.from_numpy(chosen.labels)
+
+
+@contextlib.contextmanager
+def _kept(folder: str | Path | None) -> Iterator[Path]:
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="rvb-") as name:
+        yield Path(name)
+
+
+def _check_same(
+    folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]
+) -> None:
+    """Raise a BenchmarkError where the folder holds parts of another evaluation; else note which one it holds."""
+    held = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
+    data = io.BytesIO()
+    torch.save([one.detach().cpu() for one in (images, labels, logits_of(model, images[:8], 8), *held)], data)
+    identity = {"sha256": files.sha256_bytes(data.getvalue()), "torch": torch.__version__, **settings}
+    path = folder / "evaluation.json"
+    if path.exists() and files.read_json(path) != identity:
+        raise BenchmarkError(f"{folder} holds parts of another evaluation; give another folder, or delete it")
+    files.write_json(path, identity)

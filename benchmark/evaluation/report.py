@@ -1,0 +1,237 @@
+"""What `benchmark.evaluate` found: numbers with intervals, a table of the images, and a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmark.evaluation.proportion import proportion
+from benchmark.results.proportion import Proportion
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import Engine, ThreatModel
+
+TEMPLATES = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """AutoAttack at one radius, on the first m of the images.
+
+    Attributes:
+        robust: (m,) bool: right on the clean image, and all of AutoAttack's parts failed.
+        decided: (m,) bool: False where the time was up before it was known.
+        adversarial: (m, c, h, w) float32: the adversarial image where one was found, else the clean one.
+        moved: (m,) its l2 distance from the clean image, in pixels.
+        remaining: how many images were robust after each part, in order; empty where the time was up.
+    """
+
+    threat: ThreatModel
+    engine: Engine
+    robust: torch.Tensor
+    decided: torch.Tensor
+    adversarial: torch.Tensor
+    moved: torch.Tensor
+    remaining: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """The smoothed version of the model: another classifier, certified by sampling.
+
+    Attributes:
+        sigma: the noise's deviation in pixels.
+        prediction: (n,) its class, -1 where it abstains.
+        radius: (n,) l2 radii in pixels, 0 where it abstains.
+        done: how many images were smoothed before the time was up.
+    """
+
+    sigma: float
+    prediction: torch.Tensor
+    radius: torch.Tensor
+    done: int
+    guarantee: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One model on one set of images. Radii are in pixels of [0, 1].
+
+    Attributes:
+        labels: (n,) int64; prediction: (n,) the model's; clean: (n,) bool, whether it is right.
+        radii: l2 radii at which certified accuracy is counted.
+        certified_l2: (n,) float64 proven l2 radii, None where no certificate was asked for.
+        guarantee: what such a radius says, in a sentence.
+        warnings: signs that the numbers may be unreliable.
+        seconds: that the call took.
+    """
+
+    model: str
+    data: str
+    labels: torch.Tensor
+    prediction: torch.Tensor
+    clean: torch.Tensor
+    attacks: tuple[AttackReport, ...]
+    radii: tuple[float, ...]
+    certified_l2: torch.Tensor | None
+    guarantee: str
+    smoothed: Smoothed | None
+    warnings: tuple[str, ...]
+    parameters: int
+    seconds: float
+    environment: dict[str, str]
+
+    @property
+    def numbers(self) -> dict[str, Proportion]:
+        """Accuracies by name, such as "AutoAttack Linf 0.0313725", with 95% intervals. Undecided images are not robust."""
+        found = {"clean": proportion(self.clean.numpy())}
+        for one in self.attacks:
+            found[f"AutoAttack {one.threat.label}"] = proportion(one.robust.numpy())
+        for radius in self.radii if self.certified_l2 is not None else ():
+            assert self.certified_l2 is not None
+            found[f"certified L2 {radius:g}"] = proportion((self.clean & (self.certified_l2 >= radius)).numpy())
+        if self.smoothed:
+            right = self.smoothed.prediction == self.labels
+            found["smoothed clean"] = proportion(right.numpy())
+            for radius in self.radii:
+                found[f"smoothed L2 {radius:g}"] = proportion((right & (self.smoothed.radius >= radius)).numpy())
+        return found
+
+    @property
+    def undecided(self) -> dict[str, int]:
+        """Images that were undecided when the time was up, by number."""
+        found = {f"AutoAttack {one.threat.label}": int((~one.decided).sum()) for one in self.attacks}
+        return {name: count for name, count in found.items() if count}
+
+    @property
+    def images(self) -> dict[str, np.ndarray]:
+        """A column (n,) of each fact about the images: `pandas.DataFrame(report.images)` is a table of them.
+
+        Of images that were not attacked, or are undecided, a column of an attack holds None.
+        """
+        columns: dict[str, np.ndarray] = {
+            "label": self.labels.numpy(), "prediction": self.prediction.numpy(), "clean": self.clean.numpy(),
+        }  # fmt: skip
+        for one in self.attacks:
+            column = np.full(len(self.labels), None, dtype=object)
+            known = one.decided.numpy()
+            column[: len(known)][known] = one.robust.numpy()[known]
+            columns[f"AutoAttack {one.threat.label}"] = column
+        if self.certified_l2 is not None:
+            columns["certified_l2"] = self.certified_l2.numpy()
+        if self.smoothed:
+            columns |= {
+                "smoothed_prediction": self.smoothed.prediction.numpy(),
+                "smoothed_l2": self.smoothed.radius.numpy(),
+            }
+        return columns
+
+    def lines(self) -> list[tuple[str, str, str, str]]:
+        """Each number with its percent, its interval, and its images, in words."""
+        found = []
+        for name, p in self.numbers.items():
+            open_ = self.undecided.get(name, 0)
+            count = f"{p.count} of {p.n}" + (f", {open_} undecided" if open_ else "")
+            found.append((name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", count))
+        return found
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in self.numbers)
+        rows = [f"{name:<{width}}  {value:>5}%  ({interval})  {count}" for name, value, interval, count in self.lines()]
+        warnings = [f"warning: {words}" for words in self.warnings]
+        return "\n".join([f"{self.model} on {self.data}, {self.seconds:g} s", *rows, *warnings])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the adversarial images, as JSON values."""
+        return {
+            "model": self.model,
+            "data": self.data,
+            "parameters": self.parameters,
+            "numbers": {name: p.model_dump(mode="json") for name, p in self.numbers.items()},
+            "undecided": self.undecided,
+            "attacks": [
+                {"threat": one.threat.model_dump(mode="json"), "engine": one.engine, "remaining": one.remaining}
+                for one in self.attacks
+            ],
+            "guarantees": [
+                words for words in (self.guarantee, self.smoothed.guarantee if self.smoothed else "") if words
+            ],
+            "warnings": list(self.warnings),
+            "images": {name: column.tolist() for name, column in self.images.items()},
+            "seconds": self.seconds,
+            "environment": self.environment,
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page (.html), all numbers (.json), a table of the images (.csv), or the adversarial images (.safetensors).
+
+        Raises:
+            BenchmarkError: another ending.
+        """
+        path = Path(path)
+        if path.suffix == ".html":
+            files.write(path, self.to_html())
+        elif path.suffix == ".json":
+            files.write(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        elif path.suffix == ".csv":
+            import pandas as pd
+
+            files.write(path, pd.DataFrame(self.images).to_csv(index_label="image"))
+        elif path.suffix == ".safetensors":
+            from safetensors.torch import save
+
+            files.write(path, save({one.threat.label: one.adversarial.contiguous() for one in self.attacks}))
+        else:
+            raise BenchmarkError(f"{path}: a report is saved as .html, .json, .csv or .safetensors")
+        return path
+
+    def to_html(self) -> str:
+        """One page that needs no other file: numbers, the curve over the radius, warnings, and the images."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        pages = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined)
+        return pages.get_template("report.html").render(report=self, chart=self._curve())
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr><th scope=row>{name}</th><td>{value}%</td><td>{interval}</td><td>{count}</td></tr>"
+            for name, value, interval, count in self.lines()
+        )
+        return f"<table>{cells}</table>"
+
+    def _curve(self) -> str:
+        """Accuracy over the l2 radius, as SVG: attacked points above, the certified and the smoothed curve below."""
+        import altair as alt
+        import pandas as pd
+        import vl_convert as vlc
+
+        points: list[dict[str, Any]] = []
+        curves = {"certified": (self.clean, self.certified_l2)} if self.certified_l2 is not None else {}
+        if self.smoothed:
+            curves["smoothed"] = (self.smoothed.prediction == self.labels, self.smoothed.radius)
+        for name, (right, radii) in curves.items():
+            held = torch.where(right, radii, -1.0).numpy()
+            for radius in np.unique([0.0, *held[held > 0]]):
+                points.append({"radius": float(radius), "percent": 100 * float((held >= radius).mean()), "what": name})
+        points += [
+            {"radius": one.threat.eps, "percent": 100 * float(one.robust.double().mean()), "what": "AutoAttack"}
+            for one in self.attacks
+            if one.threat.norm == "L2"
+        ]
+        if not points:
+            return ""
+        points.append({"radius": 0.0, "percent": 100 * float(self.clean.double().mean()), "what": "AutoAttack"})
+        chart = alt.Chart(pd.DataFrame(points)).encode(
+            x=alt.X("radius:Q", title="l2 radius, pixels of [0, 1]"),
+            y=alt.Y("percent:Q", title="images, percent", scale=alt.Scale(domain=[0, 100])),
+            color=alt.Color("what:N", title=None),
+        )
+        curve = chart.transform_filter("datum.what != 'AutoAttack'").mark_line(interpolate="step-before")
+        attacked = chart.transform_filter("datum.what == 'AutoAttack'").mark_point(filled=True, size=60)
+        return vlc.vegalite_to_svg(alt.layer(curve, attacked).properties(width=480, height=240).to_json())
