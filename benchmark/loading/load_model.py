@@ -1,4 +1,4 @@
-"""`benchmark.load_model`: a trained row as a torch module, for notebooks and scripts."""
+"""`benchmark.load_model`: a published row, or one that was built here, as a torch module."""
 
 from __future__ import annotations
 
@@ -6,29 +6,44 @@ import contextlib
 
 import torch
 
+from benchmark.loading.confining import Wall
+from benchmark.loading.published import at_hand
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import trained_model
+from benchmark.loading.walled import walled_model
 from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.wall.confinement import available, checked
 
 
-def load_model(row: str, track: str = "digits", device: torch.device | str = "cpu") -> torch.nn.Module:
-    """The model of a row that was built in the checkout in which the caller stands, in evaluation mode and frozen.
+def load_model(
+    row: str, track: str = "digits", device: torch.device | str = "cpu", *, sandbox: bool = False
+) -> torch.nn.Module:
+    """Load a row's model, in evaluation mode and frozen.
 
-    It takes images (n, c, h, w) in [0, 1] at the track's resolution, normalises them itself, and returns logits
-    (n, classes). Its weights are those of the last build: `rvb list` says whether they are today's.
+    It takes images (n, c, h, w) in [0, 1] at the track's resolution, normalises them itself, and returns logits (n, classes).
+    Its weights are those of the last build in the checkout in which the caller stands, else the published ones, whose sha256
+    is the Record's.
 
     Args:
         row: `<submission>-<variant>`, as `rvb list` names it.
         device: where the model goes, such as "cuda".
+        sandbox: run the submission's code in a sandboxed process, which the model returned asks (Linux). It gives logits and
+            gradients of the images, and has no parameters.
 
     Raises:
-        BenchmarkError: outside a checkout, an unknown track or row (the near miss is suggested), a row that is not built
-            here (the command that builds it is named), or weights that do not fit the code as it stands.
+        BenchmarkError: an unknown track or row (the near miss is suggested); a row that is neither published with weights nor
+            built here (the command that builds it is named); weights that do not fit the code; or no sandbox on this machine.
     """
-    with contextlib.chdir(paths.root()):
-        found = load_row(track, row)
+    with contextlib.chdir(paths.home()):
+        found = at_hand(load_row(track, row))
         if not found.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
-            raise BenchmarkError(f"{row} is not built on {track}; run `rvb repro {row}{other}`")
-        return trained_model(found, torch.device(device))
+            raise BenchmarkError(
+                f"{row} has no published weights and is not built on {track}; run `rvb repro {row}{other}`"
+            )
+        if not sandbox:
+            return trained_model(found, torch.device(device))
+        model = walled_model(found, torch.device(device), Wall(checked(available())))
+        model.begin()
+        return model

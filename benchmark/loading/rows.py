@@ -39,13 +39,18 @@ class Network:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of one track, or one network of a study on it."""
+    """One row of one track, or one network of a study on it.
+
+    Attributes:
+        given: its weights, where they are not those that were trained here.
+    """
 
     track: Track
     submission: Submission
     variant: str
     settings: VariantOnTrack
     network: Network | None = None
+    given: Path | None = None
 
     @property
     def name(self) -> str:
@@ -84,7 +89,7 @@ class Row:
 
     @property
     def weights(self) -> Path:
-        return self.folder / "train" / "model.safetensors"
+        return self.given or self.folder / "train" / "model.safetensors"
 
     @property
     def method(self) -> Path:

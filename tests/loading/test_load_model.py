@@ -14,7 +14,10 @@ from tiny_linear_row import NAMES, ROW
 from tiny_project import ROOT
 
 import benchmark
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import PUBLISHED
+from benchmark.wall.confinement import PARTS, available
 
 TRACK, NAME = NAMES
 
@@ -34,17 +37,47 @@ def test_it_is_the_trained_model_ready_to_use_from_anywhere_in_the_checkout(line
 
 def test_a_row_that_is_not_built_names_the_command_that_builds_it(linear_row) -> None:
     (ROW / "train/model.safetensors").unlink()
-    words = f"{NAME} is not built on tiny; run `rvb repro {NAME} --track tiny`"
+    words = f"{NAME} has no published weights and is not built on tiny; run `rvb repro {NAME} --track tiny`"
     with pytest.raises(BenchmarkError, match=re.escape(words)):
         benchmark.load_model(NAME, track=TRACK)
     with pytest.raises(BenchmarkError, match="did you mean 'small'"):
         benchmark.load_model("Tiny2026Linear-smal", track=TRACK)
 
 
-def test_outside_a_checkout_it_says_where_to_stand(tmp_path, monkeypatch) -> None:
+def test_published_weights_are_loaded_where_nothing_is_built_and_must_be_the_records(linear_row) -> None:
+    built, images = benchmark.load_model(NAME, track=TRACK), torch.rand(3, 1, 8, 8)
+    folder = PUBLISHED / TRACK
+    (folder / "weights").mkdir(parents=True)
+    path = (ROW / "train/model.safetensors").rename(folder / "weights" / f"{NAME}.safetensors")
+    with pytest.raises(BenchmarkError, match="has no published weights"):  # without a Record they are nobody's
+        benchmark.load_model(NAME, track=TRACK)
+    files.write_json(folder / f"{NAME}.json", {"sha256": {"weights": files.sha256_file(path)}})
+    assert torch.equal(benchmark.load_model(NAME, track=TRACK)(images), built(images))
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(BenchmarkError, match=r"its Record says .*; bring it back with git"):
+        benchmark.load_model(NAME, track=TRACK)
+
+
+def test_published_rows_load_outside_a_checkout(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BenchmarkError, match="inside a checkout"):
-        benchmark.load_model(NAME)
+    images = torch.rand(2, 1, 8, 8)
+    model = benchmark.load_model("Wong2020Fast-linf")
+    assert model(images).shape == (2, 10)
+    large = benchmark.load_model("Havens2024LoFAST-wide_margin", track="cifar10_jpeg")
+    assert large(torch.rand(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
+def test_in_the_sandbox_it_gives_the_same_logits_and_gradients(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    images = torch.rand(2, 1, 8, 8, requires_grad=True)
+    plain, held = (benchmark.load_model("Wong2020Fast-linf", sandbox=sandbox) for sandbox in (False, True))
+    try:
+        gradients = [torch.autograd.grad(model(images).sum(), images)[0] for model in (plain, held)]
+        assert torch.equal(plain(images), held(images))
+        assert torch.equal(*gradients)
+    finally:
+        held.close()
 
 
 def test_the_package_itself_imports_nothing() -> None:
