@@ -124,10 +124,11 @@ def _said(record: Record) -> Record:
 
 
 def _today(track: str, row: str) -> Row | BenchmarkError:
+    from benchmark.loading.published import at_hand
     from benchmark.loading.rows import load_row
 
     try:
-        return load_row(track, row)
+        return at_hand(load_row(track, row))
     except BenchmarkError as error:
         return error
 

@@ -106,7 +106,7 @@ def auto_attack(
             model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags += autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
             together = None if place.type == "cpu" else room(model, inputs[:batch_size])
-            search = _calls(model, inputs, together or batch_size)
+            search = calls(model, inputs, together or batch_size)
             with torch.random.fork_rng(devices):
                 odd = odd_gradients(model, inputs, targets, batch_size)
             if odd:
@@ -133,8 +133,8 @@ def auto_attack(
     )
 
 
-def _calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> dict[str, int]:
-    """How the search asks the model: images in a call, and operations on one where they are known."""
+def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> dict[str, int]:
+    """Return how the search asks the model: images in a call, and operations on one where they are known."""
     with torch.random.fork_rng([]):  # a random model's next draws are for the attack
         work = flops(model, inputs)[0] if inputs.device.type == "cpu" else 0
     return {"slots": fuller(batch_size, inputs, work), "flops": work}

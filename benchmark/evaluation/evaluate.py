@@ -20,7 +20,7 @@ from benchmark.attacks import autoattack
 from benchmark.data.images import evaluation_index
 from benchmark.data.prepare import read, split
 from benchmark.evaluation import own_model
-from benchmark.evaluation.auto_attack import reporting
+from benchmark.evaluation.auto_attack import calls, reporting
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.report import AttackReport, Report, Smoothed
@@ -217,9 +217,10 @@ def _attacked(
         right = predict(model, images, labels, size).correct
         whole = torch.ones_like(right).cpu()
         return AttackReport(spec.threat, engine, right.cpu(), whole, images.cpu(), torch.zeros(len(images)), {}, ())
-    together = size if images.device.type == "cpu" else room(model, images[:size])
+    together = None if images.device.type == "cpu" else room(model, images[:size])
+    search = calls(model, images, together or size)
     timed = finite_gradients(_Timed(model, clock))
-    attack = Attack(timed, spec, size, engine, say, autoattack, {"slots": together}, together)
+    attack = Attack(timed, spec, size, engine, say, autoattack, search, together)
     states, decided = [], []
     for first in range(0, len(images), size):
         rows, file = slice(first, min(first + size, len(images))), folder / f"{spec.id}@{first}.safetensors"
