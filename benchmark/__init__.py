@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmark.evaluation.auto_attack import auto_attack as auto_attack
     from benchmark.evaluation.evaluate import evaluate as evaluate
+    from benchmark.evaluation.evaluate import load_images as load_images
     from benchmark.loading.load_model import load_model as load_model
 
-CALLS = {"auto_attack": "evaluation.auto_attack", "evaluate": "evaluation.evaluate", "load_model": "loading.load_model"}
+CALLS = {
+    "auto_attack": "evaluation.auto_attack",
+    "evaluate": "evaluation.evaluate",
+    "load_images": "evaluation.evaluate",
+    "load_model": "loading.load_model",
+}
 
 
 def __getattr__(name: str) -> object:

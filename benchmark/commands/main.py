@@ -18,6 +18,7 @@ from benchmark.commands import (
     completion,
     diff,
     doctor,
+    evaluate,
     new,
     pipeline,
     plan,
@@ -62,6 +63,7 @@ app.command(name="list")(rows.list_rows)
 app.command()(rows.show)
 app.command()(board.board)
 app.command()(site.site)
+app.command()(evaluate.evaluate)
 app.command()(audit.audit)
 app.command()(attack.attack)
 app.command()(study.study)
@@ -87,13 +89,13 @@ def _start() -> None:
 
 def _settle() -> None:
     """Works from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
-    if any(flag in sys.argv for flag in ANYWHERE):
+    if any(flag in sys.argv for flag in ANYWHERE) or sys.argv[1:2] == ["evaluate"]:
         return
     if completion.VARIABLE in os.environ:
         with suppress(BenchmarkError):
             os.chdir(paths.root())
         return
-    os.chdir(paths.root())
+    paths.go_to_root()
     arithmetic.fix(run_settings().arithmetic)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmark.commands.completion import track_names
 from benchmark.commands.terminal import RowArgument, TrackOption, console
-from benchmark.runtime import files
+from benchmark.runtime import files, paths
 from benchmark.runtime.paths import PUBLISHED, WORK
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def import_robustbench(
     from benchmark.results import robustbench
     from benchmark.specs.base import to_json
 
-    board, left_out = robustbench.read_board(folder, tracks.load(track))
+    board, left_out = robustbench.read_board(paths.as_typed(folder), tracks.load(track))
     for line in left_out:
         console.print(f"left out: {line}")
     path = robustbench.CLAIMED / track / "robustbench.json"

@@ -12,6 +12,7 @@ import typer
 from benchmark.commands import baselines, bring
 from benchmark.commands.completion import row_names
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def verify(
     if adversarial is not None:
         if not rows or len(rows) > 1:
             raise BenchmarkError("--adversarial is judged against one row; name it, <submission>-<variant>")
-        bring.judge(track, rows[0], adversarial, write, as_json)
+        bring.judge(track, rows[0], paths.as_typed(adversarial), write, as_json)
         return
     if not rows and not every:
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")

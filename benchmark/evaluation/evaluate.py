@@ -101,7 +101,7 @@ def evaluate(
         if labels is not None:
             raise BenchmarkError("a track has labels of its own; leave out `labels`")
         track = _track(images)
-        images, labels = _images_of(track)
+        images, labels = load_images(images)
         attacked = track.evaluation.attacked or len(images)
         threats = _of_track(track) if attacks is None else attacks
         radii = track.certified_radii if radii is None else radii
@@ -156,6 +156,28 @@ def evaluate(
     )
     _gate(report)
     return report
+
+
+def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the test images of a track on which every row is judged: (n, c, h, w) float32 in [0, 1], and labels (n,).
+
+    Args:
+        count: only the first ones.
+
+    Raises:
+        BenchmarkError: an unknown track, or files that are missing, or other than the track's.
+    """
+    rules = _track(track)
+    spec = rules.data
+    if spec.path and Path(spec.path).exists():
+        spec = spec.model_copy(update={"path": str(Path(spec.path).absolute())})
+    with contextlib.chdir(paths.home()):
+        test = split(spec, read(spec))["test"]
+    if spec.sha256.get("test", test.digest()) != test.digest():
+        pinned = spec.sha256["test"]
+        raise BenchmarkError(f"the test images of {track} have sha256 {test.digest()}, the track pins {pinned}")
+    chosen = test.take(evaluation_index(len(test), rules.evaluation.images, rules.evaluation.seed)[:count])
+    return torch.from_numpy(chosen.floats()), torch.from_numpy(chosen.labels)
 
 
 class _Logits(nn.Module):
@@ -354,21 +376,6 @@ def _track(name: str) -> Track:
 def _of_track(track: Track) -> list[tuple[str, float]]:
     found = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
     return [(spec.norm, spec.eps) for spec in found]
-
-
-def _images_of(track: Track) -> tuple[torch.Tensor, torch.Tensor]:
-    """The images that every row of the track is judged on; its files lie where the caller stands, else in the checkout."""
-    spec = track.data
-    if spec.path and Path(spec.path).exists():
-        spec = spec.model_copy(update={"path": str(Path(spec.path).absolute())})
-    with contextlib.chdir(paths.home()):
-        test = split(spec, read(spec))["test"]
-    if spec.sha256.get("test", test.digest()) != test.digest():
-        raise BenchmarkError(
-            f"the test images of {track.name} have sha256 {test.digest()}, the track pins {spec.sha256['test']}"
-        )
-    chosen = test.take(evaluation_index(len(test), track.evaluation.images, track.evaluation.seed))
-    return torch.from_numpy(chosen.floats()), torch.from_numpy(chosen.labels)
 
 
 @contextlib.contextmanager

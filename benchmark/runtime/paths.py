@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from benchmark.runtime.errors import BenchmarkError
@@ -28,3 +29,18 @@ def home() -> Path:
         return root()
     except BenchmarkError:
         return Path(__file__).parents[2]
+
+
+def go_to_root() -> None:
+    """Work from the root of the checkout from now on; `as_typed` remembers where the user stands."""
+    global _TYPED_IN
+    _TYPED_IN, folder = Path.cwd(), root()
+    os.chdir(folder)
+
+
+def as_typed(path: Path) -> Path:
+    """Return a path that a user typed, as it is seen from where the user stands."""
+    return path if path.is_absolute() else Path(os.path.relpath(_TYPED_IN / path))
+
+
+_TYPED_IN = Path()

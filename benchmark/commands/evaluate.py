@@ -1,0 +1,71 @@
+"""`rvb evaluate`: `benchmark.evaluate` for a model in a file of one's own. It needs no checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmark.commands.completion import track_names
+from benchmark.commands.terminal import EngineOption, console
+from benchmark.runtime.errors import BenchmarkError
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="path/to/model.py:build, a function that returns a torch.nn.Module.")],
+    weights: Annotated[Path | None, typer.Option(help="A safetensors file, or a checkpoint of torch.")] = None,
+    track: Annotated[str, typer.Option(help="Whose images and radii.", autocompletion=track_names)] = "digits",
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="Such as 'Linf 8/255', several times; the track's unless given; 'none' for none."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Only the first images of the track.")] = None,
+    certificate: Annotated[
+        bool, typer.Option("--certificate", help="Prove radii, of networks of known layers.")
+    ] = False,
+    sigma: Annotated[
+        float | None, typer.Option(help="Certify the smoothed version too, by noise of this deviation.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="A limit; what is undecided by then is said.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="What a run that was stopped goes on from.")] = None,
+    device: Annotated[str, typer.Option(help="Such as cpu or cuda.")] = "cpu",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in one call of the model.")] = 128,
+    engine: EngineOption = None,
+    save: Annotated[list[Path] | None, typer.Option(help="A .html, .json, .csv or .safetensors file.")] = None,
+) -> None:
+    """Evaluate your own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy."""
+    from benchmark.evaluation import own_file
+    from benchmark.evaluation.evaluate import evaluate as evaluated
+    from benchmark.evaluation.evaluate import load_images
+
+    wanted = None if attack is None else [_threat(one) for one in attack if one != "none"]
+    if bad := next(
+        (path for path in save or () if path.suffix not in (".html", ".json", ".csv", ".safetensors")), None
+    ):
+        raise BenchmarkError(f"{bad}: a report is saved as .html, .json, .csv or .safetensors")
+    network = own_file.build(model)
+    if weights:
+        own_file.load_weights(network, weights)
+    try:
+        network = network.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise BenchmarkError(f"the model does not go to {device}: {str(error).splitlines()[0]}") from None
+    images, labels = (track, None) if count is None else load_images(track, count)
+    report = evaluated(
+        network, images, labels, attacks=wanted, certificate=certificate, sigma=sigma, minutes=minutes, folder=folder,
+        engine=engine or "fast", batch_size=batch_size, device=device,
+    )  # fmt: skip
+    console.print(str(report), markup=False)
+    for path in save or ():
+        console.print(f"wrote {report.save(path)}", markup=False)
+
+
+def _threat(words: str) -> tuple[str, str | float]:
+    norm, _, eps = words.strip().partition(" ")
+    try:
+        return norm, eps.strip() if "/" in eps else float(eps)
+    except ValueError:
+        raise BenchmarkError(
+            f"{words!r} is no attack; give a norm and a radius, such as 'Linf 8/255' or 'L2 0.5'"
+        ) from None
