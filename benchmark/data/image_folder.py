@@ -1,5 +1,6 @@
-"""An image folder: <path>/train/<class>/<image> and <path>/test (or val)/<class>/<image>; classes sorted by name. Folders
-within a class's (TinyImageNet's train/<class>/images) are its own too.
+"""An image folder: <path>/train/<class>/<image> and <path>/test (or val)/<class>/<image>; classes sorted by name, or by
+number where all names are numbers. Folders within a class's (TinyImageNet's train/<class>/images) are its own too; hidden
+ones are none.
 
 An image of another size is scaled and cropped around its centre to the track's shape (bilinear): the track's native
 resolution is that shape, and radii refer to it.
@@ -17,6 +18,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")  # PIL's, of 8 bits a channel or fewer
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm"}
 
 
@@ -33,7 +35,8 @@ def read(spec: DataSpec) -> dict[str, Images]:
     for name, folder in folders.items():
         if not folder.is_dir():
             raise BenchmarkError(f"image folder {folder} is missing; expected {root}/train and {root}/test (or val)")
-        classes[name] = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__"))]
+        classes[name] = sorted(found, key=int if all(one.isdecimal() for one in found) else str)
     if classes["train"] != classes["test"]:
         odd = sorted(set(classes["train"]) ^ set(classes["test"]))
         raise BenchmarkError(f"image folder {root}: class {odd[0]!r} stands in only one of train and test")
@@ -41,14 +44,14 @@ def read(spec: DataSpec) -> dict[str, Images]:
 
 
 def _read_split(folder: Path, classes: list[str], spec: DataSpec) -> Images:
-    found = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((folder / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES
-    ]
+    found = []
+    for label, name in enumerate(classes):
+        paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
+        if not paths:
+            raise BenchmarkError(f"image folder {folder / name} holds no image ({', '.join(sorted(SUFFIXES))})")
+        found += [(path, label) for path in paths]
     if not found:
-        raise BenchmarkError(f"image folder {folder} holds no image ({', '.join(sorted(SUFFIXES))})")
+        raise BenchmarkError(f"image folder {folder} holds no folder of a class")
     pixels = np.stack([opened(path, spec.shape) for path, _ in found])
     return Images(pixels, np.array([label for _, label in found], dtype=np.int64))
 
@@ -58,6 +61,8 @@ def opened(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     try:
         with Image.open(path) as image:
             return to_pixels(image, shape)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"{path}: {error}") from None
     except (UnidentifiedImageError, OSError) as error:
         digest = files.sha256_file(path)
         raise BenchmarkError(f"{path} does not open as an image (sha256 {digest}): {error}") from None
@@ -66,6 +71,10 @@ def opened(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
 def to_pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
     """(c, h, w) uint8 of a PIL image."""
     channels, height, width = shape
+    if image.mode not in MODES:
+        raise BenchmarkError(f"it has pixels of kind {image.mode}, which is not 8 bits a channel; convert it to 8 bits")
+    if "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255:
+        raise BenchmarkError("it is partly transparent; put it on a background")
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)

@@ -70,6 +70,8 @@ def _decode(cell: dict[str, Any], row: int, path: Path, shape: tuple[int, int, i
     try:
         with Image.open(io.BytesIO(cell["bytes"])) as image:
             return to_pixels(image, shape)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"{path}: row {row}: {error}") from None
     except (UnidentifiedImageError, OSError, TypeError, KeyError) as error:
         digest = files.sha256_file(path)
         raise BenchmarkError(

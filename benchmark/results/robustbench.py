@@ -24,7 +24,7 @@ from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
-SAME = 1e-6  # relative difference of two radii that are one
+SAME = 1e-5  # relative difference of two radii that are one
 NEEDED = ("name", "authors", "dataset", "architecture", "eps", "clean_acc", "autoattack_acc")
 
 

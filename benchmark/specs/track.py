@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -54,6 +55,17 @@ class Track(Frozen):
             raise ValueError(f"the suite {ADAPTIVE} is each row's own: submission.yaml declares it, no track does")
         if any(attack.attack == "quick" for suite in self.suites.values() for attack in suite):
             raise ValueError("the attack quick is a part of AutoAttack, for development; publish autoattack")
+        return self
+
+    @model_validator(mode="after")
+    def _in_pixels(self) -> Track:
+        farthest = math.prod(self.data.shape) ** 0.5
+        for threat in self.threats:
+            if threat.norm == "L2" and threat.eps > farthest:
+                raise ValueError(
+                    f"{threat.label} is above {farthest:.3g}, the distance of a black image from a white one; radii are in "
+                    "pixels in [0, 1], so 128/255 is 0.502"
+                )
         return self
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from tiny_cifar import LABELS, PIXELS, write_cifar
 from tiny_sources import write_folder, write_mnist, write_parquet, write_svhn
 
@@ -215,3 +216,40 @@ def test_labels_and_shapes_that_do_not_fit_the_track() -> None:
         split(spec(test=500), {"all": Images(PIXELS, LABELS)})
     with pytest.raises(BenchmarkError, match="unknown data source 'digit'; did you mean 'digits'"):
         read(spec(source="digit"))
+
+
+def _png(path: Path, image: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path)
+
+
+def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_none(tmp_path) -> None:
+    for name in ("train", "test"):
+        for label in range(12):
+            _png(tmp_path / name / str(label) / "a.png", np.full((32, 32, 3), 20 * label, np.uint8))
+        (tmp_path / name / ".ipynb_checkpoints").mkdir()
+    pools = read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=12))
+    assert pools["train"].labels.tolist() == [*range(12)]
+    assert pools["train"].pixels[:, 0, 0, 0].tolist() == [20 * label for label in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (np.arange(1024, dtype=np.uint16).reshape(32, 32) * 60, "which is not 8 bits a channel"),
+        (np.full((32, 32, 4), 100, np.uint8), "it is partly transparent"),
+    ],
+)
+def test_pixels_that_would_not_be_read_as_meant_are_refused_by_name(tmp_path, image, words) -> None:
+    write_folder(tmp_path)
+    _png(tmp_path / "train/cat/odd.png", image)
+    with pytest.raises(BenchmarkError, match=rf"train/cat/odd\.png: .*{words}"):
+        read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=2))
+
+
+def test_a_class_without_an_image_is_named(tmp_path) -> None:
+    write_folder(tmp_path)
+    for path in (tmp_path / "test/dog").iterdir():
+        path.unlink()
+    with pytest.raises(BenchmarkError, match=r"test/dog holds no image"):
+        read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=2))
