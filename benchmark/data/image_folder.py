@@ -73,7 +73,7 @@ def to_pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
     channels, height, width = shape
     if image.mode not in MODES:
         raise BenchmarkError(f"it has pixels of kind {image.mode}, which is not 8 bits a channel; convert it to 8 bits")
-    if "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255:
+    if "A" in image.getbands() and np.asarray(image.getchannel("A")).min() < 255:
         raise BenchmarkError("it is partly transparent; put it on a background")
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
