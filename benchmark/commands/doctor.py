@@ -29,8 +29,8 @@ Finding = tuple[Literal["ok", "note", "fail"], str]
 def doctor(engine: MachinesOption = None) -> None:
     """Check this machine and its checkout, and with --engine what that needs; exit status 1 if what is needed is broken."""
     checks: dict[str, Callable[[], Finding]] = {
-        "packages": _packages, "arithmetic": _arithmetic, "sandbox": _sandbox, "GPU": _gpu, "room": _room,
-        "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
+        "checkout": _checkout, "packages": _packages, "arithmetic": _arithmetic, "sandbox": _sandbox, "GPU": _gpu,
+        "room": _room, "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
     }  # fmt: skip
     checks |= {"DVC remote": _remote, "Ray": _ray} if engine == "ray" else {"SLURM": _slurm} if engine else {}
     failed = False
@@ -43,6 +43,13 @@ def doctor(engine: MachinesOption = None) -> None:
         failed = failed or verdict == "fail"
     if failed:
         raise typer.Exit(1)
+
+
+def _checkout() -> Finding:
+    from benchmark.pipeline import dvc
+
+    dvc.check_place()
+    return "ok", "a git repository, and writable"
 
 
 def _packages() -> Finding:
@@ -101,8 +108,7 @@ def _gpu() -> Finding:
 
 
 def _room() -> Finding:
-    WORK.mkdir(exist_ok=True)
-    free = shutil.disk_usage(WORK).free / 2**30
+    free = shutil.disk_usage(WORK if WORK.exists() else ".").free / 2**30
     words = f"{free:.1f} GiB free for {WORK}/ and DVC's cache"
     return ("ok", words) if free > ROOM else ("fail", f"{words}; free some space")
 

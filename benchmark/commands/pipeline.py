@@ -16,10 +16,9 @@ from benchmark.commands.terminal import (
     RowsArgument,
     TrackOption,
     console,
+    resumable,
 )
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
-
-INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 
 
 def repro(
@@ -52,7 +51,8 @@ def repro(
     if dry:
         pipeline.dry_run(track, console.print, rows or (), everything)
     else:
-        pipeline.repro(track, jobs, console.print, rows or (), everything)
+        with resumable():
+            pipeline.repro(track, jobs, console.print, rows or (), everything)
 
 
 def _on_engine(
@@ -64,14 +64,11 @@ def _on_engine(
         raise BenchmarkError("--dry-run does not go with --engine; leave out one of them")
     from benchmark.pipeline import ray, slurm
 
-    try:
+    with resumable():
         if engine == "ray":
             ray.repro(track, address, jobs, console.print, rows, everything)
         else:
             slurm.repro(track, console.print, rows, everything)
-    except KeyboardInterrupt:
-        console.print("interrupted; what is done is kept, and the same command goes on from there")
-        raise typer.Exit(INTERRUPTED) from None
 
 
 def pipeline(

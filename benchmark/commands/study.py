@@ -9,7 +9,7 @@ import typer
 from rich.cells import cell_len
 from rich.table import Table
 
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.terminal import TrackOption, console, resumable
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
 
@@ -48,7 +48,8 @@ def study(
 
     for study_id in _seeds_of_rows(track) if all_seeds else [f"{owner}-{name}"]:
         grid = grids.load(*grids.split_id(study_id), track)
-        repro_study(grid, console.print)
+        with resumable():
+            repro_study(grid, console.print)
         print_study(collect_study(grid))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Literal
 
 import typer
@@ -10,7 +12,9 @@ from rich.console import Console
 from benchmark.commands.completion import row_names, track_names
 from benchmark.specs.threat import Engine
 
-console = Console(highlight=False, soft_wrap=True)
+INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
+NARROWEST = 80  # columns that tables are printed in, at least: numbers are not cut
+console = Console(highlight=False, soft_wrap=True, width=max(NARROWEST, Console().width))
 TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
 RowsArgument = Annotated[
     list[str] | None,
@@ -25,3 +29,13 @@ EngineOption = Annotated[Engine | None, typer.Option(help="Of AutoAttack (defaul
 MachinesOption = Annotated[
     Literal["ray", "slurm"] | None, typer.Option("--engine", help="Stages on many machines (docs/scale.md).")
 ]
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say, when Ctrl-C ends the block, that the same command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("interrupted; what is done is kept, and the same command goes on from there")
+        raise typer.Exit(INTERRUPTED) from None

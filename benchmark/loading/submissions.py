@@ -80,6 +80,10 @@ def _about(path: Path) -> bool:
 
 def load_all() -> list[Submission]:
     """Every submission that loads; a line on stderr names each that does not."""
+    for path in FOLDER.glob("*/submission.yml"):
+        unless_broken(
+            str(path), partial(_check_file, path.with_suffix(".yaml"), f", but {path.name} is there; rename it")
+        )
     found = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
     return [one for one in found if one is not None]
 

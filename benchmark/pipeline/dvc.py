@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -14,7 +15,23 @@ from benchmark.runtime.paths import WORK
 
 LOGS = WORK / "logs"
 DVC = (sys.executable, "-m", "dvc")
+ADVERTISED = "Having any troubles?"  # DVC's last line after an error
 Report = Callable[[str], None]
+
+
+def check_place() -> None:
+    """
+    Raises:
+        BenchmarkError: DVC cannot work in this checkout: it has no git repository, or this user may not write to it.
+    """
+    here = Path.cwd()
+    settings = "".join(path.read_text() for path in Path(".dvc").glob("config*") if path.is_file())
+    if "no_scm = true" not in settings and not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        raise BenchmarkError(
+            "no git repository here, as in a downloaded ZIP, and DVC needs one; run `git init`, or clone the project"
+        )
+    if not os.access(here, os.W_OK):
+        raise BenchmarkError(f"{here} is read-only for this user; copy the checkout to where you may write")
 
 
 def changed_stages(files: Sequence[Path]) -> set[str]:
@@ -26,7 +43,7 @@ def changed_stages(files: Sequence[Path]) -> set[str]:
     command = [*DVC, "status", "--json", "--with-deps", *map(str, files)]
     result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
     if result.returncode:
-        raise BenchmarkError(f"dvc status failed: {last_line(result.stderr or result.stdout)}")
+        raise BenchmarkError(f"dvc status failed: {failure(result.stderr or result.stdout)}")
     return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
 
 
@@ -65,13 +82,19 @@ def _is_news(line: str, about: str) -> bool:
 
 
 def failure(text: str) -> str:
-    """The first error of a program's output, else its last line."""
-    errors = [line.strip() for line in text.splitlines() if line.lower().startswith("error: ")]
-    return errors[0].removeprefix("error: ").removeprefix("ERROR: ") if errors else last_line(text)
+    """The first error of a program's output, with the lines that it announces, else its last line."""
+    lines = [line.strip() for line in text.splitlines()]
+    place = next((i for i, line in enumerate(lines) if line.lower().startswith("error: ")), None)
+    if place is None:
+        return last_line(text)
+    error = lines[place][len("error: ") :]
+    if error.endswith(":"):  # as of who holds a lock
+        error += " " + "; ".join(itertools.takewhile(bool, lines[place + 1 :]))
+    return error.strip()
 
 
 def last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(ADVERTISED)]
     return lines[-1] if lines else "no output"
 
 

@@ -19,15 +19,21 @@ def check_rwlock() -> None:
         BenchmarkError: a killed dvc left its list of running commands cut short, by which every dvc after it fails.
     """
     try:
-        json.loads(RWLOCK.read_text() or "{}")
+        whole = isinstance(json.loads(RWLOCK.read_text() or "{}"), dict)
     except FileNotFoundError:
         return
     except ValueError:
-        raise BenchmarkError(f"{RWLOCK} is cut short, as by a killed dvc; once no dvc runs here, remove it") from None
+        whole = False
+    if not whole:
+        raise BenchmarkError(f"{RWLOCK} is cut short, as by a killed dvc; once no dvc runs here, remove it")
 
 
 def cut_short() -> list[Path]:
-    """The dvc.lock files that a killed dvc left cut short."""
+    """The dvc.lock files that a killed dvc left cut short.
+
+    Raises:
+        BenchmarkError: one holds the conflict markers of a merge.
+    """
     return [
         path for path in (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock")) if path.exists() and not _whole(path)
     ]
@@ -41,6 +47,11 @@ def remove_cut(report: Callable[[str], None]) -> None:
 
 
 def _whole(lock: Path) -> bool:
+    if b"\n<<<<<<< " in b"\n" + lock.read_bytes():
+        raise BenchmarkError(
+            f"{lock} holds the conflict markers of a merge; take one side, as by `git checkout --ours {lock}`, and run the "
+            "same command again"
+        )
     try:
         content = yaml.load(lock.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:

@@ -61,6 +61,7 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
 
 def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
     """Write what DVC reads of the submissions, the inputs files and the data; train what rows of other tracks bring."""
+    dvc.check_place()
     locks.check_rwlock()
     locks.remove_cut(report)
     for line in generate.write():
@@ -202,6 +203,7 @@ def repro_study(grid: Grid, report: Report) -> None:
         BenchmarkError: as `repro`.
     """
     track, file = grid.track.name, generate.data_file(grid.track.name)
+    dvc.check_place()
     locks.check_rwlock()
     locks.remove_cut(report)
     for line in generate.write():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import re
 import sys
 import traceback
@@ -102,6 +103,9 @@ def run(main: Callable[[], None]) -> None:
     """Runs a command; what a user can act on ends it with one line on stderr and exit status 1: a BenchmarkError, whatever a
     submission's code raises, its `sys.exit(0)` too, a full disk or memory, and a place where this user may not write.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal in ASCII shows ? for a dash, and the command goes on
     try:
         main()
     except OutOfMemory as error:

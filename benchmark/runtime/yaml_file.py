@@ -19,11 +19,14 @@ LARGEST = 2**63 - 1
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's, where it was built
-    """YAML that refuses a key given twice, of which plain YAML keeps the last without a word."""
+    """YAML that refuses a key given twice, of which plain YAML keeps the last without a word, and a key that is no text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
+            if not isinstance(key, str):
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the key {key!r} below line {line} is no text; put it in quotes, as 'no' or '2'")
             if keys.count(key) > 1:
                 raise yaml.YAMLError(f"the key {key!r} stands twice, near line {node.start_mark.line + 1}")
         return super().construct_mapping(node, deep)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.pipeline import locks
+from benchmark.pipeline import dvc, locks
 from benchmark.runtime.errors import BenchmarkError
 
 
@@ -39,3 +39,38 @@ def test_a_list_of_running_commands_that_is_cut_short_is_named_with_its_mend() -
     locks.RWLOCK.write_text('{"a": {"re')
     with pytest.raises(BenchmarkError, match=r"^\.dvc/tmp/rwlock is cut short, .* once no dvc runs here, remove it$"):
         locks.check_rwlock()
+    locks.RWLOCK.write_text("[]")
+    with pytest.raises(BenchmarkError, match="is cut short"):
+        locks.check_rwlock()
+
+
+def test_the_conflict_markers_of_a_merge_are_named_and_nothing_is_removed() -> None:
+    lock = Path("pipelines/tiny/row/dvc.lock")
+    lock.write_text(
+        "schema: '2.0'\nstages:\n<<<<<<< HEAD\n  train: {cmd: x}\n=======\n  train: {cmd: y}\n>>>>>>> other\n"
+    )
+    with pytest.raises(BenchmarkError, match=r"conflict markers of a merge; take one side, .*row/dvc\.lock"):
+        locks.remove_cut(print)
+    assert lock.exists()
+
+
+def test_a_checkout_that_dvc_cannot_work_in_is_named_beforehand(tmp_path, monkeypatch) -> None:
+    with pytest.raises(BenchmarkError, match="no git repository here, as in a downloaded ZIP"):
+        dvc.check_place()
+    Path(".dvc/config").write_text("[core]\n    no_scm = true\n")
+    dvc.check_place()
+    Path(".dvc/config").unlink()
+    Path(".git").touch()  # a worktree's
+    dvc.check_place()
+    monkeypatch.setattr(dvc.os, "access", lambda *_: False)
+    with pytest.raises(BenchmarkError, match="is read-only for this user"):
+        dvc.check_place()
+
+
+def test_of_dvcs_output_the_error_is_shown_with_what_it_announces() -> None:
+    advert = "\nHaving any troubles? Hit us up at https://dvc.org/support, we are always happy to help!\n"
+    blocked = "ERROR: '/w/train' is busy, it is being blocked by:\n  (PID 7): dvc repro\n\nIf there are no processes\n"
+    assert dvc.failure(blocked + advert) == "'/w/train' is busy, it is being blocked by: (PID 7): dvc repro"
+    assert dvc.failure("Reproducing\nunexpected error - Read-only file system" + advert).endswith(
+        "Read-only file system"
+    )
