@@ -88,6 +88,13 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
     from benchmark.loading.run_settings import run_settings
     from benchmark.replay.verify import verify as verify_record
     from benchmark.runtime.torch_setup import apart, set_up
+    from benchmark.steps.data import step as data
+
+    if not (data.folder(tracks.load(track)) / "data.json").exists():
+        try:
+            data.execute(track)
+        except BenchmarkError as error:  # verified as far as it goes without
+            console.print(f"no images: {error}", markup=False)
 
     device = set_up(run_settings().evaluate.device)
     for row, found in wanted:

@@ -12,6 +12,7 @@ from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
 from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
+from benchmark.replay import from_published
 from benchmark.replay import judge as judging
 from benchmark.replay.certificates import recheck
 from benchmark.replay.findings import Findings
@@ -93,7 +94,12 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
         if target.own:
             check_kept(row, record, stored, findings)
         if stored.evidence is None or not whole(stored.evidence, record, findings):
-            findings.unchecked.append("numbers and verdicts: there is no evidence to hold them against")
+            findings.unchecked.append("every margin and attack: there is no evidence to hold them against")
+            if stored.weights and stored.images is not None and judged is not None and target.images is not None:
+                images, labels = (one.to(device) for one in tensors(stored.images))
+                size = row.track.evaluation.batch_size
+                judge = Judge(judged.model, images, labels, size, _is_exact(target, findings))
+                from_published.replay(judge, record, target.images, sample, seed, findings)
             return False
         recount(record, target.images, stored.evidence, row.track, findings)
         _note_never_stored(row, record, stored.evidence, findings)
