@@ -1,0 +1,38 @@
+"""docs/evaluate.md, followed literally outside of a checkout: each block of Python, then its command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from benchmark.attacks.engine import square
+from benchmark.commands.main import app
+
+PAGE = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
+
+
+def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(square, "QUERIES", 20)
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(block, names)
+    assert "AutoAttack L2 0.5" in capsys.readouterr().out
+    assert "AutoAttack Linf 0.00784" in (tmp_path / "report.html").read_text()
+    assert names["report"].numbers["clean"].n == 20
+    assert (names["certified"].certified_l2 >= 0).all()
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), "weights.pt")
+    (command,) = re.findall(r"```sh\nrvb (.*)\n```", PAGE)
+    done = CliRunner().invoke(app, [*shlex.split(command), "--count", "20"])
+    sys.modules.pop("model", None)
+    assert done.exit_code == 0, done.exception
+    assert "wrote report.html" in done.stdout
