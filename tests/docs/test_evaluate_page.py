@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -14,14 +15,15 @@ from typer.testing import CliRunner
 from benchmark.attacks.engine import square
 from benchmark.commands.main import app
 
-PAGE = (Path(__file__).parents[2] / "docs/evaluate.md").read_text()
+PAGE = Path(__file__).parents[2] / "docs/evaluate.md"
+TEXT = PAGE.read_text()
 
 
 def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(square, "QUERIES", 20)
     names: dict = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+    for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
         exec(block, names)
     assert "AutoAttack L2 0.5" in capsys.readouterr().out
     assert "AutoAttack Linf 0.00784" in (tmp_path / "report.html").read_text()
@@ -31,8 +33,23 @@ def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
         "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     )
     torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), "weights.pt")
-    (command,) = re.findall(r"```sh\nrvb (.*)\n```", PAGE)
+    (command,) = re.findall(r"```sh\nrvb (.*)\n```", TEXT)
     done = CliRunner().invoke(app, [*shlex.split(command), "--count", "20"])
     sys.modules.pop("model", None)
     assert done.exit_code == 0, done.exception
     assert "wrote report.html" in done.stdout
+
+
+def test_the_notebook_runs_cell_by_cell(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(square, "QUERIES", 20)
+    cells = [
+        cell for cell in json.loads(PAGE.with_suffix(".ipynb").read_text())["cells"] if cell["cell_type"] == "code"
+    ]
+    names: dict = {}
+    for cell in cells:
+        exec("".join(cell["source"]), names)
+    assert len(cells) == 3
+    robust = [names[name].numbers["AutoAttack Linf 0.15"].value for name in ("report", "compared")]
+    assert robust[0] > 0.4 > robust[1]
+    assert "<td>" in names["report"]._repr_html_()
