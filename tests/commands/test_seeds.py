@@ -33,6 +33,7 @@ def ran(tmp_path_factory):
 
 def published(root: Path) -> Project:
     made = tiny_linear_row.new(root)
+    edit(made.root / "params.yaml", "wall: full", "wall: none")  # tests/studies has it
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made.root)
         patch.setattr(seeds, "TRAININGS", 1)

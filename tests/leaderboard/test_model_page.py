@@ -16,7 +16,7 @@ from tiny_record import proportion
 
 from benchmark.results.brought import BrokenImage, Brought
 from benchmark.results.spread import Spread
-from benchmark.specs.submission import Claim, Paper
+from benchmark.specs.submission import Paper
 from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii
 from leaderboard.pages.model_evidence import LINES, WHOLE, evidence_csv
@@ -255,8 +255,3 @@ def test_a_table_of_claims_says_measured_difference_and_interval(tmp_path) -> No
     table = text.partition('<table class="claims stacked">')[2].partition("</table>")[0]
     assert re.findall(r'data-of="[a-z ]+">(?:<b>)?([-+0-9.]+)', table) == ["90.0", "97.0", "+7.0"]
     assert "-3.0 to +10.0" in table
-
-
-def test_a_claim_is_text_until_it_is_compared() -> None:
-    assert same_number(HOSTILE, ["clean"]) is None
-    assert Claim(track="digits", metric=HOSTILE, value=0.5, source="").metric == HOSTILE
