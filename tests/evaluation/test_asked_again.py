@@ -268,6 +268,23 @@ def test_all_images_of_the_last_call_are_asked_about_again() -> None:
             check_answers(model, [(IMAGES, answers, None), *earlier], IMAGES, count=40, row="row", is_open=False)
 
 
+def test_clean_images_are_asked_about_last() -> None:
+    """Or a model that lies once it has seen one of them would lie again, and seem the same."""
+
+    class Waits(Honest):
+        lies = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.lies |= bool((x[:, None] == IMAGES).flatten(2).all(2).any())
+            return super().forward(x) + 5 * self.lies * torch.arange(3)
+
+    model, others = Waits(), IMAGES.flip(3)
+    calls = [(x, model(x), None) for x in (IMAGES, others)][::-1]
+    for _ in range(3):
+        with pytest.raises(BenchmarkError, match="get another answer"):
+            check_answers(Waits(), calls, IMAGES, count=24, row="row", is_open=False)
+
+
 @pytest.mark.parametrize("answer", [float("nan"), float("inf")])
 def test_numbers_that_are_not_finite_are_no_rounding(answer) -> None:
     before = torch.zeros(4, 3)
