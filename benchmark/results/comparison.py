@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy.stats import binomtest
-
+from benchmark.results.paired import mcnemar
 from benchmark.results.per_image import PerImage, counts
 from benchmark.results.record import Record
 
@@ -94,12 +93,11 @@ def by_chance(published: Record, built: Record, before: PerImage, now: PerImage)
         line = _count(name, ours.get(name), theirs.get(name))
         one, other = before.score(name), now.score(name)
         if name in ours and name in theirs and one is not None and other is not None:
-            changes = [b - a for a, b in zip(one, other, strict=True) if a != b]
-            p = float(binomtest(sum(change > 0 for change in changes), len(changes)).pvalue) if changes else 1.0
+            changes, p = sum(a != b for a, b in zip(one, other, strict=True)), mcnemar(other, one)
             allowed = ours[name][1] // published.n  # an image's corrupted copies are one image
             outside = same_weights and line.images is not None and line.images > allowed
             verdict: Verdict = "OUTSIDE" if outside else "within" if changes else "same"
-            line = replace(line, verdict=verdict, changed=len(changes), p=None if same_weights else p)
+            line = replace(line, verdict=verdict, changed=changes, p=None if same_weights else p)
         lines.append(line)
     return lines
 

@@ -16,14 +16,14 @@ from benchmark.results.study_table import Difference, contrast
 ERROR = 0.05  # of a whole board: the chance that any of its orders is made by images and seeds alone
 
 
-def mcnemar(one: str, other: str) -> float:
+def mcnemar(one: Sequence[int] | str, other: Sequence[int] | str) -> float:
     """Two-sided p-value of McNemar's exact test: of the images on which the two differ, each wins as often as the other.
 
     Raises:
         ValueError: verdicts of other numbers of images.
     """
     pairs = list(zip(one, other, strict=True))
-    wins, losses = pairs.count(("1", "0")), pairs.count(("0", "1"))
+    wins, losses = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)  # type: ignore[operator]
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 

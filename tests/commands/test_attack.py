@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from edited_file import edit
 from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 
@@ -18,6 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
+    edit("params.yaml", "wall: full", "wall: none")
     before = {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()}
     told: list[str] = []
     trial = try_suite("tiny", "Tiny2026Linear-small", "quick", told.append)

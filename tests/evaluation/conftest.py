@@ -6,10 +6,13 @@ import pytest
 import torch
 from tiny_models import Linear, grey_images
 
+from benchmark.attacks.engine import square
+
 
 @pytest.fixture
-def linear() -> tuple[Linear, torch.Tensor, torch.Tensor]:
-    """A linear model, twelve images near grey and their labels, of which the last is wrong."""
+def linear(monkeypatch) -> tuple[Linear, torch.Tensor, torch.Tensor]:
+    """A linear model, twelve images near grey and their labels, of which the last is wrong; few queries for Square."""
+    monkeypatch.setattr(square, "QUERIES", 200)
     model, images = Linear(classes=6), grey_images(12)
     with torch.no_grad():
         labels = model(images).argmax(1)

@@ -37,17 +37,6 @@ def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(linear, c
     assert torch.equal(images, kept)
 
 
-class Wide(nn.Module):
-    """Its logits in float64."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).double()
-
-
 class Altered(nn.Module):
     """A linear model whose logits go through `forward`."""
 
@@ -109,25 +98,29 @@ def test_bad_input_is_refused_in_one_line(linear, case) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_models_that_cannot_be_judged_are_refused(linear) -> None:
-    _, images, labels = linear
-    with pytest.raises(BenchmarkError, match=r"returns \(1, 1, 6, 6\) for one image; it must return logits"):
-        auto_attack(nn.Identity(), images, labels, norm="Linf", eps=0.05)
-    with pytest.raises(BenchmarkError, match=r"the model fails on one image of float32 on cpu: "):
-        auto_attack(Linear(classes=6).double(), images, labels, norm="Linf", eps=0.05)
-    with pytest.raises(BenchmarkError, match="the model is on meta, where it has no weights"):
-        auto_attack(Linear(classes=6).to("meta"), images, labels, norm="Linf", eps=0.05)
-    with pytest.raises(BenchmarkError, match=r"the model is a function; give a torch\.nn\.Module"):
-        auto_attack(lambda x: x, images, labels, norm="Linf", eps=0.05)
-    with pytest.raises(BenchmarkError, match="returns a tuple for one image"):
-        auto_attack(Altered(lambda z: (z, z)), images, labels, norm="Linf", eps=0.05)
-    for forward in (torch.Tensor.detach, lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()):
-        with pytest.raises(BenchmarkError, match="logits have no gradient by its input"):
-            auto_attack(Altered(forward), images, labels, norm="Linf", eps=0.05)
+def without_numbers() -> nn.Module:
     broken = Linear(classes=6)
     broken.bias.data.fill_(float("nan"))
-    with pytest.raises(BenchmarkError, match="not finite"):
-        auto_attack(broken, images, labels, norm="Linf", eps=0.05)
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Identity(), r"returns \(1, 1, 6, 6\) for one image; it must return logits"),
+        (Linear(classes=6).double(), r"the model fails on one image of float32 on cpu: "),
+        (Linear(classes=6).to("meta"), "the model is on meta, where it has no weights"),
+        (lambda x: x, r"the model is a function; give a torch\.nn\.Module"),
+        (Altered(lambda z: (z, z)), "returns a tuple for one image"),
+        (Altered(torch.Tensor.detach), "logits have no gradient by its input"),
+        (Altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
+        (without_numbers(), "not finite"),
+    ],
+)
+def test_models_that_cannot_be_judged_are_refused(linear, model, message) -> None:
+    _, images, labels = linear
+    with pytest.raises(BenchmarkError, match=message):
+        auto_attack(model, images, labels, norm="Linf", eps=0.05)
 
 
 def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
@@ -135,15 +128,13 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
     turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
-    other = auto_attack(Wide(model), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
+    other = auto_attack(Altered(torch.Tensor.double), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
 
 
-@pytest.mark.parametrize(
-    "eps", [np.float32(8 / 255), np.float64(8 / 255), np.array(0.05), torch.tensor(8 / 255), Fraction(8, 255)]
-)
+@pytest.mark.parametrize("eps", [np.float32(8 / 255), np.array(0.05), torch.tensor(8 / 255), Fraction(8, 255)])
 def test_any_real_number_is_a_radius(linear, eps) -> None:
     model, images, labels = linear
     found = auto_attack(model, images, labels, norm="Linf", eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))

@@ -9,8 +9,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import site_rows
 from browsers import complaints, needs_chromium, wider_than
@@ -49,9 +47,10 @@ def judged(name: str, found: dict | None, overfitting: dict | None = None, proce
     return Record.model_validate(made)
 
 
-@pytest.fixture
-def rendered(tmp_path) -> Path:
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory) -> Path:
     """A site of three rows: one in doubt, one without, one whose attacks were not judged."""
+    tmp_path = tmp_path_factory.mktemp("rendered")
     records = [
         judged("Doubtful", reliability(2), OVERFITTED),
         judged("Sound", reliability(), OVERFITTED | {"found": False, "epochs": []}, processes=4),
@@ -124,11 +123,7 @@ def test_a_page_links_to_web_addresses_alone(tmp_path, url) -> None:
     """Whatever way a Record came by another."""
     made = record("Linked", 40, 30)
     made = made.model_copy(update={"paper": made.paper.model_copy(update={"url": url})})
-    folder = tmp_path / made.row / "record"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text("{}")
-    evidence = {"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]}
-    pq.write_table(pa.table(evidence), folder / "evidence.parquet")
+    folder = site_rows.write(made, tmp_path)
     (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
     track = tracks.load("digits")
     site_rows.render(tmp_path / "site", track, rank([made], track), tmp_path)
@@ -150,24 +145,21 @@ def test_smoothed_numbers_have_columns_of_their_own_and_do_not_rank() -> None:
     assert columns(track.model_copy(update={"smoothing": None})) == names[:-3]
 
 
-def test_images_are_read_by_number_and_damaged_ones_are_one_line(tmp_path) -> None:
-    path = tmp_path / "per_image.json"
-    with pytest.raises(SystemExit, match=r"per_image\.json is missing"):
-        reading.read_images(path)
-    path.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
-    assert reading.read_images(path) == {"clean": "101"}
-    for content in ("{", "[]", "{}"):
-        path.write_text(content)
-        with pytest.raises(SystemExit, match=r"per_image\.json"):
-            reading.read_images(path)
-
-
-def test_a_missing_or_damaged_record_is_one_line(tmp_path) -> None:
-    with pytest.raises(SystemExit, match=r"record\.json is missing"):
-        reading.read_record(tmp_path / "record.json")
-    (tmp_path / "record.json").write_text('{"track": "digits"}')
+def test_missing_or_damaged_files_are_one_line(tmp_path) -> None:
+    images, record_file = tmp_path / "per_image.json", tmp_path / "record.json"
+    for read, path in ((reading.read_images, images), (reading.read_record, record_file)):
+        with pytest.raises(SystemExit, match=rf"{path.name} is missing"):
+            read(path)
+        for content in ("{", "[]", "{}"):
+            path.write_text(content)
+            with pytest.raises(SystemExit, match=path.name) as raised:
+                read(path)
+            assert "\n" not in str(raised.value)
+    images.write_text('{"row": "A-v", "scores": {"clean": "101"}}')
+    assert reading.read_images(images) == {"clean": "101"}
+    record_file.write_text('{"track": "digits"}')
     with pytest.raises(SystemExit, match="Field required; delete it"):
-        reading.read_record(tmp_path / "record.json")
+        reading.read_record(record_file)
 
 
 def test_numbers_lacking_are_empty_not_zero() -> None:

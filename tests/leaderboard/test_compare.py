@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import json
 import re
 from pathlib import Path
@@ -133,9 +132,3 @@ def test_titles_are_no_markup(tmp_path) -> None:
     assert "<img" not in page
     assert all(len(title) == compare.LONGEST for _, title, _ in known(site)["rows"])
     assert page.count("</script>") == page.count("<script")
-
-
-def test_each_pair_is_named_once(tmp_path) -> None:
-    made = board(tmp_path / "work", VERDICTS)
-    named = [{pair.first.record.row, pair.second.record.row} for pair in pairs(made, ROBUST) or []]
-    assert sorted(map(sorted, named)) == sorted(map(sorted, itertools.combinations(["A-v", "B-v", "C-v"], 2)))

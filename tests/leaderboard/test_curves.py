@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark.evaluation.evidence import certified, robust
@@ -51,6 +51,7 @@ def test_shares_at_each_radius() -> None:
     assert (without.certified, without.smoothed, without.attacked) == (None, None, found.attacked)
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_curves_meet_the_headline_numbers_and_fall(seed: int) -> None:
     """At the track's radii, as the evidence itself is counted into a Record."""

@@ -43,7 +43,7 @@ def lower(radii: np.ndarray, counts: np.ndarray, radius: float) -> int:
     return int(counts[np.searchsorted(radii, radius, side="left")])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 600), st.integers(0, 10**6), st.sampled_from([7, 97, 100003]), st.integers(12, POINTS))
 def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
     n: int, seed: int, step: int, points: int
@@ -107,7 +107,7 @@ def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
     assert per_image(found) is None
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_radii_of_images_agree_with_how_records_count(seed: int) -> None:
     seen = evidence(row(), 80, seed)
     seen = seen.append_column("probed L2 0.5", pa.array(np.random.default_rng(seed).random(80) < 0.2))

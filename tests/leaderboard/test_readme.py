@@ -65,11 +65,16 @@ def test_the_table_ranks_the_published_records(published) -> None:
     assert "Percent of 100 test images, 95% intervals up to ±10.0 points. #: ranks not ruled out." in lines
 
 
-def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(published) -> None:
-    other = record("Strong", 20).model_copy(update={"row": "Strong-w", "variant": "w", "title": "another of it"})
-    (published / "Strong-w.json").write_text(to_json(other))
+def another(published: Path, **more: object) -> None:
+    """Publishes a second row of Strong, of 20 robust images."""
+    made = record("Strong", 20).model_copy(update={"row": "Strong-w", "variant": "w", "title": "another of it", **more})
+    (published / "Strong-w.json").write_text(to_json(made))
     images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
     (published / "images/Strong-w.json").write_text(to_json(images))
+
+
+def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(published) -> None:
+    another(published)
     readme.main([])
     text = readme.PLACES[0].file.read_text()
     assert "another of it" not in text
@@ -80,12 +85,7 @@ def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(publi
 def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_path, monkeypatch) -> None:
     uniform = {"clean": tiny_record.proportion(31), "changed": 60}
     attention = AttentionResult.model_validate({"uniform": uniform, "none": uniform})
-    other = record("Strong", 20).model_copy(
-        update={"row": "Strong-w", "variant": "w", "title": "another of it", "attention": attention}
-    )
-    (published / "Strong-w.json").write_text(to_json(other))
-    images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
-    (published / "images/Strong-w.json").write_text(to_json(images))
+    another(published, attention=attention)
     page = tmp_path / "page.md"
     page.write_text(HEAD + TAIL)
     monkeypatch.setattr(readme, "PLACES", (readme.Place(page, "digits", all_rows=True),))

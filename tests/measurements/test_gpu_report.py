@@ -50,18 +50,12 @@ def rows(result) -> list[str]:
     return [row["name"] for row in result.rows]
 
 
-def test_a_part_gives_its_rows(tmp_path) -> None:
-    result = gpu.run_part(part("good", GOOD), 60)
-    assert rows(result) == [name for name, *_ in DEVICES]
-    assert (result.problem, result.last_lines) == ("", [])
-
-
-@pytest.mark.parametrize(("code", "problem"), [(FAILS, "exit status 1"), (CUT, "exit status 1")])
-def test_a_part_that_fails_keeps_its_rows_and_says_how_it_ended(code, problem) -> None:
+@pytest.mark.parametrize(("code", "problem"), [(GOOD, ""), (FAILS, "exit status 1"), (CUT, "exit status 1")])
+def test_a_part_gives_its_rows_and_one_that_fails_says_how_it_ended(code, problem) -> None:
     result = gpu.run_part(part("bad", code), 60)
     assert rows(result) == [name for name, *_ in DEVICES]
     assert result.problem == problem
-    assert code is CUT or result.last_lines == ["a line of its log", "error: the GPU is gone"]
+    assert code is CUT or result.last_lines == ["a line of its log", "error: the GPU is gone"] * (code is FAILS)
 
 
 def test_a_part_that_hangs_is_ended_with_all_that_it_started() -> None:

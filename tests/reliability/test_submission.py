@@ -131,13 +131,16 @@ def test_a_maintainer_sees_what_the_code_does_beside(folder) -> None:
     )
     head = "import requests\nfrom urllib.request import urlopen\n"
     (folder / "method.py").write_text(text)
-    (folder / "layers.py").write_text(head + "import timm\ntimm.create_model('a', pretrained=True)\nopen('b').read()\n")
+    (folder / "layers.py").write_text(
+        head + "import timm\ntimm.create_model('a', pretrained=True)\nopen('b').read()\ntorch.manual_seed(0)\n"
+    )
     notes = [(note.name, note.found) for note in report().notes]
     beside = [found for name, found in notes if name == "beside computing"]
     assert beside == [
         "network: import of requests (layers.py, line 1)",
         "network: import of urllib.request (layers.py, line 2)",
         "network: pretrained=True (layers.py, line 4)",
+        "global state: torch.manual_seed (layers.py, line 6)",
         "file: open() (layers.py, line 5)",
     ]
     assert ("modules of its own", "Net") in notes

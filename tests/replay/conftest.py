@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from built_once import built_once
-from edited_file import edit
 from tiny_project import Project
 
 
@@ -22,6 +21,5 @@ def verified_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def verified_row(verified_trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A copy of it, as working directory; replayed without a sandbox, which test_attacked_images.py has."""
     project = verified_trained.copy(tmp_path / "row")
-    edit(project.root / "params.yaml", "wall: full", "wall: none")
     monkeypatch.chdir(project.root)
     return project

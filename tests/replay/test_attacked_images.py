@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_verified
 from built_once import built_once
+from edited_file import edit
 from stages import run_stage
 from tiny_project import Project
 from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
@@ -60,7 +61,8 @@ def test_each_number_says_of_how_many_images_it_is() -> None:
     assert image_radii(table).n == ATTACKED
 
 
-def test_the_row_is_replayed_and_its_board_says_it() -> None:
+def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
+    edit("params.yaml", "wall: none", "wall: full")
     result = rvb("verify", NAME)
     assert result.exit_code == 0, result.output
     counts = {one["what"]: one["count"] for one in found()["checked"]}

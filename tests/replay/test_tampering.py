@@ -78,6 +78,7 @@ def test_a_pixel_outside_the_ball() -> None:
 def test_pixels_outside_the_box_and_none_at_all() -> None:
     def move(images: dict[str, torch.Tensor]) -> None:
         images[FGSM][4] -= 0.01 * (images[FGSM][4] == 0)
+        images[FGSM][5, 0, 0, 0] = 1.01
         images[FGSM][7, 0, 0, 0] = float("nan")
 
     change_tensors(STORED, move)
@@ -85,9 +86,10 @@ def test_pixels_outside_the_box_and_none_at_all() -> None:
     lines = content["lines"]
     assert any(one["what"].startswith("attacks' images, 20 each") and one["count"] == 2 for one in content["checked"])
     assert f"image 4: {FGSM} box: pixels in [0, 1] -> pixels from -0.00999999978 to 1" in lines
+    assert any(line.startswith(f"image 5: {FGSM} box: ") and line.endswith(" to 1.00999999") for line in lines)
     assert f"image 7: {FGSM} pixels: in [0, 1] -> not finite" in lines
     assert any(line.startswith("sha256 of adversarial images more") for line in lines)
-    assert not [line for line in lines if line.startswith("image ") and line[6] not in "47"]
+    assert not [line for line in lines if line.startswith("image ") and line[6] not in "457"]
 
 
 def test_an_image_that_stands_beside_the_record_alone_is_held_against_its_source() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.stats import binom
 
 from benchmark.results.paired import better, mcnemar, over_seeds_and_images
@@ -22,15 +20,6 @@ def trainings(rng: np.random.Generator, images: np.ndarray, spread: float, skill
     return ["".join("01"[int(margin > 0)] for margin in row) for row in skill + seeds + images + rest]
 
 
-@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 20), st.integers(0, 20))
-def test_mcnemar_looks_at_the_images_on_which_the_two_differ_alone(wins, losses, both, neither) -> None:
-    one = "1" * wins + "0" * losses + "1" * both + "0" * neither
-    other = "0" * wins + "1" * losses + "1" * both + "0" * neither
-    tail = binom.cdf(min(wins, losses), wins + losses, 0.5)
-    assert mcnemar(one, other) == pytest.approx(min(1, 2 * tail))
-    assert mcnemar(one, other) == mcnemar(other, one)
-
-
 def test_the_interval_adds_the_spread_of_images_and_of_seeds() -> None:
     one, other = [verdicts(80), verdicts(82), verdicts(78)], [verdicts(60), verdicts(61), verdicts(59)]
     found = over_seeds_and_images(one, other, 0.05)
@@ -45,10 +34,10 @@ def test_the_interval_adds_the_spread_of_images_and_of_seeds() -> None:
         over_seeds_and_images(["111"], ["11"], 0.05)
 
 
-@pytest.mark.parametrize("spread", [0.0, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
 def test_equal_methods_are_ordered_no_more_often_than_stated(spread) -> None:
     """Other images and other seeds in every trial; McNemar's test on one training each is no such promise."""
-    rng, trials = np.random.default_rng(0), 400
+    rng, trials = np.random.default_rng(0), 300
     crossed = ordered = single = 0
     for _ in range(trials):
         images = rng.normal(0, 1, 100)

@@ -46,11 +46,8 @@ def test_curves_have_their_places_side_by_side(table) -> None:
     assert sheet.heads == ("0.01", "0.03", "0.1")
     assert {row.name for row in sheet.rows} == {"ascent", "a bound", "a wild bound"}
     claimed = {row.name: [entry.claimed for _, entry in row.entries] for row in sheet.rows}
+    assert table.words == ("One setting, nothing to compare.",), "said once"
     assert claimed == {"a bound": CLAIMED, "ascent": [None] * 3, "a wild bound": [None] * 3}
-
-
-def test_one_setting_is_said_once_to_compare_with_nothing(table) -> None:
-    assert table.words == ("One setting, nothing to compare.",)
 
 
 def test_curves_of_one_cell_are_drawn_together(table) -> None:

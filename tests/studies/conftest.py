@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tiny_linear_row
 import tiny_study
+from edited_file import edit
 from tiny_project import Project
 
 from benchmark.loading import submissions, tracks
@@ -24,3 +25,19 @@ def loading(tmp_path, monkeypatch):
     monkeypatch.setattr(tracks, "FOLDER", tmp_path / "tracks")
     tiny_study.add(made)
     return made
+
+
+@pytest.fixture
+def studied(tmp_path, monkeypatch):
+    """A project whose linear model has a study, as working directory. Its networks run without a sandbox: see `walled`."""
+    made = tiny_linear_row.new(tmp_path / "project")
+    tiny_study.add(made)
+    edit(made.root / "params.yaml", "wall: full", "wall: none")
+    monkeypatch.chdir(made.root)
+    return made
+
+
+@pytest.fixture
+def walled(studied):
+    """Puts its networks into a sandbox."""
+    edit(studied.root / "params.yaml", "wall: none", "wall: full")

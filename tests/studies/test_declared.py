@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import tiny_linear_row
-import tiny_study
+import pytest
 import yaml
 
 from benchmark.pipeline import generate, inputs
@@ -16,10 +15,8 @@ from leaderboard.reading import read_papers
 NAME = "Tiny2026Linear"
 
 
-def test_declared_papers_stand_where_the_board_reads_them(tmp_path, monkeypatch) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    tiny_study.add(project)
-    monkeypatch.chdir(project.root)
+@pytest.mark.usefixtures("studied")
+def test_declared_papers_stand_where_the_board_reads_them() -> None:
     inputs.write("tiny")
     found = read_papers(papers_file("tiny"))
     assert list(found) == [NAME]

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny_linear_row
 import tiny_study
 from edited_file import edit
 from stages import run_stage, run_study
@@ -39,44 +38,40 @@ def test_the_verdict_is_the_intervals(low, high, verdict) -> None:
 
 
 @pytest.fixture
-def ran(tmp_path, monkeypatch) -> Path:
-    """A study that ran, with findings."""
-    made = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(made.root)
-    (made.root / "submissions/Tiny2026Linear/findings.py").write_text(FINDINGS)
-    tiny_study.add(made, SMALL)
+def ran(studied) -> None:
+    """A study that ran, with findings, which a sandbox computes."""
+    Path("submissions/Tiny2026Linear/findings.py").write_text(FINDINGS)
+    tiny_study.add(studied, SMALL)
     run_stage("data", "tiny")
     run_study(*tiny_study.NAMES)
-    return made.root
+    edit("params.yaml", "wall: none", "wall: full")
 
 
 def load():
     return grids.load("Tiny2026Linear", "grid", "tiny")
 
 
-def test_they_are_computed_from_verdicts_beside_the_digest_of_their_code(ran) -> None:
+@pytest.mark.usefixtures("ran")
+def test_they_are_computed_from_verdicts_beside_the_digest_of_their_code_and_refused_where_they_are_none() -> None:
     published = collect_study(load())
     (finding,) = published.findings
     count = sum(run.values["clean"] for run in published.result.runs) / len(published.result.runs)
     assert finding.estimate == pytest.approx(count)
     edit("submissions/Tiny2026Linear/findings.py", "0.01", "0.02")
     assert collect_study(load()).findings_code != published.findings_code
-
-
-def test_verdicts_of_another_run_are_refused(ran) -> None:
-    (tiny_study.RESULT / "verdicts.parquet").write_bytes(b"other")
+    verdicts = tiny_study.RESULT / "verdicts.parquet"
+    kept = verdicts.read_bytes()
+    verdicts.write_bytes(b"other")
     with pytest.raises(BenchmarkError, match=r"verdicts\.parquet is missing or is not of "):
         collect_study(load())
-
-
-def test_no_finding_and_no_function_are_refused(ran) -> None:
+    verdicts.write_bytes(kept)
     edit(STUDY, "findings: shown", "findings: nothing")
     with pytest.raises(BenchmarkError, match="nothing must return a list of Finding, at least one"):
         collect_study(load())
     edit(STUDY, "findings: nothing", "findings: show")
     with pytest.raises(BenchmarkError, match=r"no function 'show'; .*did you mean 'shown'"):
         load()
-    (ran / "submissions/Tiny2026Linear/findings.py").unlink()
+    Path("submissions/Tiny2026Linear/findings.py").unlink()
     with pytest.raises(BenchmarkError, match=r"there is no .*findings\.py"):
         load()
     assert json.loads((tiny_study.RESULT / "study.json").read_text())["runs"], "what ran stays"

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tiny_linear_row
 import tiny_study
 import torch
 from stages import failed_study, run_stage, run_study, study_entries
@@ -50,22 +49,20 @@ BLOCKS = Path("benchmark/loading/blocks.py")
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(studied):
     """A project with a small mixer whose study asks for the Jacobians of its blocks, as working directory."""
-    made = tiny_linear_row.new(tmp_path / "project")
-    folder = made.root / "submissions/Tiny2026Linear"
-    (folder / "studies").mkdir()
+    folder = studied.root / "submissions/Tiny2026Linear"
     (folder / "method.py").write_text(METHOD)
+    (folder / "measures.py").unlink()
     (folder / "studies/grid.yaml").write_text(STUDY)
-    monkeypatch.chdir(made.root)
-    return made
+    return studied
 
 
 def loaded() -> grids.Grid:
     return grids.load("Tiny2026Linear", "grid")
 
 
-def test_a_study_of_networks_of_other_depths_holds_their_blocks_and_each_image(project) -> None:
+def test_a_study_of_networks_of_other_depths_holds_their_blocks_and_each_image(project, walled) -> None:
     run_stage("data", "tiny")
     run_study(*tiny_study.NAMES)
     published = collect_study(loaded())

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tiny_linear_row
 import tiny_study
+from edited_file import edit
 from stages import failed_study, run_networks, run_stage, run_study, study_entries
 
 from benchmark.data.images import load_split
@@ -23,15 +23,6 @@ from benchmark.specs.study import MeasureSpec, Study
 from benchmark.studies import grids
 from benchmark.studies.measures import own
 from benchmark.studies.published import collect_study
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A project whose linear model has a study, its data prepared, as working directory."""
-    made = tiny_linear_row.new(tmp_path / "project")
-    tiny_study.add(made)
-    monkeypatch.chdir(made.root)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -78,6 +69,8 @@ def project(tmp_path, monkeypatch):
             ("measure: clean}", "measure: clean, cells: [slower, bias off]}"),
             "measure 'clean': no cell 'slower'; did you mean 'slower, bias on'?",
         ),
+        (("{measure: clean}", "{measure: clean, images: 3}"), "`images` is for measures of your own"),
+        (("{measure: confidence,", "{measure: confidence, images: 11,"), "images 11 are more than the 10 of the study"),
         (("images: 10", "images: 21"), "images 21 are more than the 20 of tiny"),
         (("seeds: [0, 1]", "seeds: [0, 0]"), "the seed 0 stands twice"),
         (("name: slower", "name: as it is"), "the cell as it is, bias on stands twice"),
@@ -95,11 +88,6 @@ def test_a_bad_study_gets_one_clear_line(loading, change, message) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_unknown_studies_suggest_the_near_miss(loading) -> None:
-    with pytest.raises(BenchmarkError, match="has no study 'gridd'; did you mean 'grid'"):
-        grids.load("Tiny2026Linear", "gridd")
-
-
 def test_every_study_in_the_repository_loads() -> None:
     found = grids.load_all()
     assert {"Debenedetti2022XCiT-recipe", "Debenedetti2022XCiT-cumulative"} <= {grid.id for grid in found}
@@ -108,42 +96,41 @@ def test_every_study_in_the_repository_loads() -> None:
 
 
 def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_settings(loading) -> None:
+    with pytest.raises(BenchmarkError, match="has no study 'gridd'; did you mean 'grid'"):
+        grids.load("Tiny2026Linear", "gridd")
     grid = grids.load("Tiny2026Linear", "grid")
     assert list(grid.cells) == ["as it is, bias on", "as it is, bias off", "slower, bias on", "slower, bias off"]
     last = grid.cells["slower, bias off"]
     assert (last.model, last.training.learning_rate, last.training.epochs) == ({"bias": False}, 0.001, 2)
     assert grid.cells["as it is, bias on"].training.learning_rate == 0.01
     assert grid.study.grid()[3].levels == {"cell": "slower", "model.bias": "off"}
+    alone = Study.model_validate(grid.study.model_dump() | {"cells": (), "axes": {}, "claims": {}})
+    assert [cell.name for cell in alone.grid()] == ["all"]
     assert {"pgd.py", "measures.py", "method.py", "standard.py", "own.py"} <= {
         path.name for path in study_entries(grid)
     }
 
 
-def test_without_axes_or_cells_there_is_one_cell() -> None:
-    study = Study.model_validate(
-        {"title": "T", "source": "S", "track": "tiny", "variant": "v", "measures": [{"measure": "clean"}]}
-    )
-    assert [cell.name for cell in study.grid()] == ["all"]
-
-
-def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(project, capfd) -> None:
+def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(studied, capfd, monkeypatch) -> None:
+    monkeypatch.setattr(tiny_study, "STUDY", tiny_study.STUDY.replace("  - {name: as it is}\n", ""))
+    tiny_study.add(studied)
     run_stage("data", "tiny")
-    run_networks(*tiny_study.NAMES, 3)
+    run_networks(*tiny_study.NAMES, 1)
     capfd.readouterr()
     run_study(*tiny_study.NAMES)
     printed = capfd.readouterr().out
-    assert printed.count("train is kept") == printed.count("measure is kept") == 3
+    assert printed.count("train is kept") == printed.count("measure is kept") == 1
     assert "slower, bias off, seed 1: clean " in printed
-    assert "8 of 8 are done" in printed
-    resumed = tiny_study.results(project)
+    assert "4 of 4 are done" in printed
+    resumed = tiny_study.results(studied)
     shutil.rmtree(tiny_study.RESULT)
     run_study(*tiny_study.NAMES)
-    assert tiny_study.results(project) == resumed
+    assert tiny_study.results(studied) == resumed
 
     grid = grids.load("Tiny2026Linear", "grid")
     published = collect_study(grid)
     assert PublishedStudy.model_validate_json(to_json(published)) == published
-    assert len({run.weights for run in published.result.runs}) == 8
+    assert len({run.weights for run in published.result.runs}) == 4
     assert published.result.x == {"confidence: curve": (1.0, 0.5, 0.25)}
     evidence = pq.read_table(tiny_study.RESULT / "verdicts.parquet").to_pandas()
     for run in published.result.runs:
@@ -153,26 +140,26 @@ def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishe
         assert run.values["PGD"] == np.mean(seen["PGD: right"])
         assert run.values["confidence: largest"] == run.values["confidence: curve"][0]
     assert (
-        json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid/3-1/train.json").read_text())["wall_seconds"]
+        json.loads((tiny_study.RESULT.parent / "times/Tiny2026Linear-grid/1-1/train.json").read_text())["wall_seconds"]
         > 0
     )
 
-    tiny_study.add(project, ("clean: 0.25", "clean: 0.5"))
+    tiny_study.add(studied, ("clean: 0.25", "clean: 0.5"))
     assert collect_study(grids.load("Tiny2026Linear", "grid")).study.claims["slower, bias off"] == {"clean": 0.5}
     for change, what in (
         (("learning_rate: 0.001", "learning_rate: 0.002"), "cells"),
-        (("{name: as it is}", "{name: as it was}"), "cells"),
+        (("[true, false]", "[false]"), "cells"),
         (("step_size: 0.25", "step_size: 0.2"), "measures"),
         (("[0, 1]", "[0]"), "seeds"),
         (("images: 10", "images: 9"), "images"),
     ):
-        tiny_study.add(project, change)
+        tiny_study.add(studied, change)
         message = rf"of other settings than .* has now \({what}\); run `rvb study Tiny2026Linear grid`"
         with pytest.raises(BenchmarkError, match=message):
             collect_study(grids.load("Tiny2026Linear", "grid"))
 
 
-def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(project, capfd) -> None:
+def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_trained(studied, capfd) -> None:
     run_stage("data", "tiny")
     for change, message in (
         (("{shrink: 2}", "{shrin: 2}"), "measure 'confidence': unknown parameter 'shrin'; did you mean 'shrink'"),
@@ -181,7 +168,7 @@ def test_a_cell_that_cannot_be_built_or_measured_stops_before_anything_is_traine
             "cell 'slower, bias on': the adversarial",
         ),
     ):
-        tiny_study.add(project, change)
+        tiny_study.add(studied, change)
         assert re.search(message, failed_study(capfd, *tiny_study.NAMES))
 
 
@@ -202,14 +189,14 @@ def test_a_measure_that_returns_no_numbers_is_refused(returned, message) -> None
         own(lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(1), torch.zeros(1), MeasureSpec(measure="m"), 0)
 
 
+ONE = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n")  # seed and named cell
 OPTIONAL = "  - {measure: confidence, name: dear, images: 3, needs: PACKAGE, parameters: {shrink: 2}}\n"
 
 
 @pytest.mark.parametrize("package", ["no_such_package", "json"])
-def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(project, capfd, package) -> None:
+def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_not(studied, capfd, package) -> None:
     run_stage("data", "tiny")
-    small = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "seeds: [0]\ncells:\n")
-    file = tiny_study.add(project, small)
+    file = tiny_study.add(studied, ONE)
     text = file.read_text().replace("claims:", OPTIONAL.replace("PACKAGE", package) + "claims:")
     file.write_text(text)
     run_study(*tiny_study.NAMES)
@@ -231,20 +218,10 @@ def test_a_measure_that_needs_a_package_is_left_out_with_a_reason_where_it_is_no
     assert any(column.label.startswith(label) for column in page.columns) == there
 
 
-def test_fewer_images_are_for_measures_of_ones_own_and_no_more_than_the_study_s(loading) -> None:
-    for change, message in (
-        (("{measure: clean}", "{measure: clean, images: 3}"), "`images` is for measures of your own"),
-        (("{measure: confidence,", "{measure: confidence, images: 11,"), "images 11 are more than the 10 of the study"),
-    ):
-        tiny_study.add(loading, change)
-        with pytest.raises(BenchmarkError, match=message):
-            grids.load("Tiny2026Linear", "grid")
-
-
-def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(project) -> None:
+def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(studied) -> None:
     """The second cell alone has a certificate, which the measure does not name."""
     run_stage("data", "tiny")
-    file = tiny_study.add(project, ("axes:\n  model.bias: [true, false]\n", ""))
+    file = tiny_study.add(studied, ("axes:\n  model.bias: [true, false]\n", ""))
     text = file.read_text().replace("seeds: [0, 1]", "seeds: [0]").replace("slower, bias off", "slower")
     text = text.replace("learning_rate: 0.001", "learning_rate: 0.001, certificate: {name: lipschitz}")
     file.write_text(text.replace("claims:", "  - {measure: certified, radii: [0.01], cells: [slower]}\nclaims:"))
@@ -255,8 +232,8 @@ def test_a_measure_of_some_cells_is_taken_of_their_networks_alone(project) -> No
     assert [len(line.entries[index].values) for line in table(published).lines] == [0, 1]
 
 
-def test_a_measure_that_takes_training_images_is_given_the_tracks(project) -> None:
-    tiny_study.add(project, ("{shrink: 2}", "{}"))
+def test_a_measure_that_takes_training_images_is_given_the_tracks(studied) -> None:
+    edit(tiny_study.add(studied, ONE), "{shrink: 2}", "{}")
     Path("submissions/Tiny2026Linear/measures.py").write_text("""\
 def confidence(model, images, labels, *, seed, training):
     return {"images": len(training[0]), "label 3": int((training[1] == 3).sum()), "mean": float(training[0].mean())}

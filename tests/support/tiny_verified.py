@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_linear_row
 import torch
+from edited_file import edit
 from safetensors.torch import load_file, save_file
 from stages import run_stage
 from tiny_linear_row import NAMES, ROW
@@ -45,8 +46,9 @@ def new(root: Path) -> Project:
 
 
 def published(root: Path, of: Callable[[Path], Project] = new) -> Project:
-    """The project that `of` makes, with its row built and published."""
+    """The project that `of` makes, with its row built and published, without a sandbox."""
     project = of(root)
+    edit(project.root / "params.yaml", "wall: full", "wall: none")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
         run()
