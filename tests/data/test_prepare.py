@@ -135,17 +135,6 @@ def test_bad_parquet_is_one_line_with_its_hash(tmp_path) -> None:
         read(spec(source="parquet", path=str(tmp_path)))
 
 
-def test_real_cifar10_parquet_where_it_is_at_hand() -> None:
-    path = Path("../shared/data/cifar10-jpeg")
-    if not (path / "test.parquet").exists():
-        pytest.skip("no ../shared/data/cifar10-jpeg on this machine")
-    from benchmark.data import parquet
-
-    images = parquet._read(path, ("test",), spec(source="parquet", path=str(path)))
-    assert images.pixels.shape == (10000, 3, 32, 32)
-    assert np.bincount(images.labels).tolist() == [1000] * 10
-
-
 def test_the_repository_holds_no_image_of_the_jpeg_track() -> None:
     track = tracks.load("cifar10_jpeg")
     listed = subprocess.run(["git", "ls-files", track.data.path], capture_output=True, text=True)

@@ -100,28 +100,15 @@ FORWARD = "class Odd(nn.Sequential):\n    def __init__(self):\n        super()._
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("forward", "words"),
     [
-        ("import sys\nsys.exit(0)\n", "method.py, line 2 does not import: it calls sys.exit(0); raise an error instead"),
-        (BUILD.replace("return Odd()", "sys.exit(0)"), "method.py, line 7: build failed: it calls sys.exit(0)"),
-        (
-            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else sys.exit(0)\n",
-            "method.py, line 15: it calls sys.exit(0)",
-        ),
-        (
-            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else x.nothing\n",
-            "method.py, line 15: AttributeError: ",
-        ),
-        (BUILD + FORWARD + "        return super().forward(x)[:2]\n", "the model gives (2, 10) for 64 images; logits of shape (64, "),
-        (BUILD + FORWARD + "        x -= 0.5\n        return super().forward(x)\n", "the model changes its input in place; let"),
-        (BUILD + FORWARD + "        return super().forward(x).squeeze()\n", "one image gives (10,); logits of shape (1, 10)"),
+        ("return super().forward(x) if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
+        ("return super().forward(x) if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
+        ("return super().forward(x)[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
     ],
-)  # fmt: skip
-def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(tmp_path, monkeypatch, code, words) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    run_stage("data", "tiny")
-    (project.root / "submissions/Tiny2026Linear/method.py").write_text(code)
+)
+def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, forward, words) -> None:
+    (linear_row.root / "submissions/Tiny2026Linear/method.py").write_text(f"{BUILD}{FORWARD}        {forward}\n")
     assert words in ended_with("train")
 
 
