@@ -7,13 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-import yaml
 from tiny_colours import textures
 
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt
-from benchmark.loading import tracks
-from benchmark.runtime import yaml_file
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.corruptions import COMMON, EXTRA
 
@@ -141,18 +138,6 @@ def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None
         ) as raised:
             call()
         assert "\n" not in str(raised.value)
-
-
-def test_a_track_of_small_grey_images_cannot_ask_for_corruptions(tmp_path, monkeypatch) -> None:
-    content = yaml_file.read_yaml(tracks.FOLDER / "digits.yaml") | {"corruptions": {"names": ["fog"]}}
-    (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr(tracks, "FOLDER", tmp_path)
-    with pytest.raises(BenchmarkError, match="colour images of 32x32 pixels or more, these are 1x8x8") as raised:
-        tracks.load("digits")
-    assert "\n" not in str(raised.value)
-    (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content | {"corruptions": {"severitys": [1]}}))
-    with pytest.raises(BenchmarkError, match=r"corruptions\.severitys"):
-        tracks.load("digits")
 
 
 @pytest.mark.slow

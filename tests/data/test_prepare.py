@@ -56,15 +56,18 @@ def test_evaluation_images_are_the_same_for_everyone() -> None:
         evaluation_index(400, 500, 0)
 
 
-@pytest.mark.parametrize("kind", ["cifar10", "cifar100", "svhn"])
-def test_archives_of_colour_images(tmp_path, monkeypatch, kind) -> None:
-    if kind == "svhn":
+@pytest.mark.parametrize("kind", ["cifar10", "cifar100", "svhn", "mnist"])
+def test_archives(tmp_path, monkeypatch, kind) -> None:
+    if kind == "mnist":
+        write_mnist(tmp_path)
+    elif kind == "svhn":
         write_svhn(tmp_path, monkeypatch)
     else:
         write_cifar(tmp_path, monkeypatch, kind)
-    pools = read(spec(source="torchvision_archive", dataset=kind, path=str(tmp_path)))
-    assert np.array_equal(pools["train"].pixels, PIXELS[:14])
-    assert np.array_equal(pools["test"].labels, LABELS[14:])
+    shape = (1, 28, 28) if kind == "mnist" else (3, 32, 32)
+    pools = read(spec(source="torchvision_archive", dataset=kind, path=str(tmp_path), shape=shape))
+    assert np.array_equal(pools["train"].pixels, PIXELS[:14, : shape[0], : shape[1], : shape[2]])
+    assert np.array_equal(pools["test"].labels, LABELS[:6] if kind == "mnist" else LABELS[14:])
 
 
 def test_a_corrupt_cifar_archive_is_one_line(tmp_path, monkeypatch) -> None:
@@ -72,13 +75,6 @@ def test_a_corrupt_cifar_archive_is_one_line(tmp_path, monkeypatch) -> None:
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
     with pytest.raises(BenchmarkError, match="cifar10 archive"):
         read(spec(source="torchvision_archive", dataset="cifar10", path=str(tmp_path)))
-
-
-def test_mnist_archive(tmp_path) -> None:
-    write_mnist(tmp_path)
-    pools = read(spec(source="torchvision_archive", dataset="mnist", path=str(tmp_path), shape=(1, 28, 28)))
-    assert np.array_equal(pools["train"].pixels, PIXELS[:14, :1, :28, :28])
-    assert np.array_equal(pools["test"].labels, LABELS[:6])
 
 
 def test_unknown_archives_suggest_the_near_miss(tmp_path) -> None:
