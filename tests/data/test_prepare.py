@@ -85,7 +85,7 @@ def test_unknown_archives_suggest_the_near_miss(tmp_path) -> None:
 def test_image_folder(tmp_path) -> None:
     write_folder(tmp_path)
     pools = read(spec(source="image_folder", path=str(tmp_path), classes=2))
-    assert np.array_equal(pools["train"].pixels[:3], PIXELS[:3])
+    assert np.array_equal(pools["train"].pixels, PIXELS[:6])
     assert pools["test"].labels.tolist() == [0, 0, 0, 1, 1, 1]
     (tmp_path / "train/cat/images").mkdir()  # as TinyImageNet has it
     for image in [*(tmp_path / "train/cat").glob("*.png")]:
@@ -192,8 +192,8 @@ def test_damaged_prepared_data(tmp_path) -> None:
 def test_labels_and_shapes_that_do_not_fit_the_track() -> None:
     with pytest.raises(BenchmarkError, match="images are 1x8x8"):
         read(spec(test=5))
-    with pytest.raises(BenchmarkError, match=r"outside 0\.\.4"):
-        read(spec(shape=(1, 8, 8), classes=5, test=5))
+    with pytest.raises(BenchmarkError, match=r"outside 0\.\.8"):
+        read(spec(shape=(1, 8, 8), classes=9, test=5))
     with pytest.raises(BenchmarkError, match="no test split of its own"):
         split(spec(), {"all": Images(PIXELS, LABELS)})
     with pytest.raises(BenchmarkError, match="cannot hold 500"):
