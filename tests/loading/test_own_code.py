@@ -58,7 +58,11 @@ def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_
     for file in ("README.md", "test_method.py", "measures.py", "studies/table.csv", ".notes", "__pycache__/layers.pyc"):
         write(file, "x = 1\n")
     assert digests() == before
-    for file, text in (("layers.py", LAYERS.replace("Flatten()", "Flatten(1)")), ("tables/means.csv", "0.25\n"), ("new.npz", "1")):
+    for file, text in (
+        ("layers.py", LAYERS.replace("Flatten()", "Flatten(1)")),
+        ("tables/means.csv", "0.25\n"),
+        ("new.npz", "1"),
+    ):
         before = digests()
         write(file, text)
         after = digests()
