@@ -1,9 +1,12 @@
-"""Which files of the benchmark a setting names: components are found by where they stand."""
+"""Which files of the benchmark a setting names, since components are found by where they stand, and what they take."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.training import TrainingSpec
 
 PACKAGE = Path("benchmark")
@@ -32,3 +35,15 @@ def attack_file(name: str) -> Path:
 
 def certificate_file(name: str) -> Path:
     return PACKAGE / "certificates" / f"{name}.py"
+
+
+def check_parameters(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
+    """A BenchmarkError for a keyword-only parameter that `function` does not know or that is missing."""
+    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
+    for name in given:
+        if name not in known:
+            raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise BenchmarkError(f"{where}: the parameter {name!r} is missing")

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.parameters import check_parameters
+from benchmark.loading.components import check_parameters
 from benchmark.loading.rows import Row
 from benchmark.loading.starting import begin, module_of, starting_point
 from benchmark.loading.trained import Split, tensors

@@ -102,11 +102,6 @@ def build(submission: Submission, variant: str, track: Track) -> nn.Module:
     return build_model(submission, submissions.settings(submission, variant, track.name), track)
 
 
-def build_model(submission: Submission, entry: VariantOnTrack, track: Track) -> nn.Module:
-    """The same by settings, which may be those of no variant."""
-    return _build_checked(submission, entry, track, "build", (track.data,))
-
-
 def pretrained(submission: Submission, variant: str, track: Track, path: Path | None) -> nn.Module:
     """The model with weights that were trained elsewhere, by the method's `pretrained(data, path, **model)`: from the
     checkpoint file at `path`, or from wherever the method finds it. Raises as `build` does.
@@ -114,18 +109,18 @@ def pretrained(submission: Submission, variant: str, track: Track, path: Path | 
     if not callable(getattr(method(submission.name), "pretrained", None)):
         file = submissions.FOLDER / submission.name / "method.py"
         raise BenchmarkError(f"{file} must define pretrained(data, path, **model), since a variant has `weights`")
-    return _build_checked(
-        submission, submissions.settings(submission, variant, track.name), track, "pretrained", (track.data, path)
-    )
+    entry = submissions.settings(submission, variant, track.name)
+    return build_model(submission, entry, track, "pretrained", path)
 
 
-def _build_checked(
-    submission: Submission, entry: VariantOnTrack, track: Track, maker: str, given: tuple[object, ...]
+def build_model(
+    submission: Submission, entry: VariantOnTrack, track: Track, maker: str = "build", *given: object
 ) -> nn.Module:
+    """As `build` by settings, which may be those of no variant; by another `maker` of method.py that is `given` more."""
     path = submissions.FOLDER / submission.name / "method.py"
     make = getattr(method(submission.name), maker)
     with own_code.followed(path), own_code.asked(path, f"{maker} failed"):
-        model = make(*given, **entry.model)
+        model = make(track.data, *given, **entry.model)
     check_output(model, submission.name, track)
     return model
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmark.loading import methods
-from benchmark.loading.parameters import check_parameters
+from benchmark.loading.components import check_parameters
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import Split, load_weights, start_from
 from benchmark.results.training import Preparation

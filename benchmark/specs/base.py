@@ -1,10 +1,10 @@
-"""The base of every value that passes between parts: frozen, typed, to and from JSON. Imports nothing local."""
+"""The base of every value that passes between parts: frozen, typed, to and from JSON."""
 
 from __future__ import annotations
 
-import json
-
 from pydantic import BaseModel, ConfigDict
+
+from benchmark.runtime import files
 
 
 class Frozen(BaseModel):
@@ -15,4 +15,4 @@ class Frozen(BaseModel):
 
 def to_json(record: BaseModel) -> str:
     """Canonical JSON: sorted keys, so equal records are equal bytes."""
-    return json.dumps(record.model_dump(mode="json"), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return files.to_json(record.model_dump(mode="json")).decode()

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import computes_on, gpus_of
@@ -26,6 +26,8 @@ from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,18 @@ class Work:
         print(f"{self.row.name}: {text}", flush=True)
 
 
+def needed(value: T | None) -> T:
+    """A setting that is there, since the step applies."""
+    assert value is not None
+    return value
+
+
 class Step(ABC):
     """One kind of work on a row."""
 
     name: ClassVar[str]  # of its file, and of what it does on a row unless `names` says otherwise
     several: ClassVar[bool] = False  # whether what it does on a row is called `<name>-<what>`
+    refusal: ClassVar[str] = "{row} has no step {step} on {track}"  # where it does not apply, with what to do
 
     @abstractmethod
     def applies(self, row: Row) -> bool: ...
@@ -88,7 +97,7 @@ class Step(ABC):
 
     def refuse(self, row: Row, name: str) -> BenchmarkError:
         """Why it does not apply, with what to do."""
-        return BenchmarkError(f"{row.name} has no step {name} on {row.track.name}")
+        return BenchmarkError(self.refusal.format(row=row.name, step=name, track=row.track.name))
 
     def folder(self, row: Row, name: str) -> Path:
         """Where its outputs stand."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.components import certificate_file
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.certificate import CertificateSpec
-from benchmark.steps.base import Outcome, Work
+from benchmark.steps.base import Outcome, Work, needed
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 
 if TYPE_CHECKING:
@@ -22,25 +21,28 @@ class Certify(EvaluationStep):
     """The column `certified_l2`, from which the Record's certified accuracies are counted."""
 
     name = "certify"
+    refusal = "{row} declares no certificate on {track}"
 
     def applies(self, row: Row) -> bool:
         return row.settings.certificate is not None
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"{row.name} declares no certificate on {row.track.name}")
-
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"certificate": _spec(row).model_dump(mode="json")}
+        return {"certificate": needed(row.settings.certificate).model_dump(mode="json")}
 
     def components(self, row: Row, name: str) -> list[Path]:
-        return [*row.method_files, certificate_file(_spec(row).name)]
+        return [*row.method_files, certificate_file(needed(row.settings.certificate).name)]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.audit import auditor
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
-        spec, model, images, labels = _spec(work.row), subject.model, subject.images, subject.labels
+        spec, model, images, labels = (
+            needed(work.row.settings.certificate),
+            subject.model,
+            subject.images,
+            subject.labels,
+        )
         module = certificate_module(spec.name)
         gap, bound = module.float32_gap(model, images, labels)
         if not math.isfinite(bound):
@@ -76,7 +78,7 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
     from benchmark.audit import auditor
     from benchmark.evaluation.certified_radii import certified_radii
 
-    spec, size = _spec(work.row), subject.batch_size
+    spec, size = needed(work.row.settings.certificate), subject.batch_size
 
     def radii(places: range) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
@@ -88,11 +90,6 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
         return {"certified_l2": found, "disagrees": differ}
 
     return by_blocks(work, len(subject.images), size, radii, "certified")
-
-
-def _spec(row: Row) -> CertificateSpec:
-    assert row.settings.certificate is not None  # the step applies
-    return row.settings.certificate
 
 
 step = Certify()

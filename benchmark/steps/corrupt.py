@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.steps.base import Outcome, Work
+from benchmark.steps.base import Outcome, Work, needed
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 
 if TYPE_CHECKING:
@@ -20,15 +19,13 @@ class Corrupt(EvaluationStep):
     """Columns `corrupted <name> <severity>`: whether the model is right on that copy; a tie counts as wrong."""
 
     name = "corrupt"
+    refusal = "track {track} declares no corruptions"
 
     def applies(self, row: Row) -> bool:
         return row.track.corruptions is not None
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"track {row.track.name} declares no corruptions")
-
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"corruptions": _rules(row).model_dump(mode="json")}
+        return {"corruptions": needed(row.track.corruptions).model_dump(mode="json")}
 
     def versions(self) -> dict[str, str]:
         from benchmark.data.corruptions import versions
@@ -41,7 +38,7 @@ class Corrupt(EvaluationStep):
         from benchmark.data.corruptions import PARAMETERS, versions
         from benchmark.evaluation.corrupted import corrupted
 
-        rules = _rules(work.row)
+        rules = needed(work.row.track.corruptions)
         right = corrupted_columns(work, subject, rules)
         evidence = pa.table({name: verdicts.numpy() for name, verdicts in right.items()})
         result = corrupted(evidence, rules, PARAMETERS, versions())
@@ -73,11 +70,6 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
         return right
 
     return by_blocks(work, len(subject.images), BLOCK, verdicts, "corrupted")
-
-
-def _rules(row: Row) -> CorruptionSpec:
-    assert row.track.corruptions is not None  # the step applies
-    return row.track.corruptions
 
 
 step = Corrupt()

@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmark.loading.components import certificate_file
 from benchmark.loading.rows import Row
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
@@ -16,12 +15,10 @@ class Formula(EvaluationStep):
     """Shares of images by formula and radius, in the Record's `measured` alone: no accuracy is counted from them."""
 
     name = "formula"
+    refusal = "{row} names no `unsound_formulas` on {track}"
 
     def applies(self, row: Row) -> bool:
         return bool(row.settings.unsound_formulas)
-
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"{row.name} names no `unsound_formulas` on {row.track.name}")
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
         return {"formulas": list(row.settings.unsound_formulas), "radii": list(row.track.certified_radii)}

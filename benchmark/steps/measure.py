@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.components import attack_file, certificate_file
-from benchmark.loading.rows import Network, Row
+from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.study import MeasureSpec
-from benchmark.steps.base import Outcome, Work
+from benchmark.steps.base import Outcome, Work, needed
 from benchmark.steps.evaluation import EvaluationStep, Subject
 from benchmark.studies import checks
 
@@ -27,16 +26,14 @@ class Measure(EvaluationStep):
     """The fields are those of `Run` (benchmark/results/study.py), and the packages that the measures need."""
 
     name = "measure"
+    refusal = "{row} is no network of a study; `rvb study` measures those"
     searches = True
 
     def applies(self, row: Row) -> bool:
         return row.network is not None
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"{row.name} is no network of a study; `rvb study` measures those")
-
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        network, certificate = _network(row), row.settings.certificate
+        network, certificate = needed(row.network), row.settings.certificate
         return {
             "measures": [measure.model_dump(mode="json") for measure in network.measures],
             "certificate": certificate.model_dump(mode="json") if certificate else None,
@@ -47,7 +44,7 @@ class Measure(EvaluationStep):
 
     def components(self, row: Row, name: str) -> list[Path]:
         files = {Path("benchmark/studies/own.py"), *row.method_files}
-        for measure in _network(row).measures:
+        for measure in needed(row.network).measures:
             if measure.attack:
                 files.add(attack_file(measure.attack.attack))
             elif measure.measure == "certified":
@@ -59,7 +56,7 @@ class Measure(EvaluationStep):
     def identity(self, row: Row, name: str) -> dict[str, Any]:
         from benchmark.studies import measures
 
-        packages, left_out = measures.versions(_network(row).measures)
+        packages, left_out = measures.versions(needed(row.network).measures)
         return super().identity(row, name) | {"packages": packages, "left_out": left_out}
 
     def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
@@ -73,7 +70,7 @@ class Measure(EvaluationStep):
         from benchmark.studies import measures
         from benchmark.verdicts.internals import internals
 
-        network, measured = _network(work.row), measures.Measured()
+        network, measured = needed(work.row.network), measures.Measured()
         packages, left_out = measures.versions(network.measures)
         for measure in network.measures:
             if measure.label in left_out:
@@ -99,7 +96,7 @@ def _measured(measure: MeasureSpec, work: Work, subject: Subject) -> Measured:
     from benchmark.evaluation.certified_radii import certified_radii
     from benchmark.studies import measures
 
-    row, size, network = work.row, subject.batch_size, _network(work.row)
+    row, size, network = work.row, subject.batch_size, needed(work.row.network)
     model, images, labels = subject.model, subject.images[: network.images], subject.labels[: network.images]
     if measure.measure == "clean":
         return measures.clean(model, images, labels, measure.label, size)
@@ -114,11 +111,6 @@ def _measured(measure: MeasureSpec, work: Work, subject: Subject) -> Measured:
         radii = partial(certified_radii, spec=CertificateSpec(name=name, parameters=parameters), batch_size=size)
         return measures.certified(model, images, labels, measure, size, radii)
     return subject.companion(measure, images, labels)
-
-
-def _network(row: Row) -> Network:
-    assert row.network is not None  # the step applies
-    return row.network
 
 
 step = Measure()

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.rows import Row
 from benchmark.results.pictures import Picture
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.steps.base import Outcome, Work
+from benchmark.steps.base import Outcome, Work, needed
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
 if TYPE_CHECKING:
@@ -22,16 +21,14 @@ class Pictures(EvaluationStep):
     """A PNG a figure beside the Record, and the column `pictured <norm> <eps>`: what PGD broke counts as lost."""
 
     name = "pictures"
+    refusal = "track {track} declares no pictures"
     attacks = True
 
     def applies(self, row: Row) -> bool:
         return row.track.pictures is not None
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"track {row.track.name} declares no pictures")
-
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"pictures": _rules(row).model_dump(mode="json"), "division": row.submission.division}
+        return {"pictures": needed(row.track.pictures).model_dump(mode="json"), "division": row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
@@ -42,7 +39,7 @@ class Pictures(EvaluationStep):
 
         if work.row.submission.division == "open":
             subject = replace(subject, model=attackable(subject.model, *subject.first_batch)[0])
-        rules, model, labels = _rules(work.row), subject.model, subject.labels
+        rules, model, labels = needed(work.row.track.pictures), subject.model, subject.labels
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
@@ -59,11 +56,6 @@ class Pictures(EvaluationStep):
             published={f"pictures/{picture.file}": data for picture, data in figures},
             summary=f"{len(figures)} pictures drawn",
         )
-
-
-def _rules(row: Row) -> PicturesSpec:
-    assert row.track.pictures is not None  # the step applies
-    return row.track.pictures
 
 
 def _perturbations(

@@ -11,25 +11,23 @@ from benchmark.loading import submissions
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import WeightsSpec
-from benchmark.steps.base import Outcome, Step, Work
+from benchmark.steps.base import Outcome, Step, Work, needed
 
 
 class Pretrained(Step):
     """model.safetensors, where later stages look for trained weights."""
 
     name = "pretrained"
+    refusal = "{row} is trained here; run `rvb step train {row}`"
 
     def applies(self, row: Row) -> bool:
         return row.settings.weights is not None
-
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(f"{row.name} is trained here; run `rvb step train {row.name}`")
 
     def folder(self, row: Row, name: str) -> Path:
         return row.folder / "train"
 
     def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        given = _weights(row)
+        given = needed(row.settings.weights)
         return [Path(given.path)] if given.path else []
 
     def settings(self, row: Row, name: str) -> dict[str, Any]:
@@ -43,7 +41,7 @@ class Pretrained(Step):
 
     def execute(self, name: str, row: Row, again: bool = False) -> None:
         if self.applies(row):
-            _check(_weights(row), row)
+            _check(needed(row.settings.weights), row)
         super().execute(name, row, again)
 
     def run(self, work: Work) -> Outcome:
@@ -53,7 +51,7 @@ class Pretrained(Step):
         from benchmark.loading.walled_weights import pretrained_walled
         from benchmark.runtime import files
 
-        held, given = wall(), _weights(work.row)
+        held, given = wall(), needed(work.row.settings.weights)
         path = Path(given.path) if given.path else None
         found = pretrained_walled(work.row, path, held)
         weights = save(found)
@@ -67,11 +65,6 @@ class Pretrained(Step):
             files={"model.safetensors": weights},
             summary=f"{sum(t.numel() for t in found.values()):,} numbers taken over, none trained",
         )
-
-
-def _weights(row: Row) -> WeightsSpec:
-    assert row.settings.weights is not None  # the step applies
-    return row.settings.weights
 
 
 def _check(given: WeightsSpec, row: Row) -> None:

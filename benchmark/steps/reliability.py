@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
@@ -23,15 +22,11 @@ class ReliabilityStep(EvaluationStep):
     """Columns `probe *`, and `probed <norm> <eps>`: what the probes broke within a ball counts as lost."""
 
     name = "reliability"
+    refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to judge"
     attacks = True
 
     def applies(self, row: Row) -> bool:
         return any(threat.eps for threat in row.track.threats)
-
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(
-            f"track {row.track.name} declares no attack in a ball larger than a point; there is nothing to judge"
-        )
 
     def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
         return [row.data, row.weights, *(folder for folder in earlier if folder.name.startswith("attack-"))]

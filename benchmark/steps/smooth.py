@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.smoothing import SmoothingSpec
-from benchmark.steps.base import Outcome, Work
+from benchmark.steps.base import Outcome, Work, needed
 from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again, by_blocks
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ class Smooth(EvaluationStep):
         return 2 + COPIES  # those that voted are asked again, and what was asked beside them
 
     def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"smoothing": _rules(row).model_dump(mode="json"), "radii": list(row.track.certified_radii)}
+        return {
+            "smoothing": needed(row.track.smoothing).model_dump(mode="json"),
+            "radii": list(row.track.certified_radii),
+        }
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import pyarrow as pa
@@ -47,7 +50,7 @@ class Smooth(EvaluationStep):
         from benchmark.evaluation.smoothed import smoothed
         from benchmark.evaluation.vote_checks import check_radii
 
-        rules = _rules(work.row)
+        rules = needed(work.row.track.smoothing)
         columns = smoothed_columns(work, subject, rules)
         if subject.asked:
             others = [subject.spares.pop() for _ in range(COPIES)]
@@ -86,11 +89,6 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
             return {f"smoothed_{'l2' if name == 'radius' else name}": column for name, column in vars(found).items()}
 
         return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")
-
-
-def _rules(row: Row) -> SmoothingSpec:
-    assert row.track.smoothing is not None  # the step applies
-    return row.track.smoothing
 
 
 step = Smooth()

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from benchmark.loading.components import recipe_files
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.run import TrainRun
-from benchmark.specs.training import TrainingSpec
-from benchmark.steps.base import Outcome, Step, Work
+from benchmark.steps.base import Outcome, Step, Work, needed
 
 if TYPE_CHECKING:
     from benchmark.training.checkpoint import TrainingProgress
@@ -22,14 +20,10 @@ class Train(Step):
     """model.safetensors and history.json; where a row is fine-tuned, from another row's weights."""
 
     name = "train"
+    refusal = "{row} has weights that were trained elsewhere; run `rvb step pretrained {row}`"
 
     def applies(self, row: Row) -> bool:
         return row.settings.training is not None
-
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        return BenchmarkError(
-            f"{row.name} has weights that were trained elsewhere; run `rvb step pretrained {row.name}`"
-        )
 
     def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
         return [row.data, *([row.start] if row.start else [])]
@@ -43,8 +37,12 @@ class Train(Step):
         }
 
     def components(self, row: Row, name: str) -> list[Path]:
-        source = row.source if _recipe(row).prepare else None
-        return [*row.method_files, *(source.method_files if source else []), *recipe_files(_recipe(row))]
+        source = row.source if needed(row.settings.training).prepare else None
+        return [
+            *row.method_files,
+            *(source.method_files if source else []),
+            *recipe_files(needed(row.settings.training)),
+        ]
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
@@ -53,7 +51,7 @@ class Train(Step):
         from benchmark.loading.walled_training import fit_walled
         from benchmark.runtime import files
 
-        spec, run, held = _recipe(work.row), TrainRun.model_validate(work.settings["run"]), wall()
+        spec, run, held = needed(work.row.settings.training), TrainRun.model_validate(work.settings["run"]), wall()
 
         def on_epoch(epoch: int, score: float) -> None:
             work.clock.lap()
@@ -83,7 +81,7 @@ class Train(Step):
 
 def _source_settings(row: Row) -> dict[str, Any]:
     """Of the row that preparations start from, which may be another network."""
-    source = row.source if _recipe(row).prepare else None
+    source = row.source if needed(row.settings.training).prepare else None
     return {"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}
 
 
@@ -91,11 +89,6 @@ def _run(row: Row) -> TrainRun:
     """How this machine trains it; a network of a study has a seed of its own."""
     run = run_settings().train
     return run.model_copy(update={"seed": row.network.seed}) if row.network else run
-
-
-def _recipe(row: Row) -> TrainingSpec:
-    assert row.settings.training is not None  # the step applies
-    return row.settings.training
 
 
 def _history(done: TrainingProgress) -> dict[str, list[float]]:

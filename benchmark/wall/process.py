@@ -175,13 +175,15 @@ def _close_all_but(kept: int) -> None:
 def _ended_by(pid: int) -> str:
     """Say how a process ended, which may need seconds where it held a GPU's memory; "" where it says nothing of itself."""
     for _ in range(300):
-        with contextlib.suppress(ChildProcessError):
+        try:
             status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
-                memory = ", perhaps for want of memory" if status.si_status == signal.SIGKILL else ""
-                return f"it was ended by {signal.Signals(status.si_status).name}{memory}"
-            if status is not None:
-                return f"it ended with exit status {status.si_status}" if status.si_status else ""
+        except ChildProcessError:  # who closed it has waited for it
+            return ""
+        if status is not None and status.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            memory = ", perhaps for want of memory" if status.si_status == signal.SIGKILL else ""
+            return f"it was ended by {signal.Signals(status.si_status).name}{memory}"
+        if status is not None:
+            return f"it ended with exit status {status.si_status}" if status.si_status else ""
         time.sleep(0.01)
     return ""
 

@@ -100,5 +100,3 @@ def test_recipes_name_it_and_misspelled_parameters_are_told(name) -> None:
     check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": given(name)}]))
     with pytest.raises(BenchmarkError, match=f"training penalty {name}: unknown parameter 'lamda'"):
         check_recipe(TrainingSpec(**rules, penalties=[{"name": name, "parameters": {"lamda": 1.0}}]))
-    with pytest.raises(ValueError, match=f"the penalty {name} is given twice"):
-        TrainingSpec(**rules, penalties=[{"name": name}, {"name": name}])

@@ -26,32 +26,24 @@ def test_each_file_is_one_step_named_as_its_file_and_stands_in_the_protocol() ->
     assert all(protocol.load(name).name == name for name in FILES)
 
 
-def test_every_step_of_a_row_is_part_of_one_of_two_stages() -> None:
+def test_every_step_of_a_row_is_part_of_one_of_two_stages_and_has_a_folder_of_its_own() -> None:
     for row in load_rows("digits"):
         stages = protocol.stages(row)
         assert [*stages] == ["train", "evaluate"]
-        assert sorted(one.name for steps in stages.values() for one in steps) == sorted(stage_names("digits", row.name))
-
-
-def test_no_two_stages_of_a_row_leave_their_outputs_in_one_place() -> None:
-    for row in load_rows("digits"):
-        folders = [one.folder for one in protocol.plan(row)]
+        planned = protocol.plan(row)
+        assert sorted(one.name for steps in stages.values() for one in steps) == sorted(one.name for one in planned)
+        folders = [one.folder for one in planned]
         assert len(set(folders)) == len(folders), row.name
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_a_stage_reads_data_and_what_stages_before_it_leave(row) -> None:
+def test_a_stage_reads_what_stages_before_it_leave_and_its_settings_are_json_and_stay(row) -> None:
     done: list[Path] = [load_row("digits", row).data]
-    for one in protocol.plan(load_row("digits", row)):
+    for one, again in zip(*(protocol.plan(load_row("digits", row)) for _ in range(2)), strict=True):
         for path in one.reads:
             assert path in done or path.parent in done, f"{one.name} reads {path}"
         done.append(one.folder)
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_settings_are_json_and_the_same_when_asked_again(row) -> None:
-    for first, second in zip(*(protocol.plan(load_row("digits", row)) for _ in range(2)), strict=True):
-        assert json.dumps(first.settings, sort_keys=True) == json.dumps(second.settings, sort_keys=True)
+        assert json.dumps(one.settings, sort_keys=True) == json.dumps(again.settings, sort_keys=True)
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -7,13 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-import yaml
 from tiny_colours import textures
 
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt
-from benchmark.loading import tracks
-from benchmark.runtime import yaml_file
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.corruptions import COMMON, EXTRA
 
@@ -31,26 +28,19 @@ def distance(images: np.ndarray, name: str, severity: int) -> float:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_copies_depend_on_seed_severity_and_index_alone(name) -> None:
-    images = textures(6)
+def test_copies_depend_on_seed_severity_and_index_alone_and_are_255ths_in_the_box(name) -> None:
+    images = textures(6, (40, 33))
     found = corrupt(images, range(6), name, 2, 7)
+    assert (found.shape, found.dtype) == (images.shape, np.float32)
+    assert 0 <= found.min() <= found.max() <= 1
+    assert np.array_equal(found, np.rint(found * 255).astype(np.float32) / np.float32(255))
+    assert not np.array_equal(found, images)
     np.random.seed(3)
     assert np.array_equal(corrupt(images, range(6), name, 2, 7), found)
     assert np.array_equal(corrupt(images[[4, 1]], [4, 1], name, 2, 7), found[[4, 1]])
     for change in ((range(6), name, 3, 7), (range(6), name, 2, 8), (range(1, 7), name, 2, 7)):
         differs = [not np.array_equal(a, b) for a, b in zip(corrupt(images, *change), found, strict=True)]
         assert all(differs) or (name == "pixelate" and change[1:3] == (name, 2))  # pixelate draws nothing
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_copies_are_whole_numbers_of_255ths_in_the_box(name) -> None:
-    for size in ((32, 32), (40, 33)):
-        images = textures(2, size)
-        found = corrupt(images, range(2), name, 5, 0)
-        assert (found.shape, found.dtype) == (images.shape, np.float32)
-        assert 0 <= found.min() <= found.max() <= 1
-        assert np.array_equal(found, np.rint(found * 255).astype(np.float32) / np.float32(255))
-        assert not np.array_equal(found, images)
 
 
 def test_the_same_index_draws_something_else_for_another_corruption() -> None:
@@ -79,12 +69,13 @@ def test_distance_grows_with_severity(name) -> None:
     assert found[4] > 1.5 * found[0] > 0
 
 
-def test_numpys_global_generator_stays_as_it_was() -> None:
+def test_numpys_global_generator_stays_as_it_was_and_no_images_give_none() -> None:
     np.random.seed(5)
     expected = np.random.random(3)
     np.random.seed(5)
     corrupt(textures(1), [0], "gaussian_noise", 1, 0)
     assert np.array_equal(np.random.random(3), expected)
+    assert corrupt(textures(1)[:0], [], "fog", 1, 0).shape == (0, 3, 32, 32)
 
 
 def test_spatter_that_misses_is_drawn_anew_instead_of_a_black_image() -> None:
@@ -122,10 +113,6 @@ def test_what_cannot_be_corrupted_is_refused_in_one_line(change, message) -> Non
     assert "\n" not in str(raised.value)
 
 
-def test_no_images_give_none() -> None:
-    assert corrupt(textures(1)[:0], [], "fog", 1, 0).shape == (0, 3, 32, 32)
-
-
 def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None:
     real = builtins.__import__
 
@@ -141,18 +128,6 @@ def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None
         ) as raised:
             call()
         assert "\n" not in str(raised.value)
-
-
-def test_a_track_of_small_grey_images_cannot_ask_for_corruptions(tmp_path, monkeypatch) -> None:
-    content = yaml_file.read_yaml(tracks.FOLDER / "digits.yaml") | {"corruptions": {"names": ["fog"]}}
-    (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr(tracks, "FOLDER", tmp_path)
-    with pytest.raises(BenchmarkError, match="colour images of 32x32 pixels or more, these are 1x8x8") as raised:
-        tracks.load("digits")
-    assert "\n" not in str(raised.value)
-    (tmp_path / "digits.yaml").write_text(yaml.safe_dump(content | {"corruptions": {"severitys": [1]}}))
-    with pytest.raises(BenchmarkError, match=r"corruptions\.severitys"):
-        tracks.load("digits")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from stages import run_stage, run_study
-from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION, record
+from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.wall.confinement import PARTS, available
@@ -43,17 +43,11 @@ def train(code: str) -> None:
 
 
 def test_a_record_that_training_plants_is_not_published(linear_row) -> None:
-    run_stage("collect", *NAMES)
-    honest = record()
-    forged = honest.model_copy(update={"clean": honest.clean.model_copy(update={"count": 20, "value": 1.0})})
-    Path("submissions/Tiny2026Linear/forged.json").write_text(forged.model_dump_json())
-    train(
-        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n"
-        "(out / 'record.json').write_bytes((pathlib.Path(__file__).parent / 'forged.json').read_bytes())"
-    )
-    for stage in ("attack-papers", "reliability", "attention", "collect"):
-        run_stage(stage, *NAMES)
-    assert record().clean == honest.clean
+    """What `collect` publishes of a step stands in the folder `record` of its outputs."""
+    train("out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')")
+    assert {path.name for path in (ROW / "train").iterdir()} == {
+        "fields.json", "history.json", "model.safetensors", "stage.json"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -67,14 +61,18 @@ def test_a_link_that_training_plants_leads_to_no_other_row(linear_row, link, tar
     assert not (ROW / "train").is_symlink()
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["work/tiny/data/test.safetensors", "params.yaml", "/etc/passwd", "weights/../params.yaml", "~/.ssh/id", "weights"],
-)
-def test_a_submission_is_given_no_file_but_weights(linear_row, path) -> None:
-    _ask_for(path)
-    with pytest.raises(BenchmarkError, match="lies neither in weights/ nor in the submission's own folder"):
-        run_stage("pretrained", *NAMES)
+def test_a_submission_is_given_no_file_but_weights(linear_row) -> None:
+    for path in (
+        "work/tiny/data/test.safetensors",
+        "params.yaml",
+        "/etc/passwd",
+        "weights/../params.yaml",
+        "~/.ssh/id",
+        "weights",
+    ):
+        _ask_for(path)
+        with pytest.raises(BenchmarkError, match="lies neither in weights/ nor in the submission's own folder"):
+            run_stage("pretrained", *NAMES)
 
 
 def test_nor_by_a_link_in_its_folder(linear_row) -> None:
@@ -125,11 +123,13 @@ def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged
     assert not Path("work/tiny/studies/Tiny2026Linear-one/study.json").exists()
 
 
-@pytest.mark.parametrize("name", ["data.bin", "inner/data.bin", "submission.yaml"])
-def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row, name) -> None:
-    place = Path("submissions/Tiny2026Linear", name)
-    place.parent.mkdir(exist_ok=True)
-    place.unlink(missing_ok=True)
-    place.symlink_to("/dev/zero")
-    with pytest.raises(BenchmarkError, match="is a link that leads out of its submission"):
-        run_stage("attack-papers", *NAMES)
+def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row) -> None:
+    for name in ("data.bin", "inner/data.bin", "submission.yaml"):
+        place = Path("submissions/Tiny2026Linear", name)
+        place.parent.mkdir(exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.symlink_to("/dev/zero")
+        with pytest.raises(BenchmarkError, match=f"{name} is a link that leads out of its submission"):
+            run_stage("attack-papers", *NAMES)
+        place.unlink()
+        place.write_text(SUBMISSION if name == "submission.yaml" else "")

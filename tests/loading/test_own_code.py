@@ -52,55 +52,48 @@ def built() -> object:
     return methods.build(submissions.load(NAME), "small", tracks.load("tiny"))
 
 
-def test_a_method_may_import_files_of_its_folder(helped) -> None:
+def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_stale_and_no_other_does(helped) -> None:
     assert built()
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [("layers.py", LAYERS.replace("nn.Flatten()", "nn.Flatten(1)")), ("tables/means.csv", "0.25\n"), ("new.npz", "1")],
-)
-def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_stale(helped, file, text) -> None:
-    before = digests()
-    write(file, text)
-    after = digests()
-    assert {name for name in before if before[name] != after[name]} == {*before} - {"collect"}
-
-
-def test_files_that_no_method_reads_make_nothing_stale(helped) -> None:
     before = digests()
     for file in ("README.md", "test_method.py", "measures.py", "studies/table.csv", ".notes", "__pycache__/layers.pyc"):
         write(file, "x = 1\n")
     assert digests() == before
+    for file, text in (
+        ("layers.py", LAYERS.replace("Flatten()", "Flatten(1)")),
+        ("tables/means.csv", "0.25\n"),
+        ("new.npz", "1"),
+    ):
+        before = digests()
+        write(file, text)
+        after = digests()
+        assert {name for name in before if before[name] != after[name]} == {*before} - {"collect"}, file
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_however_it_is_imported_it_is_followed(helped) -> None:
+    for statement in (
         "from . import layers",
         "from submissions.Tiny2026Linear.layers import linear",
         "import layers",
         "from .layers import *",
-    ],
-)
-def test_however_it_is_imported_it_is_followed(helped, statement) -> None:
-    write("method.py", f"{statement}\n" + METHOD.partition("\n")[2])
-    assert Path("submissions/Tiny2026Linear/layers.py") in stage_code("train", *NAMES)
+    ):
+        write("method.py", f"{statement}\n" + METHOD.partition("\n")[2])
+        assert Path("submissions/Tiny2026Linear/layers.py") in stage_code("train", *NAMES), statement
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["from submissions.Other.method import build", "from ..Other import method", "import submissions.Other.method"],
-)
-def test_another_submission_is_refused_in_one_line(helped, statement) -> None:
+def test_another_submission_is_refused_in_one_line(helped) -> None:
     write("method.py", METHOD, "Other")
-    write("layers.py", f"{LAYERS}\n\n{statement}\n")
     words = (
         r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
     )
-    for refused in (digests, built):
-        with pytest.raises(BenchmarkError, match=words):
-            refused()
+    for statement in (
+        "from submissions.Other.method import build",
+        "from ..Other import method",
+        "import submissions.Other.method",
+    ):
+        write("layers.py", f"{LAYERS}\n\n{statement}\n")
+        for refused in (digests, built):
+            with pytest.raises(BenchmarkError, match=words):
+                refused()
 
 
 @pytest.mark.parametrize("target", ["Tiny2026Linear", "Other"])

@@ -137,27 +137,6 @@ def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
         starting.module_of(spec.prepare[0])
 
 
-@pytest.mark.parametrize(
-    ("training", "words"),
-    [
-        ({"epochs": 0}, "epochs 0 trains nothing"),
-        ({"prepare": [SCALING, SCALING]}, "the preparation scaling is given twice"),
-        ({"init_from": {"row": "A-b", "cell": "c"}}, "name one"),
-        ({"init_from": {}}, "name one"),
-        ({"selection": {"by": "certified"}}, "needs a `certificate`, such as lipschitz, and a `radius`"),
-        ({"selection": {"by": "clean", "radius": 0.1}}, "has no use for a certificate"),
-        (
-            {"selection": {"by": "certified", "certificate": "unsound_paper_formula", "radius": 0.1}},
-            "nothing can be certified by it",
-        ),
-    ],
-)
-def test_recipes_that_make_no_sense_are_refused(training, words) -> None:
-    base = {"objective": "standard", "epochs": 2, "batch_size": 1, "learning_rate": 1.0}
-    with pytest.raises(ValueError, match=words):
-        TrainingSpec.model_validate(base | training)
-
-
 def test_a_cell_is_for_studies(linear_row, monkeypatch) -> None:
     written(init_from={"cell": "plain"}, prepare=[], epochs=1)
     with pytest.raises(BenchmarkError, match="a `cell` is for studies; name a `row`"):

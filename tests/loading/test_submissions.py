@@ -10,6 +10,11 @@ from torch import nn
 from benchmark.loading import methods, submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
 
+ODD = (
+    "from torch import nn\nclass M(nn.Sequential):\n def __init__(self): super().__init__(nn.Flatten(), nn.Linear(64, 10))\n"
+    " def forward(self, x): {}\ndef build(data, **o): return M()"
+)
+
 
 def write_submission(folder: Path, change: tuple[str, str] = ("", ""), method: str | None = None) -> None:
     source = submissions.FOLDER / "Wong2020Fast"
@@ -101,6 +106,10 @@ def test_a_submission_that_is_not_utf_8_gets_one_line(tmp_path, monkeypatch) -> 
             "def build(data, **o): return M()",
             "not finite",
         ),
+        ("import sys\nsys.exit(0)", "line 2 does not import: it calls sys.exit(0); raise an error instead"),
+        ("import sys\ndef build(data, **o): sys.exit(0)", "line 2: build failed: it calls sys.exit(0)"),
+        (ODD.format("x -= 0.5; return super().forward(x)"), "the model changes its input in place; let"),
+        (ODD.format("return super().forward(x).squeeze()"), "one image gives (10,); logits of shape (1, 10)"),
     ],
 )
 def test_bad_methods_get_one_clear_line(tmp_path, monkeypatch, method, message) -> None:

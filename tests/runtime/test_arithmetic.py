@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import BenchmarkError
 
@@ -57,13 +56,6 @@ def test_another_kind_of_processor_is_native(monkeypatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     arithmetic.fix("portable")
     assert arithmetic.in_force() == "native"
-
-
-def test_an_unknown_arithmetic_is_refused_with_those_there_are(monkeypatch, tmp_path) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("arithmetic: portabel\n")
-    with pytest.raises(BenchmarkError, match=r"arithmetic.*'portable' or 'native'"):
-        run_settings()
 
 
 @pytest.mark.slow

@@ -35,6 +35,17 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
         ),
         ({"selection": {"patiense": 1}}, "did you mean 'patience'?"),
         ({"clip_nrom": 1}, "did you mean 'clip_norm'?"),
+        ({"epochs": 0}, "epochs 0 trains nothing"),
+        ({"prepare": [{"name": "scaling"}] * 2}, "the preparation scaling is given twice"),
+        ({"penalties": [{"name": "msvp"}] * 2}, "the penalty msvp is given twice"),
+        ({"init_from": {"row": "A-b", "cell": "c"}}, "name one"),
+        ({"init_from": {}}, "name one"),
+        ({"selection": {"by": "certified"}}, "needs a `certificate`, such as lipschitz, and a `radius`"),
+        ({"selection": {"by": "clean", "radius": 0.1}}, "has no use for a certificate"),
+        (
+            {"selection": {"by": "certified", "certificate": "unsound_paper_formula", "radius": 0.1}},
+            "nothing can be certified by it",
+        ),
     ],
 )
 def test_bad_recipes_are_refused_in_one_line(changes, message) -> None:

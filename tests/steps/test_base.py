@@ -17,39 +17,30 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.steps.base import stands
 
 
-def test_code_that_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatch) -> None:
-    """DVC would note the new code beside the old result."""
-    method = linear_row.root / "submissions/Tiny2026Linear/method.py"
-    stage = protocol.load("attack")
-    honest = type(stage).run
+@pytest.mark.parametrize("changed", ["code", "settings"])
+def test_what_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatch, changed) -> None:
+    """DVC would note the new code or settings beside the old result."""
+    method, track = (
+        linear_row.root / name for name in ("submissions/Tiny2026Linear/method.py", "benchmark/tracks/tiny.yaml")
+    )
+    stage = type(protocol.load("attack"))
+    honest = stage.run
 
     def edited(self, work):
         outcome = honest(self, work)
-        method.write_text(method.read_text() + "\nCHANGED = True\n")
+        if changed == "code":
+            method.write_text(method.read_text() + "\nCHANGED = True\n")
+        else:
+            track.write_text(track.read_text().replace("step_size: 0.25", "step_size: 0.2"))
+            inputs.write("tiny")  # as another command would
         return outcome
 
-    monkeypatch.setattr(type(stage), "run", edited)
+    monkeypatch.setattr(stage, "run", edited)
     before = (ROW / "attack-papers/stage.json").read_bytes()
-    with pytest.raises(
-        BenchmarkError, match="its code or settings changed while attack-papers ran; run the same command"
-    ):
+    words = "its code or settings changed while attack-papers ran; run the same command"
+    with pytest.raises(BenchmarkError, match=words):
         run_stage("attack-papers", *NAMES)
     assert (ROW / "attack-papers/stage.json").read_bytes() == before
-
-
-def test_settings_that_change_while_a_stage_runs_leave_no_result(linear_row, monkeypatch) -> None:
-    track = linear_row.root / "benchmark/tracks/tiny.yaml"
-    stage = protocol.load("attack")
-    honest = type(stage).run
-
-    def edited(self, work):
-        track.write_text(track.read_text().replace("step_size: 0.25", "step_size: 0.2"))
-        inputs.write("tiny")  # as another command would
-        return honest(self, work)
-
-    monkeypatch.setattr(type(stage), "run", edited)
-    with pytest.raises(BenchmarkError, match="changed while attack-papers ran"):
-        run_stage("attack-papers", *NAMES)
 
 
 def test_evidence_that_is_gone_is_named_and_no_record_is_made_without_it(linear_row) -> None:
@@ -100,28 +91,15 @@ FORWARD = "class Odd(nn.Sequential):\n    def __init__(self):\n        super()._
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("forward", "words"),
     [
-        ("import sys\nsys.exit(0)\n", "method.py, line 2 does not import: it calls sys.exit(0); raise an error instead"),
-        (BUILD.replace("return Odd()", "sys.exit(0)"), "method.py, line 7: build failed: it calls sys.exit(0)"),
-        (
-            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else sys.exit(0)\n",
-            "method.py, line 15: it calls sys.exit(0)",
-        ),
-        (
-            BUILD + FORWARD + "        return super().forward(x) if len(x) <= 2 else x.nothing\n",
-            "method.py, line 15: AttributeError: ",
-        ),
-        (BUILD + FORWARD + "        return super().forward(x)[:2]\n", "the model gives (2, 10) for 64 images; logits of shape (64, "),
-        (BUILD + FORWARD + "        x -= 0.5\n        return super().forward(x)\n", "the model changes its input in place; let"),
-        (BUILD + FORWARD + "        return super().forward(x).squeeze()\n", "one image gives (10,); logits of shape (1, 10)"),
+        ("return super().forward(x) if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
+        ("return super().forward(x) if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
+        ("return super().forward(x)[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
     ],
-)  # fmt: skip
-def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(tmp_path, monkeypatch, code, words) -> None:
-    project = tiny_linear_row.new(tmp_path / "project")
-    monkeypatch.chdir(project.root)
-    run_stage("data", "tiny")
-    (project.root / "submissions/Tiny2026Linear/method.py").write_text(code)
+)
+def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, forward, words) -> None:
+    (linear_row.root / "submissions/Tiny2026Linear/method.py").write_text(f"{BUILD}{FORWARD}        {forward}\n")
     assert words in ended_with("train")
 
 

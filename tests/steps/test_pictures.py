@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import hashlib
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import site_rows
 import tiny_linear_row
-import torch
 import yaml
 from stages import run_stage
 from tiny_linear_row import NAMES, PICTURES, ROW
 from tiny_record import record
 
 from benchmark import protocol
-from benchmark.analysis.grids import png
 from benchmark.evaluation import evidence
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.results.record import Record
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from leaderboard.pages import models
 from leaderboard.rank import rank
-
-GREYS = torch.full((10, 1, 2, 5), 0.5)
 
 
 def test_what_the_pictures_broke_counts_and_contradicts_a_certificate() -> None:
@@ -65,25 +62,16 @@ def test_the_stage_draws_the_same_bytes_and_the_record_names_them(linear_row) ->
     assert protocol.planned(load_row(*NAMES), "pictures").settings["pictures"]["images"] == 3
 
 
-def test_the_page_shows_them_with_alt_texts(tmp_path) -> None:
-    import pyarrow.parquet as pq
-    from safetensors.numpy import save
-
-    made = record("Shown", 40, 30).model_dump()
+def test_the_page_shows_them_with_alt_texts(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(models, "pictures", lambda *_: [])  # those of the evaluation images
     words = {"title": "T", "alt": 'Rows of "images"', "caption": "<b>"}
-    made["pictures"] = [{"file": "perturbations.png", "sha256": "0", **words}]
-    shown = Record.model_validate(made)
-    folder = tmp_path / shown.row / "record"
-    (folder / "pictures").mkdir(parents=True)
-    (folder / "pictures/perturbations.png").write_bytes(png([GREYS]))
-    (folder / "record.json").write_text(shown.model_dump_json())
-    seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]})
-    pq.write_table(seen, folder / "evidence.parquet")
-    (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((1, 1, 8, 8), np.float32)}))
+    pictures = [{"file": "perturbations.png", "sha256": "0", **words}]
+    shown = Record.model_validate(record("Shown", 40, 30).model_dump() | {"pictures": pictures})
+    files.write(site_rows.write(shown, tmp_path) / "pictures/perturbations.png", b"drawn")
     track = tracks.load("digits")
     site_rows.render(tmp_path / "site", track, rank([shown], track), tmp_path)
     page = tmp_path / "site/models/Shown-v"
-    assert (page / "pictures/perturbations.png").read_bytes() == png([GREYS])
+    assert (page / "pictures/perturbations.png").read_bytes() == b"drawn"
     text = (page / "index.html").read_text()
     assert '<img src="pictures/perturbations.png" alt="Rows of &#34;images&#34;">' in text
     assert "&lt;b&gt;</figcaption>" in text
