@@ -29,7 +29,7 @@ RATIOS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-2, 0.3, 0.5, 0.7, 1 - 1e
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-@pytest.mark.parametrize("r", few([1.0, 3e-4], [0.7, 5e6]))
+@pytest.mark.parametrize("r", few([3e-4], [0.7, 1.0, 5e6]))
 def test_nothing_cancels_where_the_ball_is_tiny(r, ratio) -> None:
     """Around all places where a form begins or ends: e = r - R, the tangent's sqrt(r^2 - R^2), r and r + R."""
     ball = r * ratio
