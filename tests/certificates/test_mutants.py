@@ -23,7 +23,7 @@ SHARED = {"deadline": None, "database": None, "derandomize": True, "suppress_hea
 PHASES = (Phase.generate,)  # shrinking a failure takes minutes; the mutations in its message repeat it
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.parametrize("examples", [25, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_no_mutant_has_a_false_certificate(examples) -> None:
     seen: Counter[str] = Counter()
 

@@ -18,7 +18,7 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
-IMAGES = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def attends() -> nn.Sequential:
@@ -155,7 +155,7 @@ def test_hooks_on_every_module_are_refused(certificate) -> None:
                 module.certify(model, IMAGES, labels)
         finally:
             handle.remove()
-    assert (module.certify(model, IMAGES, labels) > 0).any()
+    assert (module.certify(model, IMAGES, labels, precision=0.1) > 0).any()
 
 
 def test_an_embedding_in_training_mode_is_refused_by_every_certificate(certificate) -> None:
@@ -163,7 +163,7 @@ def test_an_embedding_in_training_mode_is_refused_by_every_certificate(certifica
     model = made()
     model[2] = OrthogonalLinear(model[2].raw.shape[1], model[2].raw.shape[0]).requires_grad_(False).eval()
     labels = model(IMAGES).argmax(1)
-    module.certify(model, IMAGES, labels)
+    module.certify(model, IMAGES, labels, precision=0.1)
     calls = [module.certify, module.float32_gap]
     if hasattr(module, "certified_at"):
         calls.append(lambda *_: at(module, model, labels))
@@ -176,9 +176,9 @@ def test_no_radius_moves_by_rebuilding(certificate, monkeypatch) -> None:
     module, made = certificate
     model = made()
     labels = model(IMAGES).argmax(1)
-    radii, gap = module.certify(model, IMAGES, labels), module.float32_gap(model, IMAGES, labels)
+    radii, gap = module.certify(model, IMAGES, labels, precision=0.05), module.float32_gap(model, IMAGES, labels)
     for place in (checked_copy, local, lipschitz):
         if hasattr(place, "rebuilt"):
             monkeypatch.setattr(place, "rebuilt", copy.deepcopy)
-    assert torch.equal(module.certify(model, IMAGES, labels), radii)
+    assert torch.equal(module.certify(model, IMAGES, labels, precision=0.05), radii)
     assert module.float32_gap(model, IMAGES, labels) == gap
