@@ -134,9 +134,3 @@ def test_it_has_no_bound() -> None:
         BenchmarkError, match=r"DotProductWindowAttention is dot-product attention, .* no global Lipschitz"
     ):
         lipschitz_constant(layer, x)
-
-
-@pytest.mark.parametrize("bad", [{"heads": 4}, {"window": 3}, {"shift": 2}])
-def test_bad_arguments_are_refused(bad) -> None:
-    with pytest.raises(ValueError, match=r"divide|tile|shift"):
-        DotProductWindowAttention(**{"width": 6, "heads": 2, "side": 4, "window": 2, **bad})

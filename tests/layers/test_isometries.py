@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from benchmark.layers.isometries import Absolute, ShiftTokens
@@ -33,19 +32,3 @@ def test_the_absolute_value_of_half_is_the_sorting_of_pairs_but_for_a_rotation()
     folded = Absolute(1)(pairs @ turn.mT) @ turn
     assert torch.allclose(folded, pairs.sort(dim=1, descending=True).values)
     assert torch.allclose(folded.norm(dim=1), pairs.norm(dim=1))
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: ShiftTokens(0, 1),
-        lambda: ShiftTokens(2, 0),
-        lambda: ShiftTokens(2, 1)(torch.zeros(1, 5, 4)),
-        lambda: ShiftTokens(2, 2)(torch.zeros(1, 4, 7)),
-        lambda: Absolute(0),
-        lambda: Absolute(3)(torch.zeros(1, 2)),
-    ],
-)
-def test_what_does_not_fit_is_refused(ask) -> None:
-    with pytest.raises(ValueError, match=r"should be|are"):
-        ask()

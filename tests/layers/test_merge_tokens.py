@@ -48,9 +48,3 @@ def test_other_tokens_are_refused(shape) -> None:
         MergeTokens(4)(torch.zeros(shape))
     with pytest.raises(BenchmarkError, match="MergeTokens needs"):
         exact_layer_bound(MergeTokens(4), torch.zeros(shape).double())
-
-
-@pytest.mark.parametrize("side", [0, 1, 3])
-def test_odd_sides_are_refused(side) -> None:
-    with pytest.raises(ValueError, match="do not tile"):
-        MergeTokens(side)

@@ -50,21 +50,6 @@ def test_it_starts_as_pytorch_s_convolution_and_has_its_parameters() -> None:
         assert float(found.detach().std()) == pytest.approx(float(meant.detach().std()), rel=0.25)
 
 
-@pytest.mark.parametrize("make", [TokenConvolution, BoundedTokenConvolution])
-@pytest.mark.parametrize(
-    ("kernels", "reason"), [((2,), "kernel 2"), ((3, 0), "kernel 0"), ((3, 3, 3), "3 kernels"), ((), "0 kernels")]
-)
-def test_lists_of_kernels_that_fit_no_width_are_refused(make, kernels, reason) -> None:
-    with pytest.raises(ValueError, match=reason):
-        make(8, kernels)
-
-
-@pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_norm_that_is_no_positive_number_is_refused(norm) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        BoundedTokenConvolution(4, (3,), norm=norm)
-
-
 def rank_one(raw: torch.Tensor) -> torch.Tensor:
     return torch.einsum("o,i,t->oit", raw[:, 0, 0], raw[0, :, 0], torch.ones_like(raw[0, 0]))
 

@@ -100,8 +100,10 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
     assert steps.learning(IMAGES).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("objective", "attack"), EVERY)
-@pytest.mark.parametrize("changes", [{}, {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True}])
+@pytest.mark.parametrize(
+    ("objective", "attack", "changes"),
+    [*((*one, {}) for one in EVERY), (*EVERY[0], {"sam": 0.05, "clip_norm": 1.0, "keep_zeros": True})],
+)
 def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack, changes) -> None:
     rules = recipe(objective, attack, optimizer="sgd", **changes)
     network, loss = built(rules)

