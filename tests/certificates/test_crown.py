@@ -13,12 +13,9 @@ from torch import nn
 from benchmark.certificates import crown, local
 from benchmark.certificates.crown import certified_at, certify
 from benchmark.layers.attention import ResidualAttention
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
+from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.residual import Residual
-from benchmark.layers.resize import Resize
-from benchmark.layers.token_convolution import BoundedTokenConvolution
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
 IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -117,57 +114,6 @@ def test_the_allowance_is_twice_what_float32_may_do_to_a_clean_margin(monkeypatc
     bounds = crown.Bounds(model, IMAGES, 0)
     taken = [bounds.allowance(x, y) for x, y in zip(IMAGES.double().split(1), labels.split(1), strict=True)]
     assert max(taken) == 2 * allowed
-
-
-def paper_s(pooling: str) -> nn.Sequential:
-    """Every kind of layer that Havens2024LoFAST builds, small."""
-    torch.manual_seed(0)
-    token = [ClassToken(6)] if pooling == "class_token" else []
-    model = nn.Sequential(
-        Normalise(0.5, 1.0),
-        Patchify(2),
-        OrthogonalLinear(4, 6),
-        SLLBlock(6, 8),
-        *token,
-        Positions(4 + len(token), 6),
-        LayerProject(1.0),
-        ResidualAttention(6, 2, qk_norm=1.0, vo_norm=0.5),
-        LayerProject(math.sqrt(6)),
-        SLLBlock(6, 8),
-        TakeToken() if token else MeanPool(),
-        NormalisedHead(6, 4),
-    )
-    return model.eval().requires_grad_(False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pooling", ["mean", "class_token"])
-def test_the_real_package_reads_the_submission_s_layers(pooling) -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
-    model = paper_s(pooling)
-    labels = model(IMAGES).argmax(1)
-    assert certified_at(model, IMAGES[:3], labels[:3], 1e-3).any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernels", [(3,), (1, 5)])
-def test_the_real_package_reads_token_convolutions_and_copied_pixels(kernels) -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        Resize(8),
-        Patchify(4),
-        OrthogonalLinear(16, 6),
-        Residual(nn.Sequential(BoundedTokenConvolution(6, kernels, norm=0.5), nn.Linear(6, 6))),
-        SLLBlock(6, 8),
-        MeanPool(),
-        NormalisedHead(6, 4),
-    )
-    model.eval().requires_grad_(False)
-    labels = model(IMAGES).argmax(1)
-    held = certify(model, IMAGES[:3], labels[:3])
-    assert (held > 0).all()
-    assert (held <= local.certify(model, IMAGES[:3], labels[:3]) * 1.01).all()
 
 
 def test_a_network_written_in_plain_operations_is_compared_with_the_layers(monkeypatch) -> None:

@@ -10,7 +10,6 @@ from tiny_layers import built, draw
 
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_weights import attention_weights, is_attention
 from benchmark.layers.attention_window import MASKED
 
 SHAPES = [(2, 2, 0), (4, 2, 0), (4, 2, 1), (6, 3, 1), (6, 3, 2), (3, 1, 0)]  # side, window, shift
@@ -98,16 +97,6 @@ def test_places_and_masks_are_timms(side, window, shift) -> None:
     assert torch.equal(ours.mask, theirs.attn_mask)
     assert torch.equal(ours.places, theirs.attn.relative_position_index)
     assert ours.bias_table.shape == theirs.attn.relative_position_bias_table.shape
-
-
-def test_its_weights_by_role_are_those_of_its_content() -> None:
-    layer = L2WindowAttention(8, 2, side=4, window=2)
-    norm = torch.nn.LayerNorm(8)
-    (found,) = attention_weights(torch.nn.Sequential(norm, layer))
-    assert found.gamma is norm.weight
-    assert found.key is None
-    assert torch.equal(found.query, layer.content.head_weights()[0])
-    assert is_attention(layer.content)
 
 
 def test_it_learns_its_bias_and_keeps_no_tables_in_its_state() -> None:

@@ -95,24 +95,3 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
         return result, objective.norms.state_dict()
 
     assert len(resumed_to_the_same_bytes(start, 2)) >= 3
-
-
-def test_the_state_moves_by_its_steps_once_an_optimiser_step(tmp_path) -> None:
-    """Both gradients of SAM and all batches that a step gathers read the same vectors."""
-    objective, reads, moves = gloro.objective(None, radius=0.2), [], []
-    advance, loss = objective.advance, objective.loss
-
-    def counted() -> None:
-        advance()
-        moves.append(objective.norms.vector(0).clone())
-
-    def read(*given):
-        reads.append(objective.norms.vector(0).clone())
-        return loss(*given)
-
-    objective.advance, objective.loss = counted, read
-    run(convolutional(), objective, spec(epochs=1, batch_size=20, sam=0.05, accumulation=3), tmp_path / "c")
-    assert len(moves) == 2
-    assert len(reads) == 2 * 2 * 3
-    assert all(torch.equal(found, moves[index // 6]) for index, found in enumerate(reads))
-    assert not torch.equal(*moves)

@@ -86,20 +86,6 @@ def test_a_large_convolution_ends_below_the_cap(monkeypatch) -> None:
     assert min(found[:2]) > 0.07
 
 
-def test_attaching_leaves_modes_statistics_and_gradients_alone() -> None:
-    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4)).train()
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    torch.manual_seed(0)
-    draw = torch.rand(3)
-    torch.manual_seed(0)
-    objective = projected.objective(None, norm=1.0)
-    assert len(objective.attach(model, grey_images()).get_buffer("values")) == 1
-    assert torch.equal(torch.rand(3), draw)
-    assert all(part.training for part in model.modules())
-    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-    assert all(p.requires_grad and p.grad is None for p in model.parameters())
-
-
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
     rules = spec(epochs=3, batch_size=40, ema=0.9)
 

@@ -203,16 +203,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, rerecord) -> None:
     assert not same(resumed, convolutional())
 
 
-def test_layers_can_be_done_in_any_order(tmp_path) -> None:
-    whole = convolutional()
-    history = run(whole, tmp_path, outer=2)
-    for name in ("0.0", "1"):  # the last is there, when the first are done again
-        (tmp_path / f"layer-{name}.safetensors").unlink()
-        again = convolutional()
-        assert run(again, tmp_path, outer=2) == history
-        assert same(again, whole)
-
-
 def test_rerecorded_inputs_are_those_of_the_changed_network(tmp_path) -> None:
     """Then the network's own last outputs are kept; else errors of the layers before add up in them."""
     trained, apart, after = (convolutional() for _ in range(3))

@@ -33,14 +33,6 @@ def test_slopes_lie_in_0_to_1_and_the_relu_is_met_at_the_bend(bend) -> None:
     assert float(gap.max()) == pytest.approx(bend / 4)
 
 
-@pytest.mark.parametrize("bend", [0.01, 0.5, 10.0])
-def test_the_block_is_1_lipschitz(bend) -> None:
-    layer = block(bend)
-    x = torch.randn(4000, 5, dtype=torch.float64)
-    y = x + torch.randn(4000, 5, dtype=torch.float64) * torch.logspace(-3, 1, 4000)[:, None].double()
-    assert ((layer(x) - layer(y)).norm(dim=1) / (x - y).norm(dim=1)).max() <= 1 + 1e-12
-
-
 @pytest.mark.parametrize("bend", [0.0, 0.05, 0.5, 4.0])
 def test_each_neuron_s_remainder_lies_under_its_bound_and_its_parabola(bend) -> None:
     """All moves |D| <= m of single neurons, for ReLU (bend 0) and smooth ones."""
