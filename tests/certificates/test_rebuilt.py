@@ -58,33 +58,20 @@ def at(module, model: nn.Module, labels: torch.Tensor) -> torch.Tensor | None:
     return module.certified_at(model, IMAGES, labels, 0.01)
 
 
-def change_hook(model: nn.Sequential) -> None:
-    model[2].register_forward_hook(lambda _module, _given, output: 5 * output)
-
-
-def change_pre_hook(model: nn.Sequential) -> None:
-    model[2].register_forward_pre_hook(lambda _module, given: (5 * given[0],))
-
-
-def change_forward(model: nn.Sequential) -> None:
-    model[2].forward = lambda x: 7 * nn.functional.linear(x, model[2].weight)
-
-
-def change_call(model: nn.Sequential) -> None:
-    model[2]._compiled_call_impl = lambda x: -nn.functional.linear(x, model[2].weight)
-
-
 def change_cache(model: nn.Sequential) -> None:
     cache_weights(model)
     settings, made_of, weight = model[2]._cached
     model[2]._cached = (settings, made_of, 9 * weight)
 
 
-def change_derive(model: nn.Sequential) -> None:
-    model[2].derive = lambda: torch.full_like(model[2].raw, 3.0)
-
-
-CHANGES = [change_hook, change_pre_hook, change_forward, change_call, change_cache, change_derive]
+CHANGES = [
+    lambda model: model[2].register_forward_hook(lambda _module, _given, output: 5 * output),
+    lambda model: model[2].register_forward_pre_hook(lambda _module, given: (5 * given[0],)),
+    lambda model: setattr(model[2], "forward", lambda x: 7 * nn.functional.linear(x, model[2].weight)),
+    lambda model: setattr(model[2], "_compiled_call_impl", lambda x: -nn.functional.linear(x, model[2].weight)),
+    lambda model: setattr(model[2], "derive", lambda: torch.full_like(model[2].raw, 3.0)),
+    change_cache,
+]
 
 
 def test_what_an_object_hides_moves_no_radius_and_is_found_by_its_logits(certificate) -> None:

@@ -139,12 +139,6 @@ def test_score_map_is_the_dense_one() -> None:
                 )
 
 
-def test_one_example_and_many_are_the_same() -> None:
-    x, weights = attention_case(9)
-    many = attention_bound(x, *weights, torch.tensor([0.1, 0.2, 0.3]))
-    assert torch.allclose(attention_bound(x[1:2], *weights, 0.2), many[1:2])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
