@@ -87,6 +87,7 @@ def steep_q() -> SLLBlock:
         (altered(SmoothSLLBlock(4, 4, bend=1.0), 0.0, "bend"), "SmoothSLLBlock with bend 0"),
         (altered(SmoothSLLBlock(4, 4, bend=1.0), math.nan, "bend"), "SmoothSLLBlock with bend nan"),
         (steep_q(), "SLLBlock with log_q this uneven"),
+        (SelfAttention(4, 2, scale=1e38), "scores are .* times the usual; float32 could overflow"),
         (altered(ScaledCosineAttention(4, 2, eps=0.1), 1e-40, "eps"), "ScaledCosineAttention with eps 1e-40"),
         (altered(BoundedTokenConvolution(4, (3,)), 1e30, "slices", "0", "norm"), r"BoundedTokenConvolution with norm 1e\+30"),
         (altered(Absolute(2), 9, "folded"), "Absolute with folded 9"),

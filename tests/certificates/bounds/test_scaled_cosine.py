@@ -11,7 +11,7 @@ from searched import draws, few
 from tiny_certified import random_perturbations
 from tiny_layers import built, draw
 from torch import nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from benchmark.certificates.bounds import scaled_cosine
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
@@ -56,26 +56,14 @@ def exact(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def worst_of_global(seeds: range) -> tuple[float, float]:
-    """The largest exact norm over the tight constant, and over (42)'s; one Jacobian call for all layers of a size."""
+    """The largest exact norm over the tight constant, and over (42)'s."""
     worst = [0.0, 0.0]
-    for place in range(len(SIZES)):
-        cases = [random_layer(seed) for seed in seeds if seed % len(SIZES) == place]
-        layer, tokens = cases[0][0], SIZES[place][0]
-        states = [case.state_dict() for case, _ in cases]
-        # eps belongs to no state: x -> x sqrt(e / eps) turns the layer of e into that of eps
-        factors = torch.tensor([math.sqrt(case.eps / layer.eps) for case, _ in cases], dtype=torch.float64)
-        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        x = torch.stack([x for _, x in cases]) / factors[:, None, None, None]
-
-        def jacobian(state: dict[str, torch.Tensor], z: torch.Tensor, of: nn.Module = layer) -> torch.Tensor:
-            return jacrev(lambda y: functional_call(of, state, (y[None],))[0])(z)
-
-        found = vmap(vmap(jacobian, in_dims=(None, 0)))(stacked, x).reshape(len(cases), 8, x[0, 0].numel(), -1)
-        norms = torch.linalg.matrix_norm(found, ord=2).amax(1) / factors
-        for norm, (case, _) in zip(norms.tolist(), cases, strict=True):
-            tight, published = (scaled_cosine_norm_upper(case, tokens, way) for way in ("tight", "qi"))
-            assert tight <= published * (1 + 1e-9)
-            worst = [max(worst[0], norm / tight), max(worst[1], norm / published)]
+    for seed in seeds:
+        layer, x = random_layer(seed)
+        tight, published = (scaled_cosine_norm_upper(layer, x.shape[1], way) for way in ("tight", "qi"))
+        assert tight <= published * (1 + 1e-9)
+        norm = float(exact(layer, x).max())
+        worst = [max(worst[0], norm / tight), max(worst[1], norm / published)]
     return worst[0], worst[1]
 
 
@@ -87,7 +75,7 @@ def test_no_random_layer_exceeds_its_global_constant() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", draws([range(280, 1400)], [range(1400, 5600)]), ids=str)
+@pytest.mark.parametrize("seeds", draws([range(280, 700)], [range(700, 2100)]), ids=str)
 def test_no_one_of_many_layers_exceeds_its_global_constant(seeds) -> None:
     assert max(worst_of_global(seeds)) <= 1
 
