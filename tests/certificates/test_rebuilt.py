@@ -18,7 +18,7 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
-IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def attends() -> nn.Sequential:
@@ -78,14 +78,14 @@ def test_what_an_object_hides_moves_no_radius_and_is_found_by_its_logits(certifi
     module, made = certificate
     honest = made()
     labels = honest(IMAGES).argmax(1)
-    radii, verdict = module.certify(honest, IMAGES, labels, precision=0.05), at(module, honest, labels)
+    radii, verdict = module.certify(honest, IMAGES, labels, precision=0.2), at(module, honest, labels)
     assert (radii > 0).any()
     module.float32_gap(honest, IMAGES, labels)
     for change in CHANGES:
         model = made()
         change(model)
         assert (model(IMAGES) != honest(IMAGES)).any(), change
-        assert torch.equal(module.certify(model, IMAGES, labels, precision=0.05), radii), change
+        assert torch.equal(module.certify(model, IMAGES, labels, precision=0.2), radii), change
         if verdict is not None:
             assert torch.equal(at(module, model, labels), verdict), change
         with pytest.raises(
@@ -163,9 +163,9 @@ def test_no_radius_moves_by_rebuilding(certificate, monkeypatch) -> None:
     module, made = certificate
     model = made()
     labels = model(IMAGES).argmax(1)
-    radii, gap = module.certify(model, IMAGES, labels, precision=0.05), module.float32_gap(model, IMAGES, labels)
+    radii, gap = module.certify(model, IMAGES, labels, precision=0.2), module.float32_gap(model, IMAGES, labels)
     for place in (checked_copy, local, lipschitz):
         if hasattr(place, "rebuilt"):
             monkeypatch.setattr(place, "rebuilt", copy.deepcopy)
-    assert torch.equal(module.certify(model, IMAGES, labels, precision=0.05), radii)
+    assert torch.equal(module.certify(model, IMAGES, labels, precision=0.2), radii)
     assert module.float32_gap(model, IMAGES, labels) == gap

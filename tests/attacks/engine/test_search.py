@@ -32,7 +32,7 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
     theirs = [model.points(place, gradient=True) for place in range(len(images))]
     checked = [model.points(place, gradient=False)[2:] for place in range(len(images))]  # after two of the clean images
     rivals = rivals // 4
-    for place in range(0, len(images), 4):
+    for place in range(0, len(images), 8):
         model.asked.clear()
         search = search_of(model, images[place : place + 1], labels[place : place + 1], norm, eps)
         fab.targeted(search, rivals[place : place + 1])
