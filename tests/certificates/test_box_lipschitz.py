@@ -64,7 +64,7 @@ def test_nothing_breaks_many_networks(seed) -> None:
     assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
 
 
-@pytest.mark.parametrize("seed", few([0, 2], [1, 3]))
+@pytest.mark.parametrize("seed", few([1], [0, 2, 3]))
 def test_every_float32_unit_stays_in_its_region(seed) -> None:
     """Images all over the ball, its boundary and the steepest descent among them, run layer by layer in float32."""
     model, images, _ = random_clipped_network(seed)

@@ -20,12 +20,6 @@ def test_what_leaves_the_grid_comes_in_at_the_other_edge() -> None:
     assert ShiftTokens(3, 1)(x)[0].argmax(0).tolist() == [3, 6, 1, 2]
 
 
-def test_a_shift_only_reorders() -> None:
-    x = torch.randn(2, 16, 9)
-    y = ShiftTokens(4, 2)(x)
-    assert torch.equal(x.sort(dim=1).values, y.sort(dim=1).values)
-
-
 def test_the_absolute_value_of_half_is_the_sorting_of_pairs_but_for_a_rotation() -> None:
     pairs = torch.randn(100, 2, dtype=torch.float64)
     turn = torch.tensor([[1.0, -1.0], [1.0, 1.0]], dtype=torch.float64) / 2**0.5  # difference and sum

@@ -11,11 +11,6 @@ from benchmark.layers.lipschitz_norm import LEAST, LipschitzNormAttention
 from benchmark.layers.residual import WeightedResidual
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 
-ATTENTION = {
-    "scaled cosine": lambda width, heads: ScaledCosineAttention(width, heads, eps=0.1),
-    "normed": LipschitzNormAttention,
-}
-
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("eps", [1e-3, 2.0])
@@ -48,15 +43,6 @@ def test_lipschitz_norm_attention_and_its_gradient_are_finite_near_zero(scale) -
     layer(x).sum().backward()
     assert torch.isfinite(layer(x)).all()
     assert torch.isfinite(x.grad).all()
-
-
-@pytest.mark.parametrize("make", ATTENTION.values(), ids=list(ATTENTION))
-def test_attention_keeps_the_shape_and_ignores_the_tokens_order(make) -> None:
-    layer, x, order = built(make(8, 2)), draw(2, 5, 8), [3, 0, 4, 1, 2]
-    assert layer(x).shape == x.shape
-    assert torch.allclose(layer(x[:, order]), layer(x)[:, order], atol=1e-12)
-    shapes = [tuple(weight.shape) for weight in layer.head_weights()]
-    assert shapes == [(2, 8, 4), (2, 8, 4), (2, 8, 4), (2, 4, 8)]
 
 
 def test_scaled_cosine_attention_starts_with_weights_of_norm_one_and_eps_of_float32() -> None:

@@ -13,7 +13,6 @@ from benchmark.certificates.bounds import token_convolution
 from benchmark.certificates.bounds.composite import ResidualBound, SequentialBound
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.layer_bound import LayerBound
-from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.bounds.token_convolution import token_convolution_norm_upper
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.layers.residual import Residual
@@ -107,14 +106,6 @@ def test_a_sequence_takes_the_norm_of_the_residual_as_a_whole() -> None:
 )
 def test_other_residuals_keep_their_bound(body) -> None:
     assert type(exact_layer_bound(built(Residual(body)), draw(2, 5, 4))) is ResidualBound
-
-
-def test_resize_in_plain_operations_is_the_layer_and_its_norm_the_factor() -> None:
-    layer, x = Resize(9), draw(2, 2, 3, 3)
-    assert torch.equal(plain(layer)(x), layer(x))
-    bound = exact_layer_bound(layer, x)
-    assert bound.jacobian_norm == pytest.approx(norm_of(layer, x), rel=1e-12) == 3
-    assert not bound.rounding(torch.ones(2).double()).any()
 
 
 class Doubled(SliceConvolution):
