@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from built_once import built_once
+from hypothesis import settings
 from tiny_project import ROOT, Project
 
 from benchmark.runtime import arithmetic
@@ -17,6 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # plugin of pytest has imported what reads it
 EARLY = [name for name in arithmetic.READ_AT_IMPORT if name in sys.modules and arithmetic.in_force() == "native"]
 arithmetic.fix("native" if EARLY or os.environ.get("TEST_ARITHMETIC") == "native" else "portable")
+
+# `--hypothesis-profile nightly`, as .ci/nightly runs it: searched.examples tries all that a search has
+settings.register_profile("nightly", deadline=None)
 
 
 def pytest_report_header() -> str:

@@ -60,26 +60,15 @@ def audit(
     Raises:
         BenchmarkError: the first failure, with what failed, the image, the radius and the margins.
     """
-    differ = attack_balls(model, images, labels, radii, row, batch_size=batch_size, plan=plan, report=report)
-    return summary(model, images, labels, radii, certify, row, int(differ.sum()), plan=plan, report=report)
+    balls = Balls(model, images, labels, radii, row)
+    differ = attack_balls(balls, batch_size, plan=plan, report=report)
+    return summary(balls, certify, int(differ.sum()), plan=plan, report=report)
 
 
 def attack_balls(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    radii: torch.Tensor,
-    row: str,
-    *,
-    batch_size: int,
-    first: int = 0,
-    plan: Plan = DEFAULT,
-    report: Report = lambda _: None,
+    balls: Balls, batch_size: int, *, plan: Plan = DEFAULT, report: Report = lambda _: None
 ) -> torch.Tensor:
     """The part of `audit` that attacks every certified image. It may be done batch by batch.
-
-    Args:
-        first: the number of the first image in the data set, where these are not its first ones.
 
     Returns:
         Whether float32 and float64 verdicts differ, (n,).
@@ -87,44 +76,33 @@ def attack_balls(
     Raises:
         BenchmarkError: the first certified image that an attack broke, or whose verdicts differ.
     """
-    balls = Balls(model, images, labels, radii, row, first)
     report("comparing float32 with float64 verdicts")
     differ = balls.disagreements(batch_size)
-    certified = (radii > 0).nonzero()[:, 0]
+    certified = balls.certified
     for number, image in enumerate(certified.tolist()):
         if number % 20 == 0:
             report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
-        balls.pgd(image, plan.restarts, plan.seed + first + image, plan.steps)
+        balls.pgd(image, plan.restarts, plan.seed + balls.first + image, plan.steps)
     if len(certified):
         report(f"descending the margins over the nearest rivals of {len(certified)} images")
-        balls.descend(certified, plan.seed + first, plan.steps)
+        balls.descend(certified, plan.seed + balls.first, plan.steps)
     return differ
 
 
 def summary(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    radii: torch.Tensor,
-    certify: Certify,
-    row: str,
-    disagreements: int,
-    *,
-    plan: Plan = DEFAULT,
-    report: Report = lambda _: None,
+    balls: Balls, certify: Certify, disagreements: int, *, plan: Plan = DEFAULT, report: Report = lambda _: None
 ) -> AuditResult:
     """The parts of `audit` that take a sample of all the images, and what was tried in all; raises as `audit`."""
-    certified = (radii > 0).nonzero()[:, 0]
-    sample = spread(certified if len(certified) else torch.arange(len(images), device=radii.device), plan.sample)
+    model, images, labels, certified = balls.model, balls.images, balls.labels, balls.certified
+    sample = spread(certified if len(certified) else torch.arange(len(images), device=balls.radii.device), plan.sample)
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
-    balls = Balls(model, images, labels, radii, row)
     attacks = _attack_sample(balls, sample, classes, plan, report) if len(certified) else ()
     tally = _audit_layers(balls, sample, plan, report)
     ties, planted, closest = 0, 0, 0.0
     if has_head(model):
         report(f"tying a rival with the label of {len(sample)} images")
-        ties = audit_ties(model, images[sample], labels[sample], certify, row)
+        ties = audit_ties(model, images[sample], labels[sample], certify, balls.row)
         report(f"planting counterexamples for {len(sample)} images")
         planted, closest = _audit_planted(balls, sample, certify, classes, plan)
     return AuditResult(

@@ -35,6 +35,7 @@ class Balls:
         self.model, self.images, self.labels, self.radii = model, images, labels, radii
         self.row, self.first = row, first
         self.network = float64_copy(model)
+        self.certified = (radii > 0).nonzero()[:, 0]
 
     def disagreements(self, batch_size: int) -> torch.Tensor:
         """Which images (n,) have different float32 and float64 verdicts; float64 runs image by image, float32 in batches.

@@ -36,6 +36,10 @@ class AttentionByHeads(nn.Module):
         """(n, tokens, heads * inner) to (n, heads, tokens, inner)."""
         return y.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
+    def values(self, x: torch.Tensor) -> torch.Tensor:
+        """V by head: (n, heads, tokens, width / heads)."""
+        return self.split(self.value(x))
+
     def projected(self, mixed: torch.Tensor) -> torch.Tensor:
         """(n, heads, tokens, width / heads) to (n, tokens, width)."""
         return self.output(mixed.transpose(1, 2).flatten(2))
@@ -64,10 +68,6 @@ class SelfAttention(AttentionByHeads):
         self.factor = scale * math.sqrt(width // heads) if scale else 1.0  # of the scores over 1 / sqrt(width / heads)
         self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
         self.output = nn.Linear(width, width)
-
-    def values(self, x: torch.Tensor) -> torch.Tensor:
-        """V by head: (n, heads, tokens, width / heads)."""
-        return self.split(self.value(x))
 
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).

@@ -28,10 +28,6 @@ class LipschitzNormAttention(AttentionByHeads):
         self.heads = heads
         self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
 
-    def values(self, x: torch.Tensor) -> torch.Tensor:
-        """V by head: (n, heads, tokens, width / heads)."""
-        return self.split(self.value(x))
-
     def mixed(self, x: torch.Tensor) -> torch.Tensor:
         """softmax(Q K^T / c) V by head: (n, heads, tokens, width / heads)."""
         query, key, value = (self.split(linear(x)) for linear in (self.query, self.key, self.value))

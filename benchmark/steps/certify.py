@@ -34,6 +34,7 @@ class Certify(EvaluationStep):
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.audit import auditor
+        from benchmark.audit.balls import Balls
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
@@ -52,10 +53,8 @@ class Certify(EvaluationStep):
             )
         found = _certified(work, subject)
         radii = found["certified_l2"]
-        audit = auditor.summary(
-            model, images, labels, radii.to(subject.device), partial(module.certify, **spec.parameters), work.row.name,
-            int(found["disagrees"].sum()),
-        )  # fmt: skip
+        balls = Balls(model, images, labels, radii.to(subject.device), work.row.name)
+        audit = auditor.summary(balls, partial(module.certify, **spec.parameters), int(found["disagrees"].sum()))
         certificate = Certificate(
             name=spec.name,
             guarantee=module.guarantee(),
@@ -76,6 +75,7 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
     of their balls have failed.
     """
     from benchmark.audit import auditor
+    from benchmark.audit.balls import Balls
     from benchmark.evaluation.certified_radii import certified_radii
 
     spec, size = needed(work.row.settings.certificate), subject.batch_size
@@ -84,9 +84,7 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
         images, labels = subject.images[block], subject.labels[block]
         found = certified_radii(subject.model, images, labels, spec, size)
-        differ = auditor.attack_balls(
-            subject.model, images, labels, found, work.row.name, batch_size=size, first=places.start
-        )
+        differ = auditor.attack_balls(Balls(subject.model, images, labels, found, work.row.name, places.start), size)
         return {"certified_l2": found, "disagrees": differ}
 
     return by_blocks(work, len(subject.images), size, radii, "certified")

@@ -132,9 +132,9 @@ def test_scores_of_the_authors_vit_are_over_the_root_of_the_whole_width() -> Non
 
 @pytest.mark.parametrize("attention", ["dot_product", "l2", "scaled_cosine"])
 def test_what_is_certified_holds_under_pgd(attention) -> None:
-    model = build(attention=attention, pooling="mean", normalised_head=True, patch_size=4, norm_eps=0.01)
-    x, y = images(3), model(images(3)).argmax(1)
-    radii = local.certify(model, x, y, precision=0.1)
+    model = build(attention=attention, pooling="mean", normalised_head=True, patch_size=4, norm_eps=0.01, depth=1)
+    x, y = images(2), model(images(2)).argmax(1)
+    radii = local.certify(model, x, y, precision=0.3)
     assert (radii > 0).any()
     for i in torch.nonzero(radii > 0)[:, 0].tolist():
         threat = ThreatModel(norm="L2", eps=float(radii[i]))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
-
 from benchmark.loading.methods import method
 from benchmark.specs.data import DataSpec
 
@@ -18,10 +15,3 @@ def data(channels: int, side: int) -> DataSpec:
 def test_the_papers_sizes_have_its_parameter_counts() -> None:
     assert sum(p.numel() for p in build(data(1, 28), activation="relu").parameters()) == 1_973_536
     assert sum(p.numel() for p in build(data(3, 32), activation="clipped_relu").parameters()) == 2_528_096
-
-
-def test_an_orthogonal_start_and_a_wrong_option() -> None:
-    weight = build(data(1, 8), channels=4, hidden=8, orthogonal=True)[-1].weight.detach()
-    assert torch.allclose(weight.mT @ weight, torch.eye(8), atol=1e-5)
-    with pytest.raises(ValueError, match="activation 'gelu' is none of"):
-        build(data(1, 8), activation="gelu")

@@ -85,30 +85,6 @@ def test_the_rotation_field_has_norm_5_and_moves_nothing_apart(monkeypatch, dens
     assert block.values["residual_gain"].tolist() == pytest.approx([math.sqrt(26)] * 3)
 
 
-class Attention(nn.Module):
-    """f(z) = softmax(a z z^T) z on tokens of width 1."""
-
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(0.7 * z @ z.mT, -1) @ z
-
-
-def test_the_jacobian_of_attention_is_the_corrected_equation_5() -> None:
-    model = sequence(5, 1, Attention()).double()
-    images = IMAGES.double() * 4 - 2
-    (block,) = amplification(model, default_blocks(model), images).blocks
-    for image, pixels in enumerate(images):
-        z = pixels.flatten()[:5]
-        p = torch.softmax(0.7 * z[:, None] * z, -1)
-        mu = p @ z
-        variance = p @ z**2 - mu**2
-        known = p + 0.7 * (z.diag() @ p @ z.diag() - mu.diag() @ z.diag() @ p + variance.diag())
-        printed = p + 0.7 * (z.diag() @ p @ z.diag() - p @ z.diag() @ mu.diag() + variance.diag())
-        assert float(block.values["sigma_max"][image]) == pytest.approx(singular(known), rel=1e-12)
-        bound = torch.sqrt(known.abs().sum(0).max() * known.abs().sum(1).max())
-        assert float(block.values["norm_bound"][image]) == pytest.approx(float(bound), rel=1e-12)
-        assert float(block.values["sigma_max"][image]) != pytest.approx(singular(printed), rel=1e-3)
-
-
 def test_a_transformer_s_values_are_those_of_a_float64_svd_and_bound_its_norm_by_15() -> None:
     model = vit(width=16, patch_size=4)
     found = amplification(model, default_blocks(model), IMAGES, encoder=True, batch_size=2)

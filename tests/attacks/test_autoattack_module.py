@@ -32,7 +32,7 @@ def small(version: str = "custom") -> tuple[autoattack.AutoAttack, torch.Tensor,
         model, norm="Linf", eps=eps, seed=0, verbose=False, attacks_to_run=["apgd-ce", "apgd-t"], version=version,
         device="cpu",
     )  # fmt: skip
-    attacker.apgd_targeted.n_target_classes = 3
+    attacker.apgd_targeted.n_target_classes, attacker.apgd.n_iter, attacker.apgd_targeted.n_iter = 1, 30, 30
     return attacker, images, model(images).argmax(1)
 
 

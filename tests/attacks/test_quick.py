@@ -12,7 +12,7 @@ from benchmark.specs.threat import ThreatModel
 
 
 def test_quick_is_the_first_two_parts_of_autoattack_by_another_name() -> None:
-    model, images = Linear().eval().requires_grad_(False), grey_images()
+    model, images = Linear().eval().requires_grad_(False), grey_images(6)
     labels = model(images).argmax(1)
     threat = ThreatModel(norm="L2", eps=float(model.radius(images, labels, "L2").median()))
     assert quick.components == autoattack.components[:2]

@@ -64,7 +64,7 @@ def test_an_audit_repeats_to_the_byte() -> None:
 
 
 def test_nothing_certified_still_audits_layers_and_plants() -> None:
-    model, labels = favoured(network())
+    model, labels = favoured(flat())
     result = audited(model, labels, torch.zeros(6, dtype=torch.float64), certify)
     assert (result.images, result.attacks) == (0, ())
     assert result.layer_trials > 0

@@ -12,7 +12,6 @@ from searched import draws, few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
-from benchmark.attacks import pgd
 from benchmark.audit.auditor import Plan, audit
 from benchmark.audit.layers import Effort
 from benchmark.certificates import box_lipschitz, lipschitz, local
@@ -26,13 +25,13 @@ from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.threat import ThreatModel
 
 PRECISION = 1e-3
 
 
 @pytest.mark.parametrize(
-    ("certificate", "seed"), [(box_lipschitz, seed) for seed in range(6)] + [(local, seed) for seed in range(2)]
+    ("certificate", "seed"),
+    few([(box_lipschitz, 1), (box_lipschitz, 3), (local, 1)], [(box_lipschitz, 0), (box_lipschitz, 2)]),
 )
 def test_nothing_breaks_a_random_network_inside_a_certified_ball(certificate, seed) -> None:
     model, images, _ = random_clipped_network(seed)
@@ -65,7 +64,7 @@ def test_nothing_breaks_many_networks(seed) -> None:
     assert (radii >= worldwide * (1 - 1.1 * PRECISION) - 1e-9).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few([1], [0, 2, 3]))
 def test_every_float32_unit_stays_in_its_region(seed) -> None:
     """Images all over the ball, its boundary and the steepest descent among them, run layer by layer in float32."""
     model, images, _ = random_clipped_network(seed)
@@ -138,43 +137,11 @@ def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_a
     assert 0 < result.closest_plant < 1
 
 
-def test_no_radius_exceeds_the_distance_of_an_adversarial_example() -> None:
-    """PGD at growing radii on the trained network: where it first succeeds bounds every certificate from above."""
-    model, (images, labels) = trained(), blobs(12)
-    for certificate in (box_lipschitz, local):
-        radii = certificate.certify(model, images, labels)
-        for eps in torch.logspace(-1, 0.5, 6).tolist():
-            threat = ThreatModel(norm="L2", eps=eps)
-            moved = pgd.attack(model, images, labels, threat, seed=0, steps=10, step_size=eps / 4)
-            found = model(moved).argmax(1) != labels
-            distance = (moved.double() - images.double()).flatten(1).norm(dim=1)
-            assert (radii[found] <= distance[found]).all()
-        assert found.any()
-
-
 def test_norms_that_are_too_small_would_be_seen(monkeypatch) -> None:
     honest = Matrix.restricted_norm
     monkeypatch.setattr(Matrix, "restricted_norm", lambda *a: 0.2 * honest(*a))
     model, (images, _) = trained(), blobs(24)
     assert broken(model, images, certify(model, images, model(images).argmax(1)), 0)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_certificate_of_a_linear_network_is_exact(seed) -> None:
-    torch.manual_seed(seed)
-    head = NormalisedHead(9, 4) if seed == 1 else nn.Linear(9, 4)
-    model = nn.Sequential(Normalise(0.5, 0.25), nn.Flatten(), head).requires_grad_(False)
-    images = torch.rand(20, 1, 3, 3)
-    logits, weight = model(images).double(), 4 * head.weight.double()
-    labels = logits.argmax(1)
-    margins = logits.gather(1, labels[:, None]) - logits
-    rows = (weight[labels][:, None] - weight[None]).norm(dim=-1)
-    exact = (margins / rows).scatter(1, labels[:, None], math.inf).amin(1)
-    radii = certify(model, images, labels)
-    assert (radii <= exact).all()
-    assert (radii >= exact * (1 - PRECISION) - 1e-4 / rows[rows > 0].min()).all()
-    assert (certify(model, images, labels, largest=0.01) <= 0.01).all()
-    assert (certify(model, images, (labels + 1) % 4) == 0).all()
 
 
 def one_unit(clip: nn.Module, bias: float, logit: float) -> nn.Sequential:
@@ -218,7 +185,7 @@ def test_clips_may_stand_first_and_one_after_another() -> None:
     assert (found >= exact * (1 - 2 * PRECISION) - 1e-5).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few([0], [1, 2]))
 def test_layers_too_large_for_a_matrix_are_bounded_by_their_norms(seed, monkeypatch) -> None:
     model, images, _ = random_clipped_network(seed)
     labels = model(images).argmax(1)
@@ -273,21 +240,12 @@ def test_a_margin_below_the_rounding_of_its_logits_is_not_certified() -> None:
     assert float(certify(model, image, label)) == pytest.approx(0.5, rel=2 * PRECISION)
 
 
-class Tripled(nn.ReLU):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 3 * super().forward(x)
-
-
 @pytest.mark.parametrize(
     ("middle", "reason"),
     [
         ([nn.GELU()], "not GELU; use the certificate local"),
         ([nn.LeakyReLU()], "not LeakyReLU"),
         ([nn.Sequential(nn.ReLU())], "not Sequential"),
-        ([nn.Dropout()], "layer Dropout"),
-        ([Tripled()], "layer Tripled"),
-        ([nn.ReLU(inplace=True)], "inplace"),
-        ([ClippedReLU((3,))], "thresholds"),
     ],
 )
 def test_other_layers_are_refused_by_name(middle, reason) -> None:
@@ -296,13 +254,9 @@ def test_other_layers_are_refused_by_name(middle, reason) -> None:
         certify(model, torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
 
 
-def test_what_is_no_float32_sequence_is_refused() -> None:
+def test_a_threshold_that_is_no_number_is_refused() -> None:
     images, labels = torch.rand(2, 1, 2, 2), torch.zeros(2, dtype=torch.long)
-    with pytest.raises(BenchmarkError, match=r"plain nn\.Sequential"):
-        certify(nn.Sequential(nn.Flatten(), nn.ReLU()), images, labels)
     model = nn.Sequential(nn.Flatten(), ClippedReLU((4,)), nn.Linear(4, 3)).requires_grad_(False)
     model[1].theta[0] = math.nan
     with pytest.raises(BenchmarkError, match="NaN"):
         certify(model, images, labels)
-    with pytest.raises(BenchmarkError, match="float32 networks"):
-        certify(model.double(), images, labels)

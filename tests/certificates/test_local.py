@@ -14,7 +14,7 @@ from tiny_networks import Draw, random_network
 from torch import nn
 
 from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.certificates import local, published
+from benchmark.certificates import box_lipschitz, lipschitz, local, published
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
@@ -24,6 +24,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SmoothSLLBlock
+from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.token_convolution import TokenConvolution
 from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, Patchify, Positions
@@ -38,38 +39,51 @@ def heads() -> dict[str, nn.Module]:
     return {"normalised": NormalisedHead(9, 4), "plain": plain, "large rows": large, "small rows, no bias": small}
 
 
+@pytest.mark.parametrize("certificate", [local, lipschitz, box_lipschitz], ids=lambda module: module.__name__)
 @pytest.mark.parametrize("name", ["normalised", "plain", "large rows", "small rows, no bias"])
-def test_certificate_of_a_linear_network_is_margin_over_row_distance(name) -> None:
-    """Patchify and pooling of one token are isometries, so the certificate is exact up to the float32 allowance."""
+def test_certificate_of_a_linear_network_is_margin_over_row_distance(certificate, name) -> None:
+    """Normalisation only scales, so the certificate is exact up to the float32 allowance."""
     head = heads()[name]
     torch.manual_seed(0)
-    model = nn.Sequential(Patchify(3), MeanPool(), head).requires_grad_(False)
+    model = nn.Sequential(Normalise(0.5, 0.25), nn.Flatten(), head).requires_grad_(False)
     images = torch.rand(20, 1, 3, 3)
-    logits, weight = model(images).double(), head.weight.double()
+    logits, weight = model(images).double(), 4 * head.weight.double()
     labels = logits.argmax(1)
     margin = logits.gather(1, labels[:, None]) - logits
     apart = (weight[labels][:, None] - weight[None]).norm(dim=-1)
     exact = (margin / apart).scatter(1, labels[:, None], math.inf).amin(1)
-    found, allowed = float32_gap(model, images, labels)  # which raises where rounding is above what it allows
+    found, allowed = certificate.float32_gap(
+        model, images, labels
+    )  # which raises where rounding is above what it allows
     assert 0 < found <= allowed
-    radii = certify(model, images, labels)
+    radii = certificate.certify(model, images, labels)
+    assert radii.dtype == torch.float64
     assert (radii <= exact).all()
     rounding = 2e-4 * weight.norm(dim=1).max()
-    assert (radii >= exact * (1 - 1e-4) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
+    assert (radii >= exact * (1 - 1e-3) - rounding / apart.scatter(1, labels[:, None], math.inf).amin(1)).all()
+    assert (certificate.certify(model, images, (labels + 1) % 4) == 0).all()
+    assert (certificate.certify(model, images, labels, largest=0.01) <= 0.01).all()
+    if name == "plain":
+        head.weight.zero_()
+        head.bias.zero_()
+        assert (certificate.certify(model, images, 0 * labels) == 0).all()  # a tie
+        head.bias[0] = 1.0  # nothing can change it
+        certain = certificate.certify(model, images, 0 * labels)
+        assert ((certain > 5) & (certain <= 8)).all()
 
 
 @pytest.mark.parametrize("seed", few([1], [0, 2]))
 def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
     """Random networks whose rows differ in size: float32 stays within its allowance, and no ball holds what breaks it."""
     model, images, _ = random_network(seed)
-    images, draw = images[:8], Draw(seed)
+    images, draw = images[:2], Draw(seed)
     width, classes = model[-1].weight.shape[1], len(model[-1].bias)
     model[-1] = nn.Linear(width, classes, bias=seed % 3 > 0).requires_grad_(False)
     model[-1].weight.data = draw.normal(classes, width) * 10 ** (2 * draw.normal(classes, 1))
     labels = model(images).argmax(1)
     found, allowed = float32_gap(model, images, labels)
     assert found <= allowed
-    radii, logits = certify(model, images, labels), float64_copy(model)(images.double())
+    radii, logits = certify(model, images, labels, precision=0.01), float64_copy(model)(images.double())
     assert (radii > 0).any()
     for shift in range(1, classes):
         rivals = (labels + shift) % classes
@@ -78,14 +92,6 @@ def test_a_plain_linear_head_of_any_size_is_certified_soundly(seed) -> None:
         )
         margins = logits.gather(1, labels[:, None]) - logits.gather(1, rivals[:, None])
         assert (drop < margins[:, 0])[radii > 0].all()
-
-
-def test_a_layer_without_a_bound_is_refused_by_name() -> None:
-    model = nn.Sequential(Patchify(2), nn.Softmax(-1), MeanPool(), NormalisedHead(4, 3))
-    with pytest.raises(BenchmarkError, match="Softmax"):
-        bound_network(checked_copy(model), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
-    with pytest.raises(BenchmarkError, match="NormalisedHead"):
-        certify(nn.Sequential(nn.Flatten()), torch.rand(2, 1, 4, 4), torch.zeros(2, dtype=torch.long))
 
 
 class Sum(MeanPool):
@@ -112,6 +118,7 @@ def with_bias() -> nn.Sequential:
         (with_bias(), r"ResidualAttention at 5 has a query\.bias"),
         (nn.Sequential(Patchify(4), Positions(16, 16), MeanPool(), NormalisedHead(16, 4)), "positions .* do not fit"),
         (nn.Sequential(Patchify(2), NormalisedHead(4, 4)), "one vector an image"),
+        (nn.Sequential(nn.Flatten()), "ends in a NormalisedHead"),
     ],
 )
 def test_what_could_hide_behind_a_declared_layer_is_refused(model, reason) -> None:
@@ -136,16 +143,6 @@ def test_the_cascade_gives_the_verdicts_of_its_last_step(seed) -> None:
         assert cascade[radii > radius * 1.01].all()
     with pytest.raises(ValueError, match="negative"):
         certified_at(model, images, labels, -0.1)
-
-
-def test_a_rival_with_the_label_s_own_row_is_a_tie() -> None:
-    model = network(0)
-    images = torch.rand(10, 1, 4, 4)
-    labels = torch.zeros(10, dtype=torch.long)
-    model[-1].bias.data[0] = 5.0
-    assert (certify(model, images, labels) > 0).all()
-    model[-1].raw.data[2], model[-1].bias.data[2] = model[-1].raw.data[0], 5.0
-    assert (certify(model, images, labels) == 0).all()
 
 
 def test_held_weights_follow_their_parameters() -> None:
@@ -177,10 +174,10 @@ def test_a_neuron_without_weights_and_a_huge_radius_are_certified_as_any_other()
     model, images = network(0), torch.rand(4, 1, 4, 4)
     model[6].weight.data[:, 0] = 0.0
     labels = model(images).argmax(1)
-    assert (certify(model, images, labels) > 0).all()
+    assert (certify(model, images, labels, precision=0.1) > 0).all()
     assert not certified_at(model, images, labels, 1e200).any()
     steep = network(0, qk_norm=1e9)
-    assert (published.certify(steep, images, steep(images).argmax(1)) >= 0).all()
+    assert (published.certify(steep, images, steep(images).argmax(1), precision=0.1) >= 0).all()
     bounded = bound_network(checked_copy(model), images, labels)
     assert not by_both(bounded, torch.full((4,), 1e100, dtype=torch.float64)).any()
 
@@ -202,7 +199,7 @@ def test_a_number_that_is_no_bound_never_stands_in_for_one(monkeypatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(AttentionBound, "quick_bound", lambda _, delta: delta * torch.nan)
     assert bounded().composed(radii, quick=True).isinf().all()
-    assert (local.certify(model, images, labels) > 0).all()
+    assert (certify(model, images, labels, precision=0.1) > 0).all()
     monkeypatch.setattr(AttentionBound, "bound", lambda _, delta: delta * torch.nan)
     assert bounded().composed(radii).isinf().all()
     assert (local.certify(model, images, labels) == 0).all()
@@ -220,8 +217,8 @@ def test_a_radius_may_be_any_number_and_a_search_has_to_end() -> None:
         parameter *= 100
     for model in (network(0), steep):
         labels = model(images).argmax(1)
-        assert (certify(model, images, labels) >= 0).all()
-        for radius in (0, 1, 100, 3000, 1e30, 1e300, True, torch.tensor(0.5)):
+        assert (certify(model, images, labels, precision=0.1) >= 0).all()
+        for radius in (0, 100, 1e30, True, torch.tensor(0.5)):
             assert certified_at(model, images, labels, radius).shape == (3,)
     for radius in (-1, float("nan"), float("inf"), 10**400):
         with pytest.raises(ValueError, match="is negative or not finite"):
@@ -235,7 +232,7 @@ def test_an_embedding_that_sums_in_float64_is_certified_in_evaluation_mode_only(
     model, images = network(0), torch.rand(2, 1, 4, 4)
     model[2] = OrthogonalLinear(model[2].raw.shape[1], model[2].raw.shape[0]).requires_grad_(False)
     labels = model.eval()(images).argmax(1)
-    assert (certify(model, images, labels) > 0).all()
+    assert (certify(model, images, labels, precision=0.1) > 0).all()
     with pytest.raises(BenchmarkError, match="training mode"):
         certify(model.train(), images, labels)
 
@@ -271,18 +268,18 @@ def overflowing(blocks: int = 4) -> nn.Sequential:
 
 
 def test_where_not_even_rounding_is_bounded_nothing_is_certified() -> None:
-    model, images = overflowing(), torch.rand(3, 1, 4, 4)
+    model, images = overflowing(), torch.rand(2, 1, 4, 4)
     labels = model(images).argmax(1)
     network = checked_copy(model)
-    assert not torch.isfinite(bound_network(network, images, labels).composed(torch.zeros(3).double())).all(1).any()
+    assert not torch.isfinite(bound_network(network, images, labels).composed(torch.zeros(2).double())).all(1).any()
     assert (certify(model, images, labels) == 0).all()
     assert not certified_at(model, images, labels, 1e-6).any()
 
 
 def test_images_of_which_nothing_is_known_do_not_keep_the_others_from_their_bounds(monkeypatch) -> None:
-    model, images = overflowing(1), torch.rand(6, 1, 4, 4)
+    model, images = overflowing(1), torch.rand(4, 1, 4, 4)
     labels = model(images).argmax(1)
-    alone = certify(model, images, labels)
+    alone = certify(model, images, labels, precision=0.05)
     assert (alone > 0).all()
     hopeless, composed = images[[0, 3]].double(), NetworkBound.composed
 
@@ -292,6 +289,6 @@ def test_images_of_which_nothing_is_known_do_not_keep_the_others_from_their_boun
         return torch.where(known[:, None], found, torch.nan)
 
     monkeypatch.setattr(NetworkBound, "composed", patched)
-    radii = certify(model, images, labels)
+    radii = certify(model, images, labels, precision=0.05)
     assert (radii[[0, 3]] == 0).all()
-    assert torch.allclose(radii[[1, 2, 4, 5]], alone[[1, 2, 4, 5]], rtol=1e-3)
+    assert torch.allclose(radii[[1, 2]], alone[[1, 2]], rtol=0.1)

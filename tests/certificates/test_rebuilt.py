@@ -18,7 +18,7 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify, Positions
 from benchmark.runtime.errors import BenchmarkError
 
-IMAGES = torch.rand(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
 def attends() -> nn.Sequential:
@@ -58,47 +58,34 @@ def at(module, model: nn.Module, labels: torch.Tensor) -> torch.Tensor | None:
     return module.certified_at(model, IMAGES, labels, 0.01)
 
 
-def change_hook(model: nn.Sequential) -> None:
-    model[2].register_forward_hook(lambda _module, _given, output: 5 * output)
-
-
-def change_pre_hook(model: nn.Sequential) -> None:
-    model[2].register_forward_pre_hook(lambda _module, given: (5 * given[0],))
-
-
-def change_forward(model: nn.Sequential) -> None:
-    model[2].forward = lambda x: 7 * nn.functional.linear(x, model[2].weight)
-
-
-def change_call(model: nn.Sequential) -> None:
-    model[2]._compiled_call_impl = lambda x: -nn.functional.linear(x, model[2].weight)
-
-
 def change_cache(model: nn.Sequential) -> None:
     cache_weights(model)
     settings, made_of, weight = model[2]._cached
     model[2]._cached = (settings, made_of, 9 * weight)
 
 
-def change_derive(model: nn.Sequential) -> None:
-    model[2].derive = lambda: torch.full_like(model[2].raw, 3.0)
-
-
-CHANGES = [change_hook, change_pre_hook, change_forward, change_call, change_cache, change_derive]
+CHANGES = [
+    lambda model: model[2].register_forward_hook(lambda _module, _given, output: 5 * output),
+    lambda model: model[2].register_forward_pre_hook(lambda _module, given: (5 * given[0],)),
+    lambda model: setattr(model[2], "forward", lambda x: 7 * nn.functional.linear(x, model[2].weight)),
+    lambda model: setattr(model[2], "_compiled_call_impl", lambda x: -nn.functional.linear(x, model[2].weight)),
+    lambda model: setattr(model[2], "derive", lambda: torch.full_like(model[2].raw, 3.0)),
+    change_cache,
+]
 
 
 def test_what_an_object_hides_moves_no_radius_and_is_found_by_its_logits(certificate) -> None:
     module, made = certificate
     honest = made()
     labels = honest(IMAGES).argmax(1)
-    radii, verdict = module.certify(honest, IMAGES, labels, precision=0.05), at(module, honest, labels)
+    radii, verdict = module.certify(honest, IMAGES, labels, precision=0.2), at(module, honest, labels)
     assert (radii > 0).any()
     module.float32_gap(honest, IMAGES, labels)
     for change in CHANGES:
         model = made()
         change(model)
         assert (model(IMAGES) != honest(IMAGES)).any(), change
-        assert torch.equal(module.certify(model, IMAGES, labels, precision=0.05), radii), change
+        assert torch.equal(module.certify(model, IMAGES, labels, precision=0.2), radii), change
         if verdict is not None:
             assert torch.equal(at(module, model, labels), verdict), change
         with pytest.raises(
@@ -155,7 +142,7 @@ def test_hooks_on_every_module_are_refused(certificate) -> None:
                 module.certify(model, IMAGES, labels)
         finally:
             handle.remove()
-    assert (module.certify(model, IMAGES, labels) > 0).any()
+    assert (module.certify(model, IMAGES, labels, precision=0.1) > 0).any()
 
 
 def test_an_embedding_in_training_mode_is_refused_by_every_certificate(certificate) -> None:
@@ -163,7 +150,7 @@ def test_an_embedding_in_training_mode_is_refused_by_every_certificate(certifica
     model = made()
     model[2] = OrthogonalLinear(model[2].raw.shape[1], model[2].raw.shape[0]).requires_grad_(False).eval()
     labels = model(IMAGES).argmax(1)
-    module.certify(model, IMAGES, labels)
+    module.certify(model, IMAGES, labels, precision=0.1)
     calls = [module.certify, module.float32_gap]
     if hasattr(module, "certified_at"):
         calls.append(lambda *_: at(module, model, labels))
@@ -176,9 +163,9 @@ def test_no_radius_moves_by_rebuilding(certificate, monkeypatch) -> None:
     module, made = certificate
     model = made()
     labels = model(IMAGES).argmax(1)
-    radii, gap = module.certify(model, IMAGES, labels), module.float32_gap(model, IMAGES, labels)
+    radii, gap = module.certify(model, IMAGES, labels, precision=0.2), module.float32_gap(model, IMAGES, labels)
     for place in (checked_copy, local, lipschitz):
         if hasattr(place, "rebuilt"):
             monkeypatch.setattr(place, "rebuilt", copy.deepcopy)
-    assert torch.equal(module.certify(model, IMAGES, labels), radii)
+    assert torch.equal(module.certify(model, IMAGES, labels, precision=0.2), radii)
     assert module.float32_gap(model, IMAGES, labels) == gap

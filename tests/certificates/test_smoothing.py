@@ -148,14 +148,14 @@ def wrong(found: Smoothed, model: TwoSides, images: torch.Tensor, truth: torch.T
 
 
 def test_radii_of_linear_classifiers_fail_no_more_often_than_claimed(monkeypatch) -> None:
-    model, images, truth = linear_trials(1500)
+    model, images, truth = linear_trials(600)
     radii = [float(r) for r in torch.linspace(0.02, 0.75, 40)]
-    found = smooth(model, images, range(1500), radii, **RULES)
-    assert binomtest(wrong(found, model, images, truth), 1500, RULES["alpha"], alternative="greater").pvalue > 1e-3
+    found = smooth(model, images, range(600), radii, **RULES)
+    assert binomtest(wrong(found, model, images, truth), 600, RULES["alpha"], alternative="greater").pvalue > 1e-3
     assert (found.radius > 0.5 * truth)[(truth > 0.2) & (truth < 0.4)].double().mean() > 0.9
     monkeypatch.setattr(smoothing, "clopper_pearson_below", lambda count, n, alpha: min(count / n, 1 - 1e-9))
-    naive = smooth(model, images, range(1500), radii, **RULES)
-    assert binomtest(wrong(naive, model, images, truth), 1500, RULES["alpha"], alternative="greater").pvalue < 1e-3
+    naive = smooth(model, images, range(600), radii, **RULES)
+    assert binomtest(wrong(naive, model, images, truth), 600, RULES["alpha"], alternative="greater").pvalue < 1e-3
 
 
 def test_nothing_is_certified_where_nothing_can_be() -> None:

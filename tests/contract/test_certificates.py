@@ -60,7 +60,7 @@ NETWORKS: dict[str, Callable[[], nn.Sequential]] = {
 }
 CASES = [(name, affine) for name in CERTIFICATES] + [(name, make) for name, make in NETWORKS.items()]
 IDS = [f"{name}-{'its own' if make is not affine else 'affine'}" for name, make in CASES]
-IMAGES = torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.6 + 0.2
+IMAGES = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.6 + 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,9 @@ def _bounds_of_crown(monkeypatch: pytest.MonkeyPatch) -> None:
 def certify(name: str, model: nn.Sequential, labels: torch.Tensor) -> torch.Tensor:
     function = components.module("certificates", name).certify
     table = "PARAMETERS of tests/contract/test_certificates.py"
-    return function(model, IMAGES, labels, **components.parameters(function, PARAMETERS.get(name, {}), (), table))
+    return function(
+        model, IMAGES, labels, precision=0.01, **components.parameters(function, PARAMETERS.get(name, {}), (), table)
+    )
 
 
 def balanced(make: Callable[[], nn.Sequential]) -> tuple[nn.Sequential, torch.Tensor]:
@@ -146,21 +148,21 @@ def test_rounding_found_is_at_most_the_rounding_proven(name, make) -> None:
 
 
 def broken_inside(model: nn.Sequential, labels: torch.Tensor, radii: torch.Tensor, most: int = 6) -> list[int]:
-    """Of the first `most` certified images, those that PGD from eight starts or APGD breaks within their radius, by the float32 model's own verdicts."""
+    """Of the first `most` certified images, those that PGD from four starts or APGD breaks within their radius, by the float32 model's own verdicts."""
     broken = []
     for i in (radii > 0).nonzero()[:most, 0].tolist():
         threat = ThreatModel(norm="L2", eps=float(radii[i]) * (1 - 1e-6))  # inside, whatever float32 rounds
-        x, y = IMAGES[i].repeat(8, 1, 1, 1), labels[i].repeat(8)
-        tried = pgd.attack(model, x, y, threat, seed=i, steps=20, step_size=threat.eps / 4)
-        auto = apgd.attack(model, x[:1], y[:1], threat, seed=i, restarts=2)
-        found = into_ball(torch.cat([tried, auto]), IMAGES[i].repeat(9, 1, 1, 1), threat, "pgd and apgd")
+        x, y = IMAGES[i].repeat(4, 1, 1, 1), labels[i].repeat(4)
+        tried = pgd.attack(model, x, y, threat, seed=i, steps=12, step_size=threat.eps / 4)
+        auto = apgd.attack(model, x[:1], y[:1], threat, seed=i)
+        found = into_ball(torch.cat([tried, auto]), IMAGES[i].repeat(5, 1, 1, 1), threat, "pgd and apgd")
         if (model(found).argmax(1) != labels[i]).any():
             broken.append(i)
     return broken
 
 
 @pytest.mark.parametrize(("name", "make"), CASES, ids=IDS)
-@pytest.mark.parametrize("most", few([2], [6]))
+@pytest.mark.parametrize("most", few([1], [6]))
 def test_no_attack_breaks_an_image_inside_its_certified_ball(name, make, most) -> None:
     model, labels = balanced(make)
     assert not broken_inside(model, labels, certified(name, make), most)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import nn
 
@@ -86,14 +85,3 @@ def test_training_computes_the_same_and_keeps_what_objectives_bound() -> None:
     assert torch.allclose(layer.projected(layer.kept.mixed), evaluated)
     assert torch.allclose(layer.kept.weights.sum(-1), torch.ones(2, 2, 9, dtype=torch.float64))
     assert math.isclose(float(layer.content[0]), 0.5, rel_tol=1e-6)
-
-
-@pytest.mark.parametrize("change", [{"heads": 3}, {"heads": 0}, {"heads": 26}, {"inner": 0}, {"inner": 5}, {"side": 0}])
-def test_what_does_not_fit_is_refused(change) -> None:
-    with pytest.raises(ValueError, match="heads"):
-        GridAttention(**{"width": 8, "heads": 2, "inner": 2, "side": 3, **change})
-
-
-def test_other_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="3x3 tokens"):
-        layer_of()(torch.zeros(1, 8, 8, dtype=torch.float64))

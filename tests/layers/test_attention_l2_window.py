@@ -10,7 +10,6 @@ from tiny_layers import built, draw
 
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_weights import attention_weights, is_attention
 from benchmark.layers.attention_window import MASKED
 
 SHAPES = [(2, 2, 0), (4, 2, 0), (4, 2, 1), (6, 3, 1), (6, 3, 2), (3, 1, 0)]  # side, window, shift
@@ -52,14 +51,6 @@ def by_loop(layer: L2WindowAttention, x: torch.Tensor) -> torch.Tensor:
 def test_it_is_its_formula_token_by_token(side, window, shift, heads) -> None:
     layer, x = layer_of(side, window, shift, heads), draw(2, side**2, 8)
     assert torch.allclose(layer(x), by_loop(layer, x), atol=1e-12)
-
-
-@pytest.mark.parametrize(("side", "window", "shift"), SHAPES)
-def test_windows_only_reorder(side, window, shift) -> None:
-    layer, x = layer_of(side, window, shift), draw(3, side**2, 8)
-    cut = layer.windows(x)
-    assert cut.shape == (3 * (side // window) ** 2, window**2, 8)
-    assert torch.equal(layer.together(cut), x)
 
 
 def test_one_window_without_bias_is_plain_l2_attention() -> None:
@@ -108,16 +99,6 @@ def test_places_and_masks_are_timms(side, window, shift) -> None:
     assert ours.bias_table.shape == theirs.attn.relative_position_bias_table.shape
 
 
-def test_its_weights_by_role_are_those_of_its_content() -> None:
-    layer = L2WindowAttention(8, 2, side=4, window=2)
-    norm = torch.nn.LayerNorm(8)
-    (found,) = attention_weights(torch.nn.Sequential(norm, layer))
-    assert found.gamma is norm.weight
-    assert found.key is None
-    assert torch.equal(found.query, layer.content.head_weights()[0])
-    assert is_attention(layer.content)
-
-
 def test_it_learns_its_bias_and_keeps_no_tables_in_its_state() -> None:
     layer = L2WindowAttention(8, 2, side=4, window=2, shift=1)
     layer(torch.randn(2, 16, 8)).square().sum().backward()
@@ -125,24 +106,3 @@ def test_it_learns_its_bias_and_keeps_no_tables_in_its_state() -> None:
     assert layer.bias_table.grad.abs().sum() > 0
     assert {name.split(".")[0] for name in layer.state_dict()} == {"bias_table", "content"}
     assert isinstance(layer.content, L2Attention)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"side": 5, "window": 2}, "do not tile 5x5"),
-        ({"side": 4, "window": 0}, "do not tile"),
-        ({"side": 0, "window": 2}, "do not tile"),
-        ({"side": 4, "window": 2, "shift": 2}, "shift of 2"),
-        ({"side": 4, "window": 2, "shift": -1}, "shift of -1"),
-        ({"side": 4, "window": 4, "shift": 1}, "shift of 1"),
-    ],
-)
-def test_bad_arguments_are_refused_in_words(arguments, reason) -> None:
-    with pytest.raises(ValueError, match=reason):
-        L2WindowAttention(8, 2, **arguments)
-
-
-def test_other_numbers_of_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="4x4 tokens"):
-        L2WindowAttention(8, 2, side=4, window=2)(torch.zeros(1, 17, 8))

@@ -113,11 +113,3 @@ def test_a_model_without_attention_is_told_what_to_define() -> None:
         BenchmarkError, match=r"Sequential has no attention layer .* define attention\(model\) in method"
     ):
         attention_weights(nn.Sequential(nn.Linear(3, 3)))
-
-
-@pytest.mark.parametrize(
-    "bad", [{"heads": 0}, {"heads": 5}, {"heads": 2, "scale": -1.0}, {"heads": 2, "scale": float("nan")}]
-)
-def test_self_attention_refuses_what_does_not_fit(bad) -> None:
-    with pytest.raises(ValueError, match=r"divide|scale"):
-        SelfAttention(12, **bad)

@@ -8,12 +8,9 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from tiny_layers import built, draw
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.global_constants import lipschitz_constant
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.attention_window import MASKED, DotProductWindowAttention
 from benchmark.layers.timm_windows import window_attention
-from benchmark.runtime.errors import BenchmarkError
 
 SHAPES = [(4, 2, 0), (4, 2, 1), (6, 3, 1), (8, 4, 2), (4, 4, 0), (3, 1, 0)]  # side, window, shift
 
@@ -124,19 +121,3 @@ def test_what_timm_alone_can_do_is_refused_in_words(change, reason) -> None:
     options = {"dim": 12, "input_resolution": (4, 4), "num_heads": 3, "window_size": 2}
     with pytest.raises(ValueError, match=reason):
         window_attention(SwinTransformerBlock(**{**options, **change}))
-
-
-def test_it_has_no_bound() -> None:
-    layer, x = built(DotProductWindowAttention(4, 2, side=4, window=2)), draw(1, 16, 4)
-    with pytest.raises(BenchmarkError, match="no bound is declared for the layer DotProductWindowAttention"):
-        exact_layer_bound(layer, x)
-    with pytest.raises(
-        BenchmarkError, match=r"DotProductWindowAttention is dot-product attention, .* no global Lipschitz"
-    ):
-        lipschitz_constant(layer, x)
-
-
-@pytest.mark.parametrize("bad", [{"heads": 4}, {"window": 3}, {"shift": 2}])
-def test_bad_arguments_are_refused(bad) -> None:
-    with pytest.raises(ValueError, match=r"divide|tile|shift"):
-        DotProductWindowAttention(**{"width": 6, "heads": 2, "side": 4, "window": 2, **bad})

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
-from torch import nn
 
 from benchmark.layers.clipped_relu import ClippedReLU
 
@@ -40,29 +36,3 @@ def test_a_threshold_for_each_unit_of_an_image() -> None:
     layer.theta.data[1, 2, 3] = 0.25
     out = layer(torch.ones(1, 2, 3, 4))
     assert out.amin() == out[0, 1, 2, 3] == 0.25
-
-
-def test_it_moves_no_input_further() -> None:
-    generator = torch.Generator().manual_seed(0)
-    layer = with_thresholds(*torch.randn(6, generator=generator).tolist()).double()
-    x, y = 3 * torch.randn(2, 1000, 6, dtype=torch.float64, generator=generator)
-    moved = (layer(x) - layer(y)).abs()
-    assert (moved <= (x - y).abs()).all()
-    assert (moved == (x - y).abs()).any()
-
-
-def test_thresholds_so_high_that_none_is_reached_leave_a_relu() -> None:
-    z = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(ClippedReLU((4,), initial=100.0)(z), nn.ReLU()(z))
-
-
-@pytest.mark.parametrize("initial", [0.0, -1.0, math.inf, math.nan])
-def test_a_start_that_is_not_positive_and_finite_is_refused(initial) -> None:
-    with pytest.raises(ValueError, match="positive and finite"):
-        ClippedReLU((3,), initial=initial)
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (5, 1), (5, 3, 1), (3,)])
-def test_an_input_of_another_shape_is_refused(shape) -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        ClippedReLU((3,))(torch.zeros(shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from benchmark.layers.resize import Resize
@@ -21,14 +20,3 @@ def test_each_pixel_is_copied_factor_by_factor_times() -> None:
 def test_every_move_grows_by_the_factor() -> None:
     move = torch.randn(5, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(Resize(28)(move).flatten(1).norm(dim=1), 7 * move.flatten(1).norm(dim=1), rtol=1e-14)
-
-
-@pytest.mark.parametrize(("size", "shape"), [(10, (4, 4)), (2, (4, 4)), (8, (4, 2)), (8, (2, 4))])
-def test_a_size_that_is_no_multiple_is_refused(size, shape) -> None:
-    with pytest.raises(ValueError, match=f"{shape[0]}x{shape[1]} images cannot be copied to {size}x{size}"):
-        Resize(size)(torch.rand(1, 1, *shape))
-
-
-def test_a_size_of_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="positive"):
-        Resize(0)

@@ -7,7 +7,6 @@ import torch
 from searched import few
 from torch import nn
 
-from benchmark.layers.derived import cache_weights
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
 
 
@@ -32,13 +31,6 @@ def test_it_is_pytorch_s_convolution_of_each_slice(kernels, tokens) -> None:
     assert torch.allclose(layer(x), torch.cat(parts, dim=2), rtol=1e-12, atol=1e-12)
 
 
-def test_a_shift_of_tokens_is_one_of_outputs_away_from_the_ends() -> None:
-    layer, x = TokenConvolution(6, (3, 5)).double(), draw(2, 12, 6)
-    moved = layer(torch.roll(x, 1, dims=1))
-    assert torch.allclose(moved[:, 3:10], layer(x)[:, 2:9], atol=1e-12)
-    assert not torch.allclose(moved[:, 0], layer(x)[:, -1], atol=1e-3)  # zeros beyond the ends, no circle
-
-
 def test_it_starts_as_pytorch_s_convolution_and_has_its_parameters() -> None:
     torch.manual_seed(0)
     ours, theirs = TokenConvolution(64, (3,)), nn.Conv1d(64, 64, 3)
@@ -48,21 +40,6 @@ def test_it_starts_as_pytorch_s_convolution_and_has_its_parameters() -> None:
         assert found.shape == meant.shape
         assert float(found.detach().abs().max()) == pytest.approx(float(meant.detach().abs().max()), rel=0.1)
         assert float(found.detach().std()) == pytest.approx(float(meant.detach().std()), rel=0.25)
-
-
-@pytest.mark.parametrize("make", [TokenConvolution, BoundedTokenConvolution])
-@pytest.mark.parametrize(
-    ("kernels", "reason"), [((2,), "kernel 2"), ((3, 0), "kernel 0"), ((3, 3, 3), "3 kernels"), ((), "0 kernels")]
-)
-def test_lists_of_kernels_that_fit_no_width_are_refused(make, kernels, reason) -> None:
-    with pytest.raises(ValueError, match=reason):
-        make(8, kernels)
-
-
-@pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_norm_that_is_no_positive_number_is_refused(norm) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        BoundedTokenConvolution(4, (3,), norm=norm)
 
 
 def rank_one(raw: torch.Tensor) -> torch.Tensor:
@@ -141,12 +118,3 @@ def test_a_kernel_that_is_not_finite_makes_outputs_that_are_not(value) -> None:
     layer = BoundedTokenConvolution(4, (3,))
     layer.slices[0].raw.data[0, 0, 0] = value
     assert layer(draw(2, 5, 4).float()).isnan().any()
-
-
-def test_a_frozen_layer_holds_its_weights_until_a_parameter_changes() -> None:
-    layer = BoundedTokenConvolution(4, (3, 3)).requires_grad_(False)
-    cache_weights(layer)
-    assert layer.slices[0].weight is layer.slices[0].weight
-    before = layer.slices[1].weight.clone()
-    layer.slices[1].raw.data[0, 0, 0] += 1
-    assert not torch.equal(layer.slices[1].weight, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def draws(first: list[Any] | range, others: list[Any] | range) -> list[Any]:
@@ -16,3 +17,8 @@ def few(first: list[Any] | range, others: list[Any] | range) -> list[Any]:
     """Values of a fast test's parameter, or of several: every run tries the first, the workflow's own jobs all."""
     cases = (one if isinstance(one, tuple) else (one,) for one in others)
     return [*first, *(pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.long]) for case in cases)]
+
+
+def examples(many: int) -> int:
+    """How many examples hypothesis tries: `many` in its profile `nightly`, else a fifth, at least 10."""
+    return many if settings.get_current_profile_name() == "nightly" else max(10, many // 5)

@@ -7,16 +7,19 @@ import math
 import torch
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
-from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -49,6 +52,7 @@ LINEAR = [
     (Resize(6), (2, 3, 3)),
     (CenterNorm(4), (3, 4)),
     (CenterNorm(2), (2,)),
+    (ShiftTokens(2, 1), (4, 4)),
 ]
 
 
@@ -78,6 +82,9 @@ CURVED = {
     "sigmoid": (nn.Sigmoid(), (3, 4)),
     "softplus": (nn.Softplus(beta=2.0), (3, 4)),
     "softplus cut": (nn.Softplus(beta=3.0, threshold=1.0), (3, 4)),
+    "clipped relu": (ClippedReLU((3, 4)), (3, 4)),
+    "absolute": (Absolute(2), (3, 4)),
+    "projection": (LayerProject(1.0), (3, 4)),
     "sll": (SLLBlock(4, 6), (3, 4)),
     "smooth sll": (SmoothSLLBlock(4, 6, bend=0.5), (3, 4)),
     "smooth sll, narrow bend": (SmoothSLLBlock(4, 6, bend=0.01), (3, 4)),
@@ -95,6 +102,8 @@ CURVED = {
     "self-attention, no bias": (SelfAttention(4, 1, qkv_bias=False), (5, 4)),
     "self-attention, own scale": (SelfAttention(6, 2, scale=2.0), (3, 6)),
     "self-attention, one token": (SelfAttention(4, 4), (1, 4)),
+    "bounded attention": (ResidualAttention(4, 2, qk_norm=2.0, vo_norm=0.5), (3, 4)),
+    "grid attention": (GridAttention(4, 2, inner=1, side=2, content=0.5), (4, 4)),
     "scaled cosine": (ScaledCosineAttention(4, 2, eps=0.1), (3, 4)),
     "scaled cosine, one head": (ScaledCosineAttention(4, 1, eps=1.0), (5, 4)),
     "scaled cosine, one token": (ScaledCosineAttention(4, 4, eps=0.01), (1, 4)),

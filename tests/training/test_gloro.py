@@ -15,7 +15,6 @@ from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import gloro, standard
 from benchmark.training.gloro import further_logit
 
@@ -46,10 +45,10 @@ def by_hand(logits: torch.Tensor, weight: torch.Tensor, move: float, labels: tor
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("eps_factor", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("eps_factor", [0.0, 0.5])
 def test_the_loss_by_hand(eps_factor) -> None:
     model, images = convolutional(0), grey_images()
-    objective = gloro.objective(None, radius=0.3, power_steps=500)
+    objective = gloro.objective(None, radius=0.3, power_steps=100)
     objective.attach(model, images)
     objective.advance()
     constant = 1.0
@@ -87,80 +86,12 @@ def test_the_score_is_what_the_certificate_certifies(tmp_path, network) -> None:
     assert smallest > 0
 
 
-def test_training_raises_the_score(tmp_path) -> None:
-    images, labels = blobs(1, 40)
-    score = gloro.objective(None, radius=0.2).score
-    plain, robust = convolutional(0), convolutional(0)
-    for model, objective in ((plain, standard.objective(None)), (robust, gloro.objective(None, radius=0.2))):
-        run(model, objective, spec(epochs=12, warmup_epochs=6, batch_size=20), tmp_path / type(objective).__name__)
-    assert score(robust, images, labels) > score(plain, images, labels) + 0.2
-
-
-@pytest.mark.parametrize(
-    ("network", "stop", "options"),
-    [(convolutional, 1, {}), (transformer, 2, {"sam": 0.05, "ema": 0.9, "accumulation": 2})],
-)
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, network, stop, options) -> None:
-    rules = spec(epochs=3, warmup_epochs=2, batch_size=40, **options)
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
+    rules = spec(epochs=3, warmup_epochs=2, batch_size=40, sam=0.05, ema=0.9, accumulation=2)
 
     def start(place: str, **more):
         objective = gloro.objective(None, radius=0.2)
-        result = run(network(), objective, rules, tmp_path / place, **more)
+        result = run(transformer(), objective, rules, tmp_path / place, **more)
         return result, objective.norms.state_dict()
 
-    assert len(resumed_to_the_same_bytes(start, stop)) >= 3
-
-
-def test_the_state_moves_by_its_steps_once_an_optimiser_step(tmp_path) -> None:
-    """Both gradients of SAM and all batches that a step gathers read the same vectors."""
-    objective, reads, moves = gloro.objective(None, radius=0.2), [], []
-    advance, loss = objective.advance, objective.loss
-
-    def counted() -> None:
-        advance()
-        moves.append(objective.norms.vector(0).clone())
-
-    def read(*given):
-        reads.append(objective.norms.vector(0).clone())
-        return loss(*given)
-
-    objective.advance, objective.loss = counted, read
-    run(convolutional(), objective, spec(epochs=1, batch_size=20, sam=0.05, accumulation=3), tmp_path / "c")
-    assert len(moves) == 2
-    assert len(reads) == 2 * 2 * 3
-    assert all(torch.equal(found, moves[index // 6]) for index, found in enumerate(reads))
-    assert not torch.equal(*moves)
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_other_precisions(tmp_path, precision) -> None:
-    objective = gloro.objective(None, radius=0.1)
-    _, done = run(transformer(), objective, spec(epochs=2, batch_size=60), tmp_path / "c", precision=precision)
-    assert all(torch.isfinite(torch.tensor(done.losses)))
-    assert all(buffer.dtype == torch.float32 for buffer in objective.norms.buffers())
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"radius": -0.1}, "radius -0.1 should be a positive number"),
-        ({"radius": float("inf")}, "radius inf should"),
-        ({"radius": "big"}, "radius big should"),
-        ({"radius": 0.1, "power_steps": 2.5}, "power_steps 2.5 should be a whole number"),
-        ({"radius": 0.1, "power_steps": float("nan")}, "power_steps nan should"),
-    ],
-)
-def test_parameters_that_are_refused(parameters, message) -> None:
-    with pytest.raises(BenchmarkError, match=rf"^gloro: {message}[^\n]*$"):
-        gloro.objective(None, **parameters)
-
-
-def test_a_recipe_gives_steps_as_a_float() -> None:
-    assert gloro.objective(None, radius=0.1, power_steps=5.0).power_steps == 5
-
-
-@pytest.mark.parametrize("layer", [nn.LayerNorm(36), nn.Softplus(), nn.Dropout(0.1)])
-def test_layers_that_are_refused(layer) -> None:
-    model = nn.Sequential(nn.Flatten(), layer, nn.Linear(36, 4))
-    with pytest.raises(BenchmarkError, match=type(layer).__name__):
-        gloro.objective(None, radius=0.1).attach(model, grey_images())
+    assert len(resumed_to_the_same_bytes(start, 2)) >= 3

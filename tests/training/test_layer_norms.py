@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import pairwise
 
 import pytest
+import tiny_layers
 import torch
 from jacobian_ascent import ascend
 from torch import nn
@@ -16,41 +18,32 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_l2_constant import mixing_constant
 from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear
-from benchmark.layers.normalise import Normalise
+from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.layers.residual import Residual
-from benchmark.layers.resize import Resize
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
+from benchmark.layers.tokens import LayerProject
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.training.layer_constants import layer_constant
 from benchmark.training.layer_norms import LayerNorms, sequence
 
+KNOWN = {*layer_constant.registry} - {Residual}
+
 torch.manual_seed(0)
-LINEAR = [
-    (nn.Linear(5, 3), (5,)),
-    (nn.Linear(6, 7), (3, 6)),
-    (nn.Conv2d(2, 3, 3, padding=1), (2, 6, 5)),
+LINEAR = [  # those of tiny_layers that training knows, and more
+    *(
+        case
+        for case in tiny_layers.LINEAR
+        if type(case[0]) in KNOWN and getattr(case[0], "padding_mode", "zeros") == "zeros"
+    ),
     (nn.Conv2d(2, 3, 4, stride=2, padding=1), (2, 8, 7)),
-    (nn.Conv2d(2, 3, 3, padding="same"), (2, 5, 6)),
     (nn.Conv2d(4, 6, 3, stride=(2, 1), groups=2), (4, 5, 5)),
-    (BoundedLinear(4, 6, norm=2.0), (3, 4)),
     (OrthogonalLinear(4, 6), (4,)),
     (NormalisedHead(4, 3), (4,)),
-    (Normalise(0.5, 0.25), (1, 3, 3)),
-    (Resize(6), (2, 3, 3)),
-    (MeanPool(), (5, 3)),
-    (nn.Flatten(), (2, 3, 3)),
-    (nn.Identity(), (4,)),
-    (Patchify(2), (1, 4, 4)),
-    (MergeTokens(2), (4, 3)),
-    (Positions(3, 4), (3, 4)),
-    (ClassToken(4), (3, 4)),
-    (TakeToken(), (3, 4)),
 ]
 CURVED = [(nn.ReLU(), 1.0), (nn.ReLU(inplace=True), 1.0), (ClippedReLU((3, 4)), 1.0), (LayerProject(1.0), 1.0)]
 
 
-def norms_of(layer: nn.Module, shape: tuple[int, ...]) -> LayerNorms:
-    return LayerNorms([layer], torch.rand(1, *shape), 1000)
+def norms_of(layer: nn.Module, shape: tuple[int, ...], power_steps: int = 1000) -> LayerNorms:
+    return LayerNorms([layer], torch.rand(1, *shape), power_steps)
 
 
 def dense(layer: nn.Module, shape: tuple[int, ...]) -> float:
@@ -61,6 +54,7 @@ def dense(layer: nn.Module, shape: tuple[int, ...]) -> float:
 
 @pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=str)
 def test_linear_layers_against_dense_singular_values(layer, shape) -> None:
+    layer = copy.deepcopy(layer).float().requires_grad_(True)
     norms, exact = norms_of(layer, shape), dense(layer, shape)
     start = float(norms()[0].detach())
     norms.advance()
@@ -90,15 +84,6 @@ def test_layers_that_stretch_nothing(layer, constant) -> None:
     assert not norms.state_dict()
 
 
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_by_its_largest_slope(approximate) -> None:
-    z = torch.linspace(1.3, 1.5, 10_001, dtype=torch.float64, requires_grad=True)
-    (slope,) = torch.autograd.grad(nn.functional.gelu(z, approximate=approximate).sum(), z)
-    found = float(norms_of(nn.GELU(approximate), (3,)).upper()[0])
-    assert float(slope.max()) <= found + 1e-7
-    assert found == pytest.approx(float(slope.max()), rel=1e-6)
-
-
 def test_large_convolutions_are_bounded_by_their_frequencies(monkeypatch) -> None:
     layer = nn.Conv2d(4, 6, 4, stride=2, padding=1, groups=2)
     norms, exact = norms_of(layer, (4, 9, 9)), dense(layer, (4, 9, 9))
@@ -124,11 +109,11 @@ def test_a_residual_is_one_more_than_its_body_and_sequences_multiply() -> None:
     assert float(norms()[0].detach()) == pytest.approx(1 + 1.1289042 * first * last, rel=1e-3)
 
 
-@pytest.mark.parametrize(("width", "heads", "tokens"), [(4, 2, 3), (4, 1, 5), (6, 3, 4)])
+@pytest.mark.parametrize(("width", "heads", "tokens"), [(4, 1, 5), (6, 3, 4)])
 def test_l2_attention_is_above_ascent_and_near_the_certificate(width, heads, tokens) -> None:
     torch.manual_seed(tokens)
     layer = L2Attention(width, heads)
-    norms = norms_of(layer, (tokens, width))
+    norms = norms_of(layer, (tokens, width), 100)
     norms.advance()
     upper, proven = float(norms.upper()[0]), l2_attention_norm_upper(layer, tokens)
     assert proven <= upper * (1 + 1e-6)  # the certificate takes the least of four forms, two of them these
@@ -136,7 +121,7 @@ def test_l2_attention_is_above_ascent_and_near_the_certificate(width, heads, tok
     assert upper * 0.99 <= float(norms()[0].detach()) <= upper * (1 + 1e-5)
     x = torch.randn(tokens, width, dtype=torch.float64)
     layer = layer.double()
-    assert ascend(lambda y: layer(y[None])[0], x, 15, 0.2) <= upper
+    assert ascend(lambda y: layer(y[None])[0], x, 8, 0.3) <= upper
 
 
 @pytest.mark.parametrize("uneven", [True, False])

@@ -21,10 +21,9 @@ def attack(network, images, labels, eps_factor):
     return pgd.attack(network, images, labels, threat, seed=None, steps=2, step_size=0.1)
 
 
-@pytest.mark.parametrize("objective", [standard.objective(None), adversarial.objective(attack)])
-@pytest.mark.parametrize(("optimizer", "stop"), [("adamw", 1), ("sgd", 4)])
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, objective, optimizer, stop) -> None:
-    rules = spec(optimizer=optimizer, warmup_epochs=2)
+@pytest.mark.parametrize(("optimizer", "stop"), [("adamw", 1), ("sgd", 2)])
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, optimizer, stop) -> None:
+    rules, objective = spec(epochs=4, optimizer=optimizer, warmup_epochs=2), adversarial.objective(attack)
     resumed_to_the_same_bytes(
         lambda place, **more: (run(model(), objective, rules, tmp_path / place, **more), {}), stop
     )

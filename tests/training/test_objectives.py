@@ -14,7 +14,7 @@ from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import adversarial, margin, standard, trades
+from benchmark.training import adversarial, standard, trades
 from benchmark.training.objective import frozen, perturb
 
 EPS = ThreatModel(norm="Linf", eps=0.1)
@@ -46,8 +46,6 @@ def test_mixed_labels_weigh_classes() -> None:
     network, images = Linear(), grey_images()
     shares = torch.rand(16, 4).softmax(1)
     assert torch.allclose(standard.objective(None).loss(network, images, shares, 1.0), by_hand(network(images), shares))
-    with pytest.raises(BenchmarkError, match="whole labels"):
-        margin.objective(None, margin=0.1, temperature=1.0).loss(network, images, shares, 1.0)
 
 
 def test_trades_by_hand() -> None:
@@ -147,29 +145,6 @@ def network() -> nn.Sequential:
     ).train()
 
 
-@pytest.mark.parametrize(
-    "objective", [adversarial.objective(training_attack(FGSM)), trades.objective(training_attack(FGSM), beta=6)]
-)
-def test_attacks_in_training_leave_the_model_as_it_was(objective) -> None:
-    model = network()
-    model[1].eval()  # a part that its owner keeps in evaluation mode
-    model[0].weight.requires_grad_(False)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    before = {name: t.clone() for name, t in model.state_dict().items()}
-    modes, learned = [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
-    images, labels = blobs(0, 16)
-    inner = objective.moved if isinstance(objective, trades.Trades) else objective.perturb
-    found = inner(model, images, labels, 1.0)
-    assert not found.requires_grad
-    assert not torch.equal(found, images)
-    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-    assert all(torch.equal(p.grad, torch.ones_like(p)) for p in model.parameters())
-    assert [m.training for m in model.modules()] == modes
-    assert [p.requires_grad for p in model.parameters()] == learned
-    assert set(model[3].seen) == {False}
-
-
 def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
     model = network()
     adversarial.objective(training_attack(FGSM)).loss(model, *blobs(0, 16), 1.0)
@@ -178,21 +153,6 @@ def test_drop_path_is_active_in_the_step_and_off_in_the_attack() -> None:
     assert not torch.equal(model(images), model(images))
     with frozen(model):
         assert torch.equal(model(images), model(images))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"objective": "trades", "parameters": {"betta": 6}}, "unknown parameter 'betta'; did you mean 'beta'?"),
-        ({"objective": "trades"}, "trades: the parameter 'beta' is missing"),
-        ({"parameters": {"label_smoothin": 0.1}}, "did you mean 'label_smoothing'?"),
-    ],
-)
-def test_parameters_of_an_objective_are_checked(changes, message) -> None:
-    rules = {"objective": "adversarial", "epochs": 1, "batch_size": 1, "learning_rate": 1.0, "attack": FGSM, **changes}
-    with pytest.raises(BenchmarkError) as raised:
-        training_objective(TrainingSpec(**rules), training_attack(FGSM))
-    assert message in str(raised.value)
 
 
 def test_parameters_of_a_training_attack_are_checked() -> None:

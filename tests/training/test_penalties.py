@@ -13,7 +13,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training import margin, standard, trades
+from benchmark.training import standard
 from benchmark.training.penalties import msvp, spectral_norm
 from benchmark.training.penalty import Penalty
 
@@ -105,25 +105,6 @@ def test_it_is_added_once_whatever_the_batches_that_make_a_step(tmp_path) -> Non
     assert weights[0][1] == pytest.approx(weights[1][1], rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", [standard.objective(None), margin.objective(None, margin=0.1, temperature=2.0)])
-def test_it_lowers_the_norms_under_any_objective(tmp_path, objective) -> None:
-    found = []
-    for factor in (0.0, 0.3):
-        model = attentive()
-        penalty = made(model, lambda_q=factor, lambda_k=factor, lambda_v=factor)
-        run(model, objective, spec(epochs=8), tmp_path / f"{factor}", penalties={"msvp": penalty})
-        found.append(exact(model, query=1.0, key=1.0, value=1.0))
-    assert found[1] < 0.5 * found[0]
-
-
-def test_trades_takes_it_too(tmp_path) -> None:
-    model = attentive()
-    penalty = Counting(model)
-    objective = trades.objective(lambda network, x, y, eps_factor, loss=None, /: x, beta=1.0)
-    run(model, objective, spec(epochs=1), tmp_path / "c", penalties={"own": penalty})
-    assert penalty.read
-
-
 def test_factors_of_zero_change_no_byte(tmp_path) -> None:
     weights = []
     for name in ("without", "with"):
@@ -135,9 +116,8 @@ def test_factors_of_zero_change_no_byte(tmp_path) -> None:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-@pytest.mark.parametrize(("stop", "options"), [(4, {}), (1, {"sam": 0.05, "ema": 0.9, "accumulation": 2})])
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, stop, options) -> None:
-    rules = spec(**options)
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
+    rules = spec(epochs=3, sam=0.05, ema=0.9, accumulation=2)
 
     def start(place: str, **more):
         model = attentive()
@@ -145,7 +125,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, stop, options) -> Non
         result = run(model, standard.objective(None), rules, tmp_path / place, penalties={"msvp": penalty}, **more)
         return result, penalty.state_dict()
 
-    assert resumed_to_the_same_bytes(start, stop)
+    assert resumed_to_the_same_bytes(start, 1)
 
 
 def test_a_penalty_that_is_not_finite_stops_like_a_loss(tmp_path) -> None:

@@ -96,14 +96,6 @@ def test_each_layer_keeps_its_outputs_and_only_its_weight_changes(tmp_path, buil
         assert history["zeros"] == pytest.approx(float((new_weight == 0).double().mean()))
 
 
-def test_the_spectral_measure_ends_lower_than_the_sum(tmp_path) -> None:
-    norms = {}
-    for measure in ("l1", "spectral"):
-        found = run(convolutional(), tmp_path / measure, measure=measure, outer=12, inner=30, batch_size=1000)
-        norms[measure] = [history["norm_after"] for history in found["layers"]]
-    assert all(spectral < l1 for spectral, l1 in zip(norms["spectral"], norms["l1"], strict=True))
-
-
 def test_many_batches_are_all_kept(tmp_path) -> None:
     trained, model = convolutional().eval(), convolutional()
     found = run(model, tmp_path, batch_size=17, samples=100, outer=3)
@@ -201,16 +193,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, rerecord) -> None:
     assert run(resumed, tmp_path / "killed", **options) == history
     assert same(resumed, whole)
     assert not same(resumed, convolutional())
-
-
-def test_layers_can_be_done_in_any_order(tmp_path) -> None:
-    whole = convolutional()
-    history = run(whole, tmp_path, outer=2)
-    for name in ("0.0", "1"):  # the last is there, when the first are done again
-        (tmp_path / f"layer-{name}.safetensors").unlink()
-        again = convolutional()
-        assert run(again, tmp_path, outer=2) == history
-        assert same(again, whole)
 
 
 def test_rerecorded_inputs_are_those_of_the_changed_network(tmp_path) -> None:

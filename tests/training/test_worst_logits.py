@@ -6,15 +6,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from searched import examples
 from tiny_lipschitz import climbed, convolutional
 from tiny_models import grey_images
-from tiny_training import blobs, resumed_to_the_same_bytes, run, spec
+from tiny_training import blobs, run, spec
 from torch import nn
 
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.normalise import Normalise
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training import bcp, local_lip, standard
+from benchmark.training import bcp, gloro, local_lip, standard
 from benchmark.training.ball_and_box import Region, ball, propagate, restricted_norm
 from benchmark.training.layer_norms import LayerNorms, sequence
 from benchmark.training.worst_logits import largest_product, worst_logits
@@ -56,7 +57,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("norms", [exact_norms, global_norms])
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("seed", "radius"), [(0, 0.05), (1, 0.3), (2, 1.0)])
+@pytest.mark.parametrize(("seed", "radius"), [(0, 0.05), (2, 1.0)])
 def test_no_point_of_the_ball_is_outside_the_region(norms, network, seed, radius) -> None:
     model = NETWORKS[network](seed).requires_grad_(False)
     images = grey_images(seed=seed)
@@ -112,7 +113,7 @@ def primal(w: torch.Tensor, rho: torch.Tensor, reach: torch.Tensor) -> torch.Ten
     return (w.abs() * move).sum(-1)
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(deadline=None, max_examples=examples(60), derandomize=True)
 @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
 def test_the_split_is_exact(seed, width, rho) -> None:
     """A move inside the region has the product, so that nothing lower would be a bound."""
@@ -162,7 +163,7 @@ OBJECTIVES = {"bcp": bcp, "local_lip": local_lip}
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_loss_goes_from_clean_to_worst_logits(name) -> None:
     model, images, radius = convolutional(0), grey_images(), 0.2
-    objective = OBJECTIVES[name].objective(None, radius=radius, kappa=0.25, power_steps=300)
+    objective = OBJECTIVES[name].objective(None, radius=radius, kappa=0.25, power_steps=60)
     objective.attach(model, images)
     objective.advance()
     layers, head = sequence(model, "own")
@@ -186,20 +187,6 @@ def test_a_score_counts_images_that_no_point_nearby_changes(tmp_path, name) -> N
     assert 0.4 < objective.score(model, images, labels) <= float(correct.float().mean())
 
 
-@pytest.mark.parametrize(
-    ("name", "stop", "options"), [("bcp", 1, {}), ("local_lip", 2, {"sam": 0.05, "ema": 0.9, "accumulation": 2})]
-)
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, name, stop, options) -> None:
-    rules = spec(epochs=3, warmup_epochs=2, batch_size=40, learning_rate=0.01, **options)
-
-    def start(place: str, **more):
-        objective = OBJECTIVES[name].objective(None, radius=0.2)
-        result = run(convolutional(0, clipped=True), objective, rules, tmp_path / place, **more)
-        return result, objective.norms.state_dict()
-
-    assert len(resumed_to_the_same_bytes(start, stop)) == 3
-
-
 def test_thresholds_stay_at_zero_or_above(tmp_path) -> None:
     lowest = {}
     for name in ("standard", *OBJECTIVES):
@@ -211,33 +198,34 @@ def test_thresholds_stay_at_zero_or_above(tmp_path) -> None:
     assert lowest["bcp"] == lowest["local_lip"] == 0
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+ALL = {**OBJECTIVES, "gloro": gloro}
+
+
+@pytest.mark.parametrize(("name", "precision"), [("bcp", "bf16-mixed"), *((name, "bf16-true") for name in ALL)])
 def test_other_precisions(tmp_path, name, precision) -> None:
-    objective = OBJECTIVES[name].objective(None, radius=0.1)
-    _, done = run(
-        convolutional(0, clipped=True), objective, spec(epochs=2, batch_size=60), tmp_path / "c", precision=precision
-    )
+    objective = ALL[name].objective(None, radius=0.1)
+    rules, options = spec(epochs=1, batch_size=60), {"clipped": True} if name in OBJECTIVES else {}
+    _, done = run(convolutional(0, **options), objective, rules, tmp_path / "c", precision=precision)
     assert all(torch.isfinite(torch.tensor(done.losses)))
+    assert all(buffer.dtype == torch.float32 for buffer in objective.norms.buffers())
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
+        ({"radius": "big"}, "radius big should"),
         ({"radius": 0.0}, "radius 0.0 should be a positive number"),
         ({"radius": float("inf")}, "radius inf should"),
         ({"radius": float("nan")}, "radius nan should"),
         ({"radius": True}, "radius True should"),
-        ({"radius": 0.1, "kappa": 1.0}, "kappa 1.0 should be at least 0 and below 1"),
-        ({"radius": 0.1, "kappa": float("nan")}, "kappa nan should"),
         ({"radius": 0.1, "power_steps": 1.5}, "power_steps 1.5 should be a whole number"),
         ({"radius": 0.1, "power_steps": 0}, "power_steps 0 should be a whole number"),
     ],
 )
 def test_parameters_that_are_refused(name, parameters, message) -> None:
     with pytest.raises(BenchmarkError, match=rf"^{name}: {message}[^\n]*$"):
-        OBJECTIVES[name].objective(None, **parameters)
+        ALL[name].objective(None, **parameters)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -249,7 +237,10 @@ def test_layers_that_are_refused(name, layer) -> None:
         OBJECTIVES[name].objective(None, radius=0.1).attach(model, grey_images())
 
 
-def test_steps_of_each_image_are_checked_too() -> None:
+def test_other_numbers_are_checked_too() -> None:
     assert local_lip.objective(None, radius=0.1, local_steps=3.0).local_steps == 3
+    for kappa in (1.0, float("nan")):
+        with pytest.raises(BenchmarkError, match=rf"^bcp: kappa {kappa} should be at least 0 and below 1[^\n]*$"):
+            bcp.objective(None, radius=0.1, kappa=kappa)
     with pytest.raises(BenchmarkError, match=r"^local_lip: local_steps 0 should be a whole number"):
         local_lip.objective(None, radius=0.1, local_steps=0)

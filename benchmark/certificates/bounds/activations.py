@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, ElementwiseBound, LayerBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import largest_entries, weighted_squares
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, size
 from benchmark.runtime.errors import BenchmarkError
@@ -58,7 +58,7 @@ def _extremes(
     return least - SLACK, most + SLACK
 
 
-class SmoothActivationBound(LayerBound):
+class SmoothActivationBound(ElementwiseBound):
     def __init__(self, f: Smooth, x: torch.Tensor) -> None:
         self.f, self.x = f, x
         self.slopes = f.slope(x)
@@ -74,9 +74,6 @@ class SmoothActivationBound(LayerBound):
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return (self.f.relative * (self.size + delta) + self.f.absolute * self.root) * FLOAT64 + TINY + self.jumped
-
-    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        return columns * self.slopes
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """-inf f'' / 2 and sup f'' / 2 around each entry, where positive: (n, *shape)."""
@@ -100,7 +97,7 @@ class SmoothActivationBound(LayerBound):
         return torch.minimum(apart, weighted_squares(weight, perturbation)) * (1 + 1e-9) + other
 
 
-class PiecewiseLinearBound(LayerBound):
+class PiecewiseLinearBound(ElementwiseBound):
     """max(z, 0) + slope min(z, 0), slope <= 1: remainder between 0 and (1 - slope) max(|D| - |z|, 0), which is at most
     (1 - slope)(D^2 / (4 t) + t - |z|) for every t >= |z|; only entries with a < 0 hurt a margin.
     """
@@ -118,9 +115,6 @@ class PiecewiseLinearBound(LayerBound):
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return delta * self.steepest
-
-    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        return columns * self.slopes
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         over = (largest_entries(perturbation) - self.x.abs()).clamp(min=0).flatten(1)

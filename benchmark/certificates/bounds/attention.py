@@ -51,7 +51,7 @@ class AttentionBound(LayerBound):
         return QuickAttention(self.x, *self._weights, residual=self.residual, query_bias=self._query_bias)
 
     @cached_property
-    def _float32(self) -> AttentionRounding:
+    def _rounding(self) -> AttentionRounding:  # type: ignore[override]
         layer = self.layer
         inputs = (layer.query, layer.key, layer.value)
         return AttentionRounding(self.x, inputs, layer.output, layer.heads, factor=self.factor, residual=self.residual)
@@ -69,9 +69,6 @@ class AttentionBound(LayerBound):
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         return where_finite(self.sensitivity.remainder, perturbation.delta)
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self._float32(delta)
 
     def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
         assert isinstance(earlier, AttentionBound)

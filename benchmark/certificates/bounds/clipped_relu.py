@@ -17,13 +17,13 @@ from __future__ import annotations
 import torch
 
 from benchmark.certificates.bounds.dispatch import layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, NonExpansiveBound, PerturbationSet
 from benchmark.certificates.bounds.quadratic import largest_entries, weighted_squares
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
 
 
-class ClippedReLUBound(LayerBound):
+class ClippedReLUBound(NonExpansiveBound):
     """Around pre-activations x (n, *shape), thresholds theta (*shape) >= 0."""
 
     OFFSET_FRACTIONS = (0.5, 0.1)  # of the largest move m: the t that are tried
@@ -39,15 +39,6 @@ class ClippedReLUBound(LayerBound):
         # between the kinks the linear part goes on for ever, beside them the output stays within [0, theta]
         self.most_raised = torch.where(x < 0, theta, torch.inf)
         self.most_lowered = torch.where(x > theta, theta, torch.inf)
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(delta)  # minima and maxima round nothing
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return delta
-
-    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        return columns * self.slopes
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """How far the remainder of each unit can lie below 0, and above: (n, *shape)."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, NonExpansiveBound, PerturbationSet
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.runtime.errors import BenchmarkError
 
 
-class AbsoluteBound(LayerBound):
+class AbsoluteBound(NonExpansiveBound):
     """|z| of some entries: | |z + D| - |z| | <= |D|. With the slope sign(z) an entry misses 0 <= |z + D| - |z| - sign(z) D,
     which is 2 (|D| - |z|) where the sign changes and 0 elsewhere, so at most 2 (|D| - |z|)+, and |D| for z = 0.
     """
@@ -19,12 +19,6 @@ class AbsoluteBound(LayerBound):
         self.folded, self.sizes = layer.folded, x[..., : layer.folded].abs()
         self.slopes = torch.cat([x[..., : layer.folded].sign(), torch.ones_like(x[..., layer.folded :])], dim=-1)
         self.jacobian_norm = 1.0
-
-    def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return delta
-
-    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
-        return self.slopes * columns
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
         rows = torch.linalg.vector_norm(perturbation.columns[..., : self.folded], dim=0)
@@ -35,9 +29,6 @@ class AbsoluteBound(LayerBound):
         most = torch.minimum(radius * rows + rho, delta) * UP
         missed = 2 * torch.linalg.vector_norm((most - self.sizes).clamp(min=0).flatten(1), dim=1)
         return torch.minimum(missed, 2 * perturbation.delta) * UP
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(delta)
 
 
 @layer_bound.register

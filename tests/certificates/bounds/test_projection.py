@@ -12,7 +12,7 @@ from benchmark.certificates.bounds.layer_bound import PerturbationSet
 from benchmark.certificates.bounds.projection import ProjectionBound, projection_bound
 
 
-def exact(r: float, ball: float, e: float) -> Decimal:
+def exact(r: float | Decimal, ball: float, e: float) -> Decimal:
     """sup |p(x + D) - p(x)| over |D| <= e for |x| = r, by the proof's two forms."""
     with localcontext() as context:
         context.prec = 60
@@ -29,7 +29,7 @@ RATIOS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-2, 0.3, 0.5, 0.7, 1 - 1e
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
-@pytest.mark.parametrize("r", few([1.0, 3e-4], [0.7, 5e6]))
+@pytest.mark.parametrize("r", few([3e-4], [0.7, 1.0, 5e6]))
 def test_nothing_cancels_where_the_ball_is_tiny(r, ratio) -> None:
     """Around all places where a form begins or ends: e = r - R, the tangent's sqrt(r^2 - R^2), r and r + R."""
     ball = r * ratio
@@ -66,15 +66,7 @@ def test_the_length_of_a_token_is_not_believed_to_the_last_digit() -> None:
         for share in (-0.5, 0.0, 0.5, 0.9):
             delta = norms[:, 0] + share * ball
             for one, length, e in zip(layer.bound(delta).tolist(), true, delta.tolist(), strict=True):
-                assert Decimal(one) >= exact_of(length, ball, e)
-
-
-def exact_of(r: Decimal, ball: float, e: float) -> Decimal:
-    with localcontext() as context:
-        context.prec = 60
-        chord = (Decimal(ball) / r) * (Decimal(e) ** 2 - (r - Decimal(ball)) ** 2)
-        angle = Decimal(ball) * (2 * (1 - max(Decimal(0), 1 - (Decimal(e) / r) ** 2).sqrt())).sqrt()
-        return angle if Decimal(e) ** 2 <= r * r - Decimal(ball) ** 2 else min(chord.sqrt(), 2 * Decimal(ball))
+                assert Decimal(one) >= exact(length, ball, e)
 
 
 @pytest.mark.parametrize("share", [1e-9, 1e-7, 1e-5, 1e-3])

@@ -11,7 +11,7 @@ from searched import draws, few
 from tiny_certified import random_perturbations
 from tiny_layers import built, draw
 from torch import nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from benchmark.certificates.bounds import scaled_cosine
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
@@ -56,38 +56,26 @@ def exact(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def worst_of_global(seeds: range) -> tuple[float, float]:
-    """The largest exact norm over the tight constant, and over (42)'s; one Jacobian call for all layers of a size."""
+    """The largest exact norm over the tight constant, and over (42)'s."""
     worst = [0.0, 0.0]
-    for place in range(len(SIZES)):
-        cases = [random_layer(seed) for seed in seeds if seed % len(SIZES) == place]
-        layer, tokens = cases[0][0], SIZES[place][0]
-        states = [case.state_dict() for case, _ in cases]
-        # eps belongs to no state: x -> x sqrt(e / eps) turns the layer of e into that of eps
-        factors = torch.tensor([math.sqrt(case.eps / layer.eps) for case, _ in cases], dtype=torch.float64)
-        stacked = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        x = torch.stack([x for _, x in cases]) / factors[:, None, None, None]
-
-        def jacobian(state: dict[str, torch.Tensor], z: torch.Tensor, of: nn.Module = layer) -> torch.Tensor:
-            return jacrev(lambda y: functional_call(of, state, (y[None],))[0])(z)
-
-        found = vmap(vmap(jacobian, in_dims=(None, 0)))(stacked, x).reshape(len(cases), 8, x[0, 0].numel(), -1)
-        norms = torch.linalg.matrix_norm(found, ord=2).amax(1) / factors
-        for norm, (case, _) in zip(norms.tolist(), cases, strict=True):
-            tight, published = (scaled_cosine_norm_upper(case, tokens, way) for way in ("tight", "qi"))
-            assert tight <= published * (1 + 1e-9)
-            worst = [max(worst[0], norm / tight), max(worst[1], norm / published)]
+    for seed in seeds:
+        layer, x = random_layer(seed)
+        tight, published = (scaled_cosine_norm_upper(layer, x.shape[1], way) for way in ("tight", "qi"))
+        assert tight <= published * (1 + 1e-9)
+        norm = float(exact(layer, x).max())
+        worst = [max(worst[0], norm / tight), max(worst[1], norm / published)]
     return worst[0], worst[1]
 
 
 def test_no_random_layer_exceeds_its_global_constant() -> None:
-    """280 layers of 1 to 4 heads at 8 inputs each, 2,240 in all."""
-    tight, published = worst_of_global(range(280))
+    """70 layers of 1 to 4 heads at 8 inputs each."""
+    tight, published = worst_of_global(range(70))
     assert 0.5 < tight <= 1
     assert published <= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", draws([range(280, 1400)], [range(1400, 5600)]), ids=str)
+@pytest.mark.parametrize("seeds", draws([range(280, 700)], [range(700, 2100)]), ids=str)
 def test_no_one_of_many_layers_exceeds_its_global_constant(seeds) -> None:
     assert max(worst_of_global(seeds)) <= 1
 
@@ -135,7 +123,7 @@ def assert_holds(seed: int) -> None:
         assert (left <= bound.remainder(perturbation) * (1 + 1e-9) + slack * (1 + abs(bound.tau))).all()
 
 
-@pytest.mark.parametrize("seed", range(28))
+@pytest.mark.parametrize("seed", few(range(0, 28, 4), []))
 def test_no_random_layer_exceeds_its_bounds_over_a_ball(seed) -> None:
     assert_holds(seed)
 
@@ -150,7 +138,7 @@ def test_no_one_of_many_layers_exceeds_its_bounds_over_a_ball(start) -> None:
 def test_the_unformed_norm_of_a_jacobian_is_above_the_exact_one(monkeypatch) -> None:
     """What layers of more than 1,024 entries use."""
     monkeypatch.setattr(scaled_cosine, "FORMED", 0)
-    for seed in range(70):
+    for seed in range(14):
         layer, x = random_layer(seed)
         assert (exact(layer, x) <= exact_layer_bound(layer, x).jacobian_norm * (1 + 1e-9)).all()
 
@@ -162,7 +150,7 @@ def test_ascent_exceeds_neither_bound_nor_remainder(eps, tau) -> None:
     layer = ScaledCosineAttention(8, 2, eps=eps, tau=tau).double().requires_grad_(False)
     x = draw(3, 5, 8)
     bound, clean = exact_layer_bound(layer, x), layer(x)
-    for radius in (0.01, 0.05, 0.2, 1.0, 5.0):
+    for radius in (0.01, 0.2, 5.0):
         delta = torch.full((3,), radius, dtype=torch.float64)
         perturbation = PerturbationSet(torch.zeros(1, *x.shape), delta, 0 * delta, delta)
         found = sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=25, starts=1)
@@ -192,8 +180,8 @@ def test_around_an_input_the_bound_is_far_below_the_global_constant_and_never_ab
     assert torch.isfinite(bound.quick_bound(infinite)).all()
 
 
-@pytest.mark.parametrize("eps", [1e-6, 1e-3, 0.1, 10.0])
-@pytest.mark.parametrize(("tau", "scale"), [(1.0, 1.0), (30.0, 1.0), (-3.0, 0.01), (1e4, 100.0)])
+@pytest.mark.parametrize("eps", [1e-6, 10.0])
+@pytest.mark.parametrize(("tau", "scale"), [(1.0, 1.0), (-3.0, 0.01), (1e4, 100.0)])
 def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:
     torch.manual_seed(2)
     single = ScaledCosineAttention(8, 2, eps=eps, tau=tau, nu=-1.5).requires_grad_(False)
@@ -209,20 +197,14 @@ def test_float32_rounds_no_more_than_its_bound(eps, tau, scale) -> None:
     assert ((single(moved).double() - layer(moved.double())).flatten(1).norm(dim=1) <= bound.rounding(delta)).all()
 
 
-def test_a_bias_or_no_eps_is_refused_with_its_reason() -> None:
+def test_a_bias_and_other_axes_are_refused_with_their_reason() -> None:
     x = draw(2, 3, 4)
-    for name in ("query", "key", "value", "output"):
-        layer = built(ScaledCosineAttention(4, 2, eps=0.1))
-        setattr(layer, name, nn.Linear(4, 4).double())
-        for refuse in (exact_layer_bound, lipschitz_constant):
-            with pytest.raises(BenchmarkError, match="bias"):
-                refuse(layer, x)
     layer = built(ScaledCosineAttention(4, 2, eps=0.1))
-    layer.eps = 0.0
-    with pytest.raises(BenchmarkError, match="eps"):
-        exact_layer_bound(layer, x)
     with pytest.raises(BenchmarkError, match="3 axes"):
-        exact_layer_bound(built(ScaledCosineAttention(4, 2, eps=0.1)), x[0])
+        exact_layer_bound(layer, x[0])
+    layer.value = nn.Linear(4, 4).double()
+    with pytest.raises(BenchmarkError, match="bias"):
+        lipschitz_constant(layer, x)
 
 
 def test_global_constants_of_lipsformers_parts() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from searched import few
+from searched import examples, few
 from tiny_attention import attend, attention_bound, attention_case, steepest
 
 from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity
@@ -19,7 +19,7 @@ ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
 
 
 CASES = list(itertools.product([0.1, 1.0, 10.0], [0.0, 0.1, 1.0, 30.0], [1e-3, 0.1, 1.0]))
-CORE = CASES[::5]  # every norm, spread and radius
+CORE = CASES[1::10]  # every norm, spread and radius
 
 
 @pytest.mark.parametrize("residual", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -50,7 +50,7 @@ def test_extreme_settings(extreme, radius) -> None:
     x, weights = EXTREMES[extreme](*attention_case(1, heads=3, n=5, d=6))
     bias = torch.ones(3, 2, dtype=torch.float64)
     for query_bias in (None, bias):
-        found = steepest(x, weights, radius, True, query_bias, steps=25, starts=2)
+        found = steepest(x, weights, radius, True, query_bias, steps=15, starts=1)
         bound = attention_bound(x, *weights, radius, query_bias=query_bias)
         assert torch.isfinite(bound).all()
         assert (bound >= found * ROUNDING).all()
@@ -74,7 +74,7 @@ def test_tight_is_least_and_above_ascent(seed, heads, n, norm, spread, radius) -
     assert (tight >= steepest(x, weights, 10**radius, steps=15, starts=1) * ROUNDING).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10**6), st.floats(1e-3, 2.0), st.floats(1.0, 3.0))
 def test_monotone_in_the_radius_and_zero_at_zero(seed, radius, factor) -> None:
     x, weights = attention_case(seed)
@@ -101,7 +101,7 @@ def test_rescaling_input_against_scores_keeps_the_ratio() -> None:
 
 def test_tight_to_first_order() -> None:
     x, weights = attention_case(3)
-    assert (attention_bound(x, *weights, 1e-5) <= 1.01 * steepest(x, weights, 1e-5, steps=300)).all()
+    assert (attention_bound(x, *weights, 1e-5) <= 1.01 * steepest(x, weights, 1e-5, steps=120)).all()
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -137,12 +137,6 @@ def test_score_map_is_the_dense_one() -> None:
                 assert float(sensitivity.spread[image, head, i]) == pytest.approx(
                     float(gaps.flatten(2).norm(dim=2).max())
                 )
-
-
-def test_one_example_and_many_are_the_same() -> None:
-    x, weights = attention_case(9)
-    many = attention_bound(x, *weights, torch.tensor([0.1, 0.2, 0.3]))
-    assert torch.allclose(attention_bound(x[1:2], *weights, 0.2), many[1:2])
 
 
 @pytest.mark.parametrize(

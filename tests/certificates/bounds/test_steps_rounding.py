@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from searched import few
-from tiny_layers import CURVED, built, draw, vit
+from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
@@ -16,21 +16,15 @@ from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.tokens import LayerProject
 
 
-@pytest.mark.parametrize("name", [*CURVED, "conv", "patches", "linear"])
+@pytest.mark.parametrize(("layer", "shape"), [*CURVED.values(), *LINEAR], ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("scale", few([1.0], [0.1, 10.0]))
-def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
+def test_no_layer_rounds_more_than_its_bound(layer, shape, scale) -> None:
     """Every float32 layer against its float64 copy on float32 inputs off the nominal ones."""
-    more = {
-        "conv": (nn.Conv2d(2, 3, 3, padding=1), (2, 6, 5)),
-        "patches": (nn.Conv2d(2, 8, 2, stride=2), (2, 6, 4)),
-        "linear": (nn.Linear(6, 5), (3, 6)),
-    }
-    layer, shape = (CURVED | more)[name]
     exact = built(layer, 3)
     single = copy.deepcopy(exact).float()
     exact = copy.deepcopy(single).double()
-    x = (scale * draw(200, *shape)).float()
-    moved = x + 0.1 * draw(200, *shape, seed=1).float()
+    x = (scale * draw(80, *shape)).float()
+    moved = x + 0.1 * draw(80, *shape, seed=1).float()
     delta = (moved.double() - x.double()).flatten(1).norm(dim=1)
     layer_bound = exact_layer_bound(exact, x.double())
     for at, budget in ((x, torch.zeros_like(delta)), (moved, delta)):
@@ -41,7 +35,7 @@ def test_no_layer_rounds_more_than_its_bound(name, scale) -> None:
         ):  # what a sequence rounds stands in its bound
             assert ((single(at).double() - exact(at.double())).flatten(1).norm(dim=1) <= rounding).all()
         strayed = (single(at).double() - exact(x.double())).flatten(1).norm(dim=1)
-        assert (strayed <= layer_bound.bound(budget) + rounding).all()
+        assert (strayed <= layer_bound.bound(budget) * (1 + 1e-12) + rounding).all()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def distilled(folder: Path, model: nn.Module, start: nn.Module, **options):
 @pytest.mark.parametrize("teacher", [lambda: network(dot_product), timm_vit], ids=["sequence", "timm"])
 def test_errors_fall_and_the_networks_come_to_agree(teacher, tmp_path) -> None:
     start, model = trained(teacher()), network(l2, seed=1)
-    history = distilled(tmp_path, model, start, layer_epochs=10, epochs=20, learning_rate=3e-3)
+    history = distilled(tmp_path, model, start, layer_epochs=5, epochs=10, learning_rate=6e-3)
     for layer in history["layers"]:
         assert layer["after"] < layer["before"] < 1
     found = history["network"]
@@ -132,16 +132,6 @@ def test_all_other_weights_are_copied_to_the_byte(teacher, tmp_path) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in start.state_dict().items())
 
 
-def test_names_and_values_of_copies(tmp_path) -> None:
-    start, model = trained(network(dot_product)), network(l2, seed=1)
-    distilled(tmp_path, model, start, epochs=0)
-    before, after = start.state_dict(), model.state_dict()
-    for name, tensor in after.items():
-        if ".body.1." not in name or name.startswith(("6.", "8.")):
-            assert torch.equal(tensor, before[name]), name
-    assert not torch.equal(after["5.body.1.value.weight"], before["5.body.1.value.weight"])
-
-
 def test_norms_that_the_network_lacks_are_named(tmp_path) -> None:
     start, model = trained(network(dot_product)), network(l2, norm=False, seed=1)
     history = distilled(tmp_path, model, start)
@@ -159,18 +149,7 @@ def test_layers_of_the_trained_kind_are_copied_and_others_than_l2_start_afresh(t
     assert all(torch.equal(a, b) for a, b in zip(start[5].parameters(), model[5].parameters(), strict=True))
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_windows_learn_too(shift, tmp_path) -> None:
-    start = trained(network(dot_product, token=False))
-    model = network(lambda width: L2WindowAttention(width, 2, side=4, window=2, shift=shift), token=False, seed=1)
-    history = distilled(tmp_path, model, start, layer_epochs=5, epochs=0)
-    for layer in history["layers"]:
-        assert layer["after"] < layer["before"] < 1
-    fresh = LayerFit(start[4].body[1], L2WindowAttention(WIDTH, 2, side=4, window=2), start[:4](SPLIT[0]), 20)
-    assert history["layers"][0]["before"] < 0.95 * fresh._error()
-
-
-@pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.parametrize("shift", [1])
 def test_windows_learn_from_windows_and_start_with_their_position_biases(shift, tmp_path) -> None:
     def windows(kind):
         return lambda width: kind(width, 2, side=4, window=2, shift=shift)
