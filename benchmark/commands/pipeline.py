@@ -66,9 +66,9 @@ def _on_engine(
 
     try:
         if engine == "ray":
-            ray.repro(track, address, jobs, console.print, rows, everything)
+            ray.run(track, address, jobs, console.print, rows, everything)
         else:
-            slurm.repro(track, console.print, rows, everything)
+            slurm.run(track, console.print, rows, everything)
     except KeyboardInterrupt:
         console.print("interrupted; what is done is kept, and the same command goes on from there")
         raise typer.Exit(INTERRUPTED) from None
