@@ -87,6 +87,15 @@ def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, mo
     wait = "--wait-for-lock repro -s {0}:train {0}:evaluate"
     data, board = "pipelines/tiny/_data/dvc.yaml", "pipelines/tiny/dvc.yaml"
     assert ran == [f"repro {data}", wait.format(small), wait.format(tuned), f"repro {board}"]
+    ran.clear()
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {f"{small}:evaluate"})
+    repro.repro("tiny", 2, lambda _: None)
+    assert ran[1:-1] == [f"--wait-for-lock repro -s {small}:evaluate"], "what did not change is left alone"
+    ran.clear()
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {f"{small}:train"})
+    repro.repro("tiny", 2, lambda _: None, ["Tiny2026Linear-tuned"])
+    assert ran[1:-1] == [f"--wait-for-lock repro -s {small}:train"], "a row is trained for another, and not evaluated"
+    assert ran[-1] == wait.format(tuned)
 
 
 def build(rows, jobs: int) -> dict[str, str]:
