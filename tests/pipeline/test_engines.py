@@ -68,6 +68,7 @@ def start(project: Project, engine: str, *rows: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command, "--jobs", "2"], cwd=project.root, env=project.environment() | own, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which shells have their background jobs ignore
     )  # fmt: skip
 
 
