@@ -52,12 +52,12 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with two submissions, run side by side to the end. Not to be changed: see `built`."""
+    """A project with two submissions, one hardly trained, run side by side to the end. Not to be changed: see `built`."""
 
     def build(root: Path) -> Project:
         project = Project.new(root)
         project.add("Tiny2026Net")
-        project.add("Tiny2026Twin")
+        project.add("Tiny2026Twin", epochs=1)
         project.rvb("repro", "--track", "tiny", "--jobs", "2")
         return project
 

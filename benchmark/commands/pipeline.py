@@ -66,9 +66,9 @@ def _on_engine(
 
     with resumable():
         if engine == "ray":
-            ray.repro(track, address, jobs, console.print, rows, everything)
+            ray.run(track, address, jobs, console.print, rows, everything)
         else:
-            slurm.repro(track, console.print, rows, everything)
+            slurm.run(track, console.print, rows, everything)
 
 
 def pipeline(

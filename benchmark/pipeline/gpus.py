@@ -7,6 +7,7 @@ import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from benchmark.loading.run_settings import device_of, run_settings
 from benchmark.specs.run import RunSettings
 
 GPUS = "CUDA_VISIBLE_DEVICES"
@@ -66,3 +67,9 @@ def _each(settings: RunSettings) -> int:
 
 def _names_one(settings: RunSettings) -> bool:
     return any(device.startswith("cuda:") for device in (settings.train.device, settings.evaluate.device))
+
+
+def needs(key: str) -> tuple[int, str]:
+    """Return how many processes compute a stage, each on a core or a GPU of its own, and its device in params.yaml."""
+    stage = key.rpartition(":")[2]
+    return run_settings().train.processes if stage == "train" else 1, device_of(stage)

@@ -1,16 +1,32 @@
-"""What a killed dvc leaves behind: files cut short."""
+"""What a killed dvc leaves behind: files cut short. And the lock of the one coordinator of a checkout."""
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
 
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
 
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of running commands
+COORDINATOR = WORK / ".coordinator.lock"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Hold the lock of this checkout's coordinator; raise BenchmarkError if another process holds it."""
+    COORDINATOR.parent.mkdir(parents=True, exist_ok=True)
+    with COORDINATOR.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BenchmarkError("another `rvb repro --engine` runs in this checkout; wait for it or end it") from None
+        yield
 
 
 def check_rwlock() -> None:

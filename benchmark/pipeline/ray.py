@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -14,20 +13,23 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-import yaml
-
-from benchmark.pipeline import dvc, generate, machines
-from benchmark.pipeline.machines import Plan, Report
+from benchmark import protocol
+from benchmark.loading.rows import Row
+from benchmark.pipeline import dvc, generate, locks, repro
+from benchmark.pipeline.gpus import needs
+from benchmark.pipeline.repro import Report, Runner, Targets
 from benchmark.runtime import environment, files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.paths import WORK
 
 RETRIES = 3  # of a task whose worker or machine was lost
 COPIES = ".copies"  # the folder of the tasks' copies, in the checkout that Ray unpacks
 
 
-def repro(
+def run(
     track: str, address: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False
 ) -> None:
     """Bring rows of the track and its board up to date on the machines of a Ray cluster.
@@ -39,17 +41,23 @@ def repro(
     Raises:
         BenchmarkError: no DVC remote, no cluster, a stage that no machine can run, another coordinator, or rows that failed.
     """
-    with machines.alone():
-        remote, failed = default_remote(), dict[str, str]()
-        plan = machines.plan(track, names, everything, True, report)
-        if plan.stale:
-            made = {read for key in plan.stale for read in plan.reads[key]} - {*plan.stale}
-            if made:
-                dvc.run(["push", *sorted(made)], f"{track}-push", report)
-            with _checkout(plan, *remote) as folder, _cluster(address, jobs, folder) as ray:
-                failed = _run(ray, plan, report)
-            dvc.run(["pull", "--force", "--allow-missing", *plan.stale], f"{track}-pull", report)
-        machines.close(plan, failed, report)
+    with locks.alone():
+        remote = default_remote()
+
+        @contextlib.contextmanager
+        def engine(rows: Sequence[Row], targets: Targets) -> Iterator[Runner]:
+            made = {key for row in rows for key in [*_sources(row), *repro.stages(row)[:1]]}
+            left = made - {key for own in targets.values() for key in own}
+            dvc.run(["push", *sorted(left)], f"{track}-push", report)
+            with _checkout(rows, *remote) as folder, _cluster(address, jobs, folder) as ray:
+                yield _runner(ray, targets)
+
+        repro.repro(track, repro.MANY, report, names, everything, engine, remote=True)
+
+
+def _sources(row: Row) -> list[str]:
+    """The stages of others whose results a row reads: the data, and the training of the row that it starts from."""
+    return [f"{generate.data_file(row.track.name)}:data", *(repro.stages(row.source)[:1] if row.source else [])]
 
 
 def default_remote() -> tuple[str, str]:
@@ -71,12 +79,17 @@ def _output(*command: str, cwd: Path | None = None) -> str:
 
 
 @contextlib.contextmanager
-def _checkout(plan: Plan, remote: str, url: str) -> Iterator[Path]:
+def _checkout(rows: Sequence[Row], remote: str, url: str) -> Iterator[Path]:
     """A folder with the files that git tracks or does not ignore, and what else the stages read of this machine."""
     listed = _output("git", "ls-files", "-coz", "--exclude-standard")
-    outs = {out for stage in plan.stages.values() for out in machines.outs(stage)}
-    read = {dep for stage in plan.stages.values() for dep in stage.get("deps", ())}
-    paths = {*listed.split("\0"), ".dvc/config.local", *(p for p in read if not outs & machines.with_parents(p))}
+    steps = [step for row in rows for step in protocol.plan(row)]
+    given = {
+        path
+        for step in steps
+        for path in (step.inputs, *step.reads)
+        if path == step.inputs or path.parts[0] != WORK.name
+    }
+    paths = {*listed.split("\0"), ".dvc/config.local", *map(str, given)}
     with tempfile.TemporaryDirectory(prefix="rvb-") as name:
         folder = Path(name)
         for path in sorted(paths - {""}):
@@ -133,63 +146,53 @@ def _check_answers(address: str) -> None:
             raise BenchmarkError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
-def _run(ray: Any, plan: Plan, report: Report) -> dict[str, str]:
-    """Run a task for each stale stage; return why by row that failed."""
+def _runner(ray: Any, targets: Targets) -> Runner:
+    """Return what runs a row by a task for each of its stages. Raise BenchmarkError if no machine can run one."""
     task, own = ray.remote(max_retries=RETRIES)(run_stage), versions()
-    options = {key: _resources(ray, key) for key in plan.stale}
-    keys: dict[Any, str] = {}
+    resources = {key: _resources(ray, key) for keys in targets.values() for key in keys}
 
-    def submit(key: str) -> Any:
-        paths = {Path(one.rpartition(":")[0]).with_name("dvc.lock") for one in (key, *plan.reads[key])}
-        locks = {path.as_posix(): path.read_text() for path in paths if path.exists()}
-        job = task.options(name=key, **options[key]).remote(key, sorted(plan.reads[key]), locks, own)
-        keys[job] = key
-        return job
+    def one(row: Row, keys: Sequence[str], interrupted: Event) -> None:
+        reads = _sources(row)
+        for key in repro.stages(row):
+            if key in keys:
+                paths = {_lock(read) for read in (*reads, key)}
+                texts = {path.as_posix(): path.read_text() for path in paths if path.exists()}
+                job = task.options(name=key, **resources[key]).remote(key, reads, texts, own)
+                while not ray.wait([job], timeout=1)[0]:
+                    if interrupted.is_set():
+                        raise BenchmarkError("interrupted")
+                _take(ray, job, key)
+            reads = [*reads, key]
 
-    def ended(jobs: Sequence[Any]) -> list[tuple[Any, str]]:
-        done, _ = ray.wait([*jobs], num_returns=1)
-        return [(job, _take(ray, job, keys[job])) for job in done]
+    return one
 
-    return machines.run({key: plan.reads[key] & {*plan.stale} for key in plan.stale}, submit, ended, report)
+
+def _lock(key: str) -> Path:
+    return Path(key.rpartition(":")[0]).with_name("dvc.lock")
 
 
 def _resources(ray: Any, key: str) -> dict[str, int]:
     """Return Ray's resources of a stage; raise BenchmarkError if no machine has them."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    cores, device = machines.needs(key)
+    cores, device = needs(key)
     gpus = 0 if device == "cpu" or (device == "auto" and not any(node.get("GPU") for node in nodes)) else cores
     if not any(node.get("CPU", 0) >= cores and node.get("GPU", 0) >= gpus for node in nodes):
-        needs = f"{gpus} GPU" if gpus else f"{cores} cores"
-        raise BenchmarkError(f"{key} needs {needs}, which no machine of the cluster has; change params.yaml")
+        words = f"{gpus} GPU" if gpus else f"{cores} cores"
+        raise BenchmarkError(f"{key} needs {words}, which no machine of the cluster has; change params.yaml")
     return {"num_cpus": cores, "num_gpus": gpus}
 
 
-def _take(ray: Any, job: Any, key: str) -> str:
-    """Write what a task returned: logs, times and the stage's lock entry; return why it failed, "" if it did not."""
+def _take(ray: Any, job: Any, key: str) -> None:
+    """Write what a task returned: logs, times and the row's lock. Raise BenchmarkError if it failed."""
     try:
         answer: dict[str, Any] = ray.get(job)
     except ray.exceptions.RayError as error:
-        return f"{dvc.last_line(str(error))} (tried up to {RETRIES + 1} times)"
+        raise BenchmarkError(f"{dvc.last_line(str(error))} (tried up to {RETRIES + 1} times)") from None
     for path, text in answer["files"].items():
         files.write(Path(path), text)
-    if not answer["error"]:
-        merge(key, answer["lock"])
-    return answer["error"]
-
-
-def merge(key: str, text: str) -> None:
-    """Put a stage's entry of a lock file's text into its lock here, as DVC formats it, in the order of its dvc.yaml."""
-    file, _, name = key.rpartition(":")
-    lock = Path(file).with_name("dvc.lock")
-    entries = (_entries(lock.read_text()) if lock.exists() else {}) | {name: _entries(text)[name]}
-    order = [stage for stage in yaml.safe_load(Path(file).read_text())["stages"] if stage in entries]
-    files.write(lock, "schema: '2.0'\nstages:\n" + "".join(entries[stage] for stage in order))
-
-
-def _entries(lock: str) -> dict[str, str]:
-    """Return the text of each stage's entry."""
-    parts = re.split(r"(?m)^  (?=\S)", lock.partition("stages:\n")[2])[1:]
-    return {part.partition(":")[0]: f"  {part}" for part in parts}
+    if answer["error"]:
+        raise BenchmarkError(answer["error"])
+    files.write(_lock(key), answer["lock"])
 
 
 def versions() -> dict[str, str]:
@@ -198,16 +201,16 @@ def versions() -> dict[str, str]:
     return {name: version for name, version in found.items() if name not in ("arithmetic", "threads")}
 
 
-def run_stage(key: str, reads: Sequence[str], locks: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, Any]:
+def run_stage(key: str, reads: Sequence[str], texts: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, Any]:
     """Run a stage on a machine of the cluster, in a copy of the checkout that no other task uses.
 
     Args:
         reads: the stages whose results it reads.
-        locks: the texts of the lock files, by path.
+        texts: those of the lock files, by path.
         wanted: the versions on the coordinator.
 
     Returns:
-        `error`, "" if there is none; the text of the stage's `lock`; and the texts of logs and times by path, `files`.
+        `error`, "" if there is none; the text of the row's `lock`; and the texts of logs and times by path, `files`.
     """
     own = versions()
     for name, version in wanted.items():
@@ -216,25 +219,24 @@ def run_stage(key: str, reads: Sequence[str], locks: Mapping[str, str], wanted: 
             return {"error": f"{words}; install the same there (constraints.txt)", "files": {}}
     Path(COPIES).mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=Path.cwd() / COPIES) as folder:
-        _copy(Path.cwd(), Path(folder), [key, *reads], locks)
+        _copy(Path.cwd(), Path(folder), [key, *reads], texts)
         with contextlib.chdir(folder):
             return _carried_out(key, reads)
 
 
-def _copy(shipped: Path, folder: Path, keys: Sequence[str], locks: Mapping[str, str]) -> None:
+def _copy(shipped: Path, folder: Path, keys: Sequence[str], texts: Mapping[str, str]) -> None:
     """Copy the checkout with only those dvc.yaml files that the stages need: DVC reads all that there are."""
     left_out = {str(shipped): {COPIES, generate.FOLDER.name, "dvc.yaml", "dvc.lock", "__pycache__"}}
     shutil.copytree(shipped, folder, ignore=lambda home, _: left_out.get(home, set()), dirs_exist_ok=True)
     for path in {key.rpartition(":")[0] for key in keys}:
         files.write(folder / path, (shipped / path).read_text())
-    for path, text in locks.items():
+    for path, text in texts.items():
         files.write(folder / path, text)
 
 
 def _carried_out(key: str, reads: Sequence[str]) -> dict[str, Any]:
-    file, _, stage = key.rpartition(":")
-    lock, error = Path(file).with_name("dvc.lock"), ""
-    log = f"{Path(file).parts[1]}-{Path(file).parts[2]}-{stage}"
+    lock, error = _lock(key), ""
+    log = f"{lock.parts[1]}-{lock.parts[2]}-{key.rpartition(':')[2]}"
     try:
         dvc.run(["pull", "--force", "--allow-missing", *reads, key], f"{log}-pull", print)
         dvc.run(["repro", "-s", key], log, print)

@@ -1,8 +1,8 @@
 """Runs a track's pipeline through DVC, rows side by side.
 
 DVC runs the stages of one file in order; several commands may run at once if each waits for the others' short locks. So:
-the inputs files and the data first, then each row by `dvc --wait-for-lock repro -s <its dvc.yaml>`, then one plain
-`dvc repro` of the board, which finds the rows done.
+the inputs files and the data first, then each row by `dvc --wait-for-lock repro -s <its stages>`, then one plain
+`dvc repro` of the board, which finds the rows done. An engine runs the rows elsewhere (ray.py, slurm.py).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from graphlib import TopologicalSorter
 from pathlib import Path
+from threading import Event
 
 from benchmark import protocol
 from benchmark.loading import tracks
@@ -26,10 +28,19 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.studies.grids import Grid
 
+MANY = 1000  # rows that are sent to a cluster at a time, which has a queue of its own
 Report = Callable[[str], None]
+# does stages, `<dvc.yaml>:<name>`, of a row one after another, and gives up once the event is set; raises BenchmarkError
+Runner = Callable[[Row, Sequence[str], Event], None]
+Targets = Mapping[str, Sequence[str]]  # by row, its stages that are to run
+# what runs the rows: before any starts, it refuses what it cannot run
+Engine = Callable[[Sequence[Row], Targets], AbstractContextManager[Runner]]
 
 
-def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
+def repro(
+    track: str, jobs: int, report: Report, names: Sequence[str] = (), everything: bool = False,
+    engine: Engine | None = None, remote: bool = False,
+) -> None:  # fmt: skip
     """Bring rows of the track and its board up to date, `jobs` rows at a time.
 
     A row that fails ends no other row, but the run ends with an error and no board.
@@ -37,22 +48,44 @@ def repro(track: str, jobs: int, report: Report, names: Sequence[str] = (), ever
     Args:
         names: only these rows, and no board.
         everything: all rows, those with `default: false` too, and the board that shows them all beside the other.
+        engine: what runs the rows; without one they run in processes of this machine.
+        remote: bring what the DVC remote has of the rows' results, before and after.
 
     Raises:
-        BenchmarkError: unknown track or row, rows that failed (the first error of each and its log are named), or DVC in a
-            state that a person must mend.
+        BenchmarkError: unknown track or row, rows that failed (the first error of each and its log are named), what the
+            engine cannot run, or DVC in a state that a person must mend.
     """
     rows, boards = chosen_rows(track, names, everything)
     prepare(track, rows, report)
+    chosen = [row.name for row in rows]
+    targets = {row.name: stages(row)[: None if row.name in chosen else 1] for row in with_sources(rows)}
+
+    def pull(wanted: Targets) -> None:
+        if keys := [key for own in wanted.values() for key in own]:
+            dvc.run(["pull", "--force", "--allow-missing", *keys], f"{track}-pull", report)
+
+    if remote:
+        pull(targets)
     changed = dvc.changed_stages([_file(row) for row in rows] + boards)
     if not {stage for stage in changed if not stage.endswith("_data/dvc.yaml:inputs")}:
         report(f"everything is up to date{f': open {_page(track, boards)}' if boards else ''}")
         return
     stale: dict[str, Row] = {}
+    wanted: dict[str, Sequence[str]] = {}
     for row in with_sources(rows):
-        if start_of(row) in stale or any(stage.startswith(f"{_file(row)}:") for stage in changed):
-            stale[row.name] = row
-    if failed := build([*stale.values()], jobs, report, {row.name for row in rows}):
+        train, *_ = own = targets[row.name]
+        starts_anew = any(key.endswith(":train") for key in wanted.get(start_of(row), ()))
+        if not (starts_anew or train in changed):
+            own = [key for key in own if key in changed]
+        if own:
+            stale[row.name], wanted[row.name] = row, own
+    failed: dict[str, str] = {}
+    if stale:
+        with engine([*stale.values()], wanted) if engine else nullcontext(here(jobs, report)) as run:
+            failed = build([*stale.values()], wanted, jobs, report, run)
+    if remote:
+        pull(wanted)
+    if failed:
         words = "; ".join(f"{name}: {why}" for name, why in failed.items())
         board = ", so there is no new board" if boards else ""
         raise BenchmarkError(f"{len(failed)} of {len(rows)} rows failed{board}: {words}")
@@ -72,48 +105,62 @@ def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
     dvc.run(["repro", str(generate.data_file(track))], f"{track}-data", report)
 
 
-def build(rows: Sequence[Row], jobs: int, report: Report, whole: set[str]) -> dict[str, str]:
+def here(jobs: int, report: Report) -> Runner:
+    """Return what runs rows by DVC in processes of this machine, `jobs` at a time, each on GPUs of its own."""
+    places = Places(run_settings(), jobs)
+
+    def run(row: Row, targets: Sequence[str], _: Event) -> None:
+        with places.one() as gpu:
+            variables = {} if gpu is None else {GPUS: gpu}
+            arguments = ["--wait-for-lock", "repro", "-s", *targets]
+            dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
+
+    return run
+
+
+def build(rows: Sequence[Row], targets: Targets, jobs: int, report: Report, run: Runner) -> dict[str, str]:
     """Bring rows of a track up to date, `jobs` at a time, those that take longest first; return why by row that failed.
 
     Args:
         rows: each after the one from whose weights it starts.
-        whole: the names of those that are evaluated too; the others are only trained, since rows start from them.
     """
     known = {row.name: row for row in rows}
     starts = {start for row in rows if (start := start_of(row)) in known}  # which others wait for
     order = TopologicalSorter({name: {start_of(row)} & starts for name, row in known.items()})
     order.prepare()
-    places, failed = Places(run_settings(), jobs), dict[str, str]()
+    failed: dict[str, str] = {}
     running: dict[Future[None], str] = {}
+    interrupted = Event()
 
     def one(row: Row) -> None:
         started = time.monotonic()
-        with places.one() as gpu:
-            variables = {} if gpu is None else {GPUS: gpu}
-            target = str(_file(row)) if row.name in whole else f"{_file(row)}:train"
-            if not all(step.inputs.exists() for step in protocol.plan(row)):
-                inputs.of_row(row, code.digests)  # which says in one line what of its code is broken
-            arguments = ["--wait-for-lock", "repro", "-s", target]
-            dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
+        if not all(step.inputs.exists() for step in protocol.plan(row)):
+            inputs.of_row(row, code.digests)  # which says in one line what of its code is broken
+        run(row, targets[row.name], interrupted)
         report(f"{row.name}: done in {time.monotonic() - started:.0f} s")
 
     waiting: list[str] = []
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        while order.is_active():
-            waiting = sorted([*waiting, *order.get_ready()], key=lambda name: (name not in starts, *haste(known[name])))
-            while waiting and len(running) < max(1, jobs):
-                name = waiting.pop(0)
-                running[pool.submit(one, known[name])] = name
-            if not running:
-                break  # what is left waits for a row that failed
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(future)
-                try:
-                    future.result()
-                    order.done(name)
-                except BenchmarkError as error:
-                    report(f"{name}: failed")
-                    failed[name] = str(error)
+        try:
+            while order.is_active():
+                waiting = sorted(
+                    [*waiting, *order.get_ready()], key=lambda name: (name not in starts, *haste(known[name]))
+                )
+                while waiting and len(running) < max(1, jobs):
+                    name = waiting.pop(0)
+                    running[pool.submit(one, known[name])] = name
+                if not running:
+                    break  # what is left waits for a row that failed
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    name = running.pop(future)
+                    try:
+                        future.result()
+                        order.done(name)
+                    except BenchmarkError as error:
+                        report(f"{name}: failed")
+                        failed[name] = str(error)
+        finally:
+            interrupted.set()  # for rows that still run: of an interrupted run alone
     for row in rows:  # those that others start from stand before them
         if start_of(row) in failed:
             failed.setdefault(row.name, "starts from the weights of a row that failed")
@@ -174,6 +221,11 @@ def with_sources(rows: Sequence[Row]) -> list[Row]:
 def start_of(row: Row) -> str:
     """Return the name of the row of the same track from whose weights it starts; "" where there is none."""
     return row.source.name if row.source and row.source.track.name == row.track.name else ""
+
+
+def stages(row: Row) -> list[str]:
+    """Return the stages of a row in their order, as DVC addresses them: `<dvc.yaml>:<name>`."""
+    return [f"{_file(row)}:{name}" for name in protocol.stages(row)]
 
 
 def haste(row: Row) -> tuple[float, bool, int]:

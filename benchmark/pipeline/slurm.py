@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 import psutil
 
-from benchmark.pipeline import dvc, machines
-from benchmark.pipeline.machines import Plan, Report
+from benchmark.loading.rows import Row
+from benchmark.pipeline import dvc, locks, repro
+from benchmark.pipeline.gpus import needs
+from benchmark.pipeline.repro import Report, Runner, Targets
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
@@ -23,7 +27,7 @@ DEFAULTS = {"timeout_min": 720, "cpus_per_task": 1}
 JOBS = WORK / "slurm" / "jobs.json"  # the last job of each row
 
 
-def repro(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
+def run(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
     """Bring rows of the track and its board up to date by SLURM jobs, and wait for them.
 
     A coordinator that was killed leaves its jobs running; the next one waits for them first.
@@ -31,7 +35,7 @@ def repro(track: str, report: Report, names: Sequence[str] = (), everything: boo
     Raises:
         BenchmarkError: no submitit or SLURM, another coordinator, or rows that failed.
     """
-    with machines.alone():
+    with locks.alone():
         try:
             import submitit
         except ImportError:
@@ -39,14 +43,13 @@ def repro(track: str, report: Report, names: Sequence[str] = (), everything: boo
         if not _local() and not shutil.which("sbatch"):
             raise BenchmarkError("no sbatch on this machine; run --engine slurm where SLURM is installed")
         kind = submitit.LocalJob if _local() else submitit.SlurmJob
-        for file, number in (files.read_json(JOBS) if JOBS.exists() else {}).items():
+        for name, number in (files.read_json(JOBS) if JOBS.exists() else {}).items():
             job: Any = kind(JOBS.parent, number)
             if not _ended(job):
-                report(f"{file}: waiting for job {number} of an earlier run")
+                report(f"{name}: waiting for job {number} of an earlier run")
             while not _ended(job):
                 time.sleep(1)
-        plan = machines.plan(track, names, everything, False, report)
-        machines.close(plan, _run(submitit, plan, report), report)
+        repro.repro(track, repro.MANY, report, names, everything, _jobs)
 
 
 def _local() -> bool:
@@ -60,36 +63,44 @@ def _ended(job: Any) -> bool:
     return job.done() and not alive
 
 
-def _run(submitit: Any, plan: Plan, report: Report) -> dict[str, str]:
-    """Run a job for each dvc.yaml that has stale stages; return why by row that failed."""
-    keys: dict[str, list[str]] = {}
-    for key in plan.stale:
-        keys.setdefault(key.rpartition(":")[0], []).append(key)
-    reads = {file: {read.rpartition(":")[0] for key in own for read in plan.reads[key]} for file, own in keys.items()}
+@contextmanager
+def _jobs(rows: Sequence[Row], targets: Targets) -> Iterator[Runner]:
+    """Run a job for each row."""
+    _executor()  # refuses settings before any job is sent
     numbers: dict[str, str] = {}
+    one_at_a_time = Lock()  # submitit knows no threads
 
-    def submit(file: str) -> Any:
-        job = _submit(submitit, keys[file], f"{plan.track}-{Path(file).parent.name}")
-        numbers[file] = job.job_id
-        files.write_json(JOBS, numbers)
-        return job
+    def one(row: Row, keys: Sequence[str], interrupted: Event) -> None:
+        log = f"{row.track.name}-{row.name}"
+        gpus = max(processes if device != "cpu" else 0 for processes, device in map(needs, keys))
+        with one_at_a_time:
+            job = _executor(name=log, **({"gpus_per_node": gpus} if gpus else {})).submit(run_row, keys, log)
+            numbers[row.name] = job.job_id
+            files.write_json(JOBS, numbers)
+        while True:
+            with one_at_a_time:
+                if job.done():
+                    break
+            if interrupted.wait(1):
+                raise BenchmarkError("interrupted")
+        if error := job.exception():
+            raise BenchmarkError(f"{dvc.last_line(str(error))} [log: {job.paths.stderr}]")
+        if why := job.result():
+            raise BenchmarkError(why)
 
-    def ended(jobs: Sequence[Any]) -> list[tuple[Any, str]]:
-        time.sleep(1)
-        return [(job, _error(job)) for job in jobs if job.done()]
-
-    return machines.run({file: reads[file] & keys.keys() - {file} for file in keys}, submit, ended, report)
+    yield one
 
 
-def _submit(submitit: Any, keys: Sequence[str], name: str) -> Any:
-    gpus = max(processes if device != "cpu" else 0 for processes, device in map(machines.needs, keys))
-    settings = DEFAULTS | ({"gpus_per_node": gpus} if gpus else {}) | (read_yaml(SETTINGS) if SETTINGS.exists() else {})
+def _executor(**more: Any) -> Any:
+    import submitit
+
+    settings = DEFAULTS | more | (read_yaml(SETTINGS) if SETTINGS.exists() else {})
     executor = submitit.AutoExecutor(folder=JOBS.parent, cluster="local" if _local() else "slurm")
     try:
-        executor.update_parameters(**settings, name=name)
+        executor.update_parameters(**settings)
     except (NameError, TypeError, ValueError) as error:
         raise BenchmarkError(f"{SETTINGS}: {str(error).strip().splitlines()[0]}") from None
-    return executor.submit(run_row, keys, name)
+    return executor
 
 
 def run_row(keys: Sequence[str], log: str) -> str:
@@ -99,10 +110,3 @@ def run_row(keys: Sequence[str], log: str) -> str:
     except BenchmarkError as error:
         return str(error)
     return ""
-
-
-def _error(job: Any) -> str:
-    """Return why a job failed, "" if it did not."""
-    if error := job.exception():
-        return f"{dvc.last_line(str(error))} [log: {job.paths.stderr}]"
-    return str(job.result())

@@ -14,30 +14,38 @@ from benchmark.pipeline.gpus import Places, default_jobs
 from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
 
 
-def settings(train: str, evaluate: str) -> RunSettings:
-    return RunSettings(train=TrainRun(device=train), evaluate=EvaluateRun(device=evaluate))
+def settings(train: str, evaluate: str, processes: int = 1) -> RunSettings:
+    return RunSettings(train=TrainRun(device=train, processes=processes), evaluate=EvaluateRun(device=evaluate))
 
 
 @pytest.fixture
 def three_gpus(monkeypatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 @pytest.mark.usefixtures("three_gpus")
 @pytest.mark.parametrize(
-    ("train", "evaluate", "jobs", "gpus"),
+    ("there", "chosen", "jobs", "gpus"),
     [
-        ("cpu", "cpu", os.cpu_count(), [None] * 4),
-        ("cuda", "cuda", 3, ["0", "1", "2", "0"]),
-        ("cuda", "cpu", 3, ["0", "1", "2", "0"]),
-        ("auto", "cpu", 3, ["0", "1", "2", "0"]),
-        ("cuda:1", "cuda:1", 1, [None] * 4),
-        ("cpu", "cuda:1", 1, [None] * 4),
+        (3, settings("cpu", "cpu"), 8, [None] * 4),
+        (3, settings("cuda", "cuda"), 3, ["0", "1", "2", "0"]),
+        (3, settings("cuda", "cpu"), 3, ["0", "1", "2", "0"]),
+        (3, settings("auto", "cpu"), 3, ["0", "1", "2", "0"]),
+        (3, settings("cuda:1", "cuda:1"), 1, [None] * 4),
+        (3, settings("cpu", "cuda:1"), 1, [None] * 4),
+        (0, settings("auto", "auto"), 8, [None] * 4),
+        (4, settings("cuda", "cpu", processes=2), 2, ["0,1", "2,3", "0,1", "2,3"]),
+        (3, settings("cuda", "cpu", processes=2), 1, ["0,1"] * 4),
+        (1, settings("cuda", "cpu", processes=2), 1, ["0"] * 4),
+        (4, settings("cuda", "cpu", processes=4), 1, ["0,1,2,3"] * 4),
+        (3, settings("cpu", "cpu", processes=3), 2, [None] * 4),
+        (3, settings("cpu", "cpu", processes=16), 1, [None] * 4),
     ],
 )
-def test_one_stage_a_gpu_and_each_on_its_own(train, evaluate, jobs, gpus) -> None:
-    chosen = settings(train, evaluate)
+def test_a_stage_has_a_core_or_a_gpu_for_each_of_its_processes(monkeypatch, there, chosen, jobs, gpus) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     assert default_jobs(chosen) == jobs
     places = Places(chosen, 4)
     with places.one() as first, places.one() as second, places.one() as third, places.one() as fourth:
@@ -46,36 +54,11 @@ def test_one_stage_a_gpu_and_each_on_its_own(train, evaluate, jobs, gpus) -> Non
     assert places.free.qsize() == 4
 
 
-@pytest.mark.parametrize(
-    ("there", "processes", "jobs", "gpus"),
-    [(4, 2, 2, ["0,1", "2,3", "0,1"]), (3, 2, 1, ["0,1"] * 3), (1, 2, 1, ["0"] * 3), (4, 4, 1, ["0,1,2,3"] * 3)],
-)
-def test_a_stage_has_a_gpu_for_each_process_that_shares_its_training(monkeypatch, there, processes, jobs, gpus) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    chosen = RunSettings(train=TrainRun(device="cuda", processes=processes))
-    assert default_jobs(chosen) == jobs
-    places = Places(chosen, 3)
-    with places.one() as first, places.one() as second, places.one() as third:
-        assert [first, second, third] == gpus
-
-
-def test_processes_that_share_a_training_take_a_core_each(monkeypatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert default_jobs(RunSettings(train=TrainRun(processes=3))) == 2
-    assert default_jobs(RunSettings(train=TrainRun(processes=16))) == 1
-
-
 @pytest.mark.usefixtures("three_gpus")
 def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-1a")
     with Places(settings("cuda", "cuda"), 2).one() as gpu:
         assert gpu == "4"
-
-
-def test_without_a_gpu_auto_takes_the_cores(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert default_jobs(settings("auto", "auto")) == os.cpu_count()
 
 
 @pytest.mark.usefixtures("three_gpus")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,9 +31,11 @@ def with_data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def with_weights(with_data, tmp_path_factory):
-    """The same with the row trained. Not to be changed."""
+def with_weights(with_data, finished, tmp_path_factory):
+    """The same with the row trained, as it was in the finished project. Not to be changed."""
     project = with_data.copy(tmp_path_factory.mktemp("weights") / "project")
+    train = f"work/tiny/{ROW}/train"
+    shutil.copytree(finished.root / train, project.root / train)
     project.run("dvc", "repro", "-s", f"{DVC_FILE}:train")
     return project
 
@@ -106,11 +109,8 @@ def holds_lock(project, stage: str, pid: int) -> bool:
     """Whether this process is the one that owns the stage's scratch folder."""
     path = project.root / "work/scratch/tiny" / ROW / stage / "lock"
     inode = str(path.stat().st_ino) if path.exists() else "none"
-    return any(
-        words[1] == "FLOCK" and words[0] != "->" and words[4] == str(pid) and words[5].endswith(f":{inode}")
-        for words in (line.split()[0:1] + line.split()[1:] for line in Path("/proc/locks").read_text().splitlines())
-        if "->" not in words
-    )
+    held = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    return any(words[1] == "FLOCK" and words[4] == str(pid) and words[5].endswith(f":{inode}") for words in held)
 
 
 @pytest.mark.long

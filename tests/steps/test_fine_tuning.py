@@ -84,9 +84,23 @@ def test_rvb_repro_runs_fine_tuned_rows_after_what_they_depend_on(linear_row, mo
     monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
     monkeypatch.setattr(repro.subprocess, "run", lambda *_, **__: None)
     repro.repro("tiny", 2, lambda _: None)
-    wait = "--wait-for-lock repro -s "
+    wait = "--wait-for-lock repro -s {0}:train {0}:evaluate"
     data, board = "pipelines/tiny/_data/dvc.yaml", "pipelines/tiny/dvc.yaml"
-    assert ran == [f"repro {data}", wait + small, wait + tuned, f"repro {board}"]
+    assert ran == [f"repro {data}", wait.format(small), wait.format(tuned), f"repro {board}"]
+    ran.clear()
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {f"{small}:evaluate"})
+    repro.repro("tiny", 2, lambda _: None)
+    assert ran[1:-1] == [f"--wait-for-lock repro -s {small}:evaluate"], "what did not change is left alone"
+    ran.clear()
+    monkeypatch.setattr(repro.dvc, "changed_stages", lambda *_: {f"{small}:train"})
+    repro.repro("tiny", 2, lambda _: None, ["Tiny2026Linear-tuned"])
+    assert ran[1:-1] == [f"--wait-for-lock repro -s {small}:train"], "a row is trained for another, and not evaluated"
+    assert ran[-1] == wait.format(tuned)
+
+
+def build(rows, jobs: int) -> dict[str, str]:
+    targets = {row.name: repro.stages(row) for row in rows}
+    return repro.build(rows, targets, jobs, lambda _: None, repro.here(jobs, lambda _: None))
 
 
 def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linear_row, monkeypatch) -> None:
@@ -101,7 +115,7 @@ def test_rows_that_start_from_a_failed_one_are_not_begun_and_all_are_named(linea
         raise BenchmarkError("the disk is full")
 
     monkeypatch.setattr(repro.dvc, "run", run)
-    failed = repro.build(rows, 2, lambda _: None, {row.name for row in rows})
+    failed = build(rows, 2)
     waits = "starts from the weights of a row that failed"
     assert failed == dict(zip((row.name for row in rows), ("the disk is full", waits, waits), strict=True))
 
@@ -120,7 +134,7 @@ def test_a_row_that_becomes_ready_later_goes_before_shorter_ones(linear_row, mon
             files.write_json(row.folder / "times" / f"{step.name}.json", {"wall_seconds": seconds})
     ran: list[str] = []
     monkeypatch.setattr(repro.dvc, "run", lambda arguments, name, *_: ran.append(name))
-    assert repro.build(rows, 1, lambda _: None, {row.name for row in rows}) == {}
+    assert build(rows, 1) == {}
     assert ran == [f"tiny-Tiny2026Linear-{variant}" for variant in ("small", "tuned", "two", "one")]
 
 
@@ -135,7 +149,7 @@ def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, m
     row, ran = load_row("tiny", "Tiny2026Linear-tuned"), []
     monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
     repro.prepare("tiny", [row], lambda _: None)
-    assert repro.build([row], 1, lambda _: None, {row.name}) == {}
-    file = "pipelines/{}/Tiny2026Linear-tuned/dvc.yaml"
-    data = "repro pipelines/tiny/_data/dvc.yaml"
-    assert ran == [f"repro {file.format('other')}:train", data, f"--wait-for-lock repro -s {file.format('tiny')}"]
+    assert build([row], 1) == {}
+    data, stages = "repro pipelines/tiny/_data/dvc.yaml", " ".join(repro.stages(row))
+    source = "pipelines/other/Tiny2026Linear-tuned/dvc.yaml:train"
+    assert ran == [f"repro {source}", data, f"--wait-for-lock repro -s {stages}"]

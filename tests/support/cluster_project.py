@@ -7,8 +7,10 @@ import subprocess
 from pathlib import Path
 
 import tiny_linear_row
+import torch
 from edited_file import edit
 from tiny_project import Project
+from torch import nn
 
 from benchmark.pipeline import generate, inputs
 
@@ -20,13 +22,29 @@ OTHER = """\
       tiny:
         training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.01}
 """
+GIVEN = """\
+  given:
+    title: Given
+    tracks: {tiny: {weights: {path: weights/given.pt}}}
+"""
 TUNED = """\
   tuned:
     title: Fine-tuned
     tracks:
       tiny:
-        training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.001, init_from: {row: Tiny2026Linear-small}}
+        training: {objective: standard, epochs: 1, batch_size: 64, learning_rate: 0.001, init_from: {row: Tiny2026Linear-given}}
 """
+
+
+def with_given(root: Path) -> Project:
+    """A project of three rows: trained, of given weights, which git ignores, and fine-tuned from those; with pictures."""
+    project = new(root, GIVEN, TUNED)
+    (root / "submissions/Tiny2026Linear/method.py").write_text(tiny_linear_row.METHOD + tiny_linear_row.LOADS)
+    (root / "benchmark/tracks/tiny.yaml").write_text(tiny_linear_row.TRACK + tiny_linear_row.PICTURES)
+    torch.manual_seed(0)
+    (root / "weights").mkdir()
+    torch.save(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).state_dict(), root / "weights/given.pt")
+    return project
 
 
 def new(root: Path, *variants: str) -> Project:
