@@ -10,18 +10,17 @@ if TYPE_CHECKING:
     from benchmark.evaluation.evaluate import load_images as load_images
     from benchmark.loading.load_model import load_model as load_model
 
-CALLS = {
-    "auto_attack": "evaluation.auto_attack",
-    "evaluate": "evaluation.evaluate",
-    "load_images": "evaluation.evaluate",
-    "load_model": "loading.load_model",
-}
-
 
 def __getattr__(name: str) -> object:
     """The package's calls, imported when they are asked for: torch takes seconds."""
-    if name not in CALLS:
+    calls = {
+        "auto_attack": "evaluation.auto_attack",
+        "evaluate": "evaluation.evaluate",
+        "load_images": "evaluation.evaluate",
+        "load_model": "loading.load_model",
+    }
+    if name not in calls:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"benchmark.{CALLS[name]}"), name)
+    return getattr(importlib.import_module(f"benchmark.{calls[name]}"), name)

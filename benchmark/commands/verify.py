@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,9 +94,10 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
 
     if not (data.folder(tracks.load(track)) / "data.json").exists():
         try:
-            data.execute(track)
+            with redirect_stdout(sys.stderr):
+                data.execute(track)
         except BenchmarkError as error:  # verified as far as it goes without
-            console.print(f"no images: {error}", markup=False)
+            print(f"no images: {error}", file=sys.stderr)
 
     device = set_up(run_settings().evaluate.device)
     for row, found in wanted:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 from typer.testing import CliRunner
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from benchmark.attacks.engine import square
 from benchmark.commands.main import app
 
+pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs/evaluate.md"
 TEXT = PAGE.read_text()
 

@@ -26,6 +26,7 @@ CODE = ("benchmark", "leaderboard", "measurements", "submissions")
 FILE = re.compile(r"(?:[\w.*-]+/)*[\w*-]+\.(?:py|md|yaml|yml)|(?:benchmark|leaderboard|submissions)/[\w/]+")
 MADE_UP = (
     "Mine2026Net",
+    "model.py",
     "margin_descent.py",
     "resources.yaml",
     "slurm.yaml",

@@ -63,7 +63,7 @@ def test_a_published_record_alone_is_held_against_itself() -> None:
     shutil.rmtree("work/tiny")
     content = found()
     assert (content["of"], content["tier"], content["lines"]) == ("published", "claimed", [])
-    assert content["unchecked"][0].startswith("weights, evidence, data train, ")
+    assert content["unchecked"][0].startswith("weights, evidence, adversarial images ")
     result = rvb("verify", "--all")
     assert result.exit_code == 0
     assert "1 rows hold: 0 replayed, 1 as far as they could be checked" in result.output
@@ -71,6 +71,35 @@ def test_a_published_record_alone_is_held_against_itself() -> None:
     change_json(PUBLISHED / f"images/{NAME}.json", lambda images: images["radii"]["certified"].__setitem__(radius, 0.6))
     lines = found()["lines"]
     assert any(line.startswith(f"image {radius}: certified, but ") for line in lines)
+
+
+def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weights() -> None:
+    """Its images, weights and the package are all that is there."""
+    path = PUBLISHED / f"weights/{NAME}.safetensors"
+    path.parent.mkdir()
+    shutil.copy(WEIGHTS, path)
+    shutil.rmtree("work/tiny")
+    content = found()
+    assert (content["tier"], content["lines"]) == ("claimed", [])
+    checked = {one["what"]: one["count"] for one in content["checked"]}
+    assert checked["clean predictions"] == 20
+    assert any("certified radii made again" in what for what in checked)
+    scores = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]
+    change_json(
+        PUBLISHED / f"images/{NAME}.json", lambda images: images["scores"].update(clean=_swapped(scores["clean"]))
+    )
+    assert any("clean, right" in line for line in found()["lines"])
+
+
+def _swapped(digits: str) -> str:
+    """As many images right, but two others."""
+    one, other = digits.index("1"), digits.index("0") if "0" in digits else None
+    swapped = [*digits]
+    if other is not None:
+        swapped[one], swapped[other] = "0", "1"
+    else:
+        swapped[one] = "0"
+    return "".join(swapped)
 
 
 def test_a_published_record_that_is_not_the_built_one_is_looked_at_by_itself() -> None:
