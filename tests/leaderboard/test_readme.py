@@ -11,7 +11,6 @@ import torch
 import yaml
 from seeds_study import verdicts
 
-from benchmark.evaluation.auto_attack import Attacked
 from benchmark.results.beside import AttentionResult
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
@@ -185,20 +184,18 @@ def code(language: str) -> list[str]:
     return [part.partition("```")[0] for part in README.read_text().split(f"```{language}\n")[1:]]
 
 
-def test_the_readmes_attack_runs() -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 5))
-    images = torch.rand(6, 1, 4, 4)
-    printed: list[tuple] = []
-    names: dict = {
-        "model": model,
-        "images": images,
-        "labels": model(images).argmax(1),
-        "print": lambda *a: printed.append(a),
-    }
+@pytest.mark.slow
+def test_the_readmes_evaluation_runs_and_gives_the_published_numbers(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
     exec(code("python")[0], names)
-    assert isinstance(names["found"], Attacked)
-    assert [len(words) for words in printed] == [2]
+    published = Record.model_validate_json(
+        (README.parent / "leaderboard/results/digits/Wong2020Fast-linf.json").read_text()
+    )
+    attack = next(one for one in published.attacks if one.id == "autoattack-Linf-0.15")
+    assert names["report"].numbers["clean"].count == published.clean.count
+    assert names["report"].numbers["AutoAttack Linf 0.15"].count == attack.accuracy.count
+    assert "AutoAttack Linf 0.15" in Path("report.html").read_text()
 
 
 def test_the_readmes_model_loads_and_builds() -> None:
