@@ -15,7 +15,8 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.prediction import predict
 
-BROKEN, STANDING = (
+BROKEN, STANDING = 2, 2  # images of an attack that are attacked again
+PARTS = ("apgd-ce", "apgd-t")  # of AutoAttack: those that break most, and take seconds
     4,
     1,
 )  # images of an attack that are attacked again: broken ones, and, of the first attack, standing ones
