@@ -17,9 +17,6 @@ from benchmark.verdicts.prediction import predict
 
 BROKEN, STANDING = 2, 2  # images of an attack that are attacked again
 PARTS = ("apgd-ce", "apgd-t")  # of AutoAttack: those that break most, and take seconds
-    4,
-    1,
-)  # images of an attack that are attacked again: broken ones, and, of the first attack, standing ones
 
 
 def replay(judge: Judge, record: Record, images: PerImage, sample: int, seed: int, findings: Findings) -> None:
