@@ -51,6 +51,8 @@ def checks(make: Make, track: Track, device: torch.device) -> Iterator[Check]:
     yield _seed(model, make(0), sample)
     yield _state(model, make(1), sample)
     yield _input_unchanged(model, sample)
+    if track.smoothing:
+        yield _noisy(model, sample, track.smoothing.sigma)
 
 
 def _output(model: nn.Module, sample: Sample, track: Track) -> Check:
@@ -62,6 +64,20 @@ def _output(model: nn.Module, sample: Sample, track: Track) -> Check:
     if found.dtype != torch.float32:
         return _check("output", False, f"logits are {found.dtype}; return float32, in which every verdict is judged")
     return _check("output", True, f"{IMAGES} images give logits of shape {wanted}, float32")
+
+
+def _noisy(model: nn.Module, sample: Sample, sigma: float) -> Check:
+    """Images with smoothing's noise, whose pixels may lie outside [0, 1]."""
+    noise = torch.randn(sample.images.shape, generator=torch.Generator().manual_seed(0)).to(sample.images.device)
+    with torch.no_grad():
+        found = model(sample.images + sigma * noise)
+    if torch.isfinite(found).all():
+        return _check("noise", True, f"finite logits under noise of deviation {sigma:g}, as smoothing asks")
+    return _check(
+        "noise",
+        False,
+        "logits are not finite for pixels outside [0, 1], which smoothing asks; begin with x = x.clamp(0, 1)",
+    )
 
 
 def _seed(model: nn.Module, again: nn.Module, sample: Sample) -> Check:

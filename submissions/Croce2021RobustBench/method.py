@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmark.specs.data import DataSpec
 
-DOWNLOADS = Path("work/robustbench")  # where its own loader puts checkpoints
+WEB_PAGE = (b"<!doctype", b"<html")  # how a file begins that is one
 
 
 def build(data: DataSpec, *, name: str, dataset: str, threat_model: str) -> nn.Module:
@@ -52,7 +52,10 @@ def pretrained(data: DataSpec, path: Path | None, *, name: str, dataset: str, th
 
     entry, zoo = _entry(name, dataset, threat_model), {"dataset": dataset, "threat_model": threat_model}
     if path is None:
-        return load_model(name, model_dir=DOWNLOADS, **zoo)
+        with tempfile.TemporaryDirectory() as folder:  # of this process, which may write nowhere else
+            return load_model(name, model_dir=folder, **zoo)
+    if path.read_bytes()[:64].lstrip().lower().startswith(WEB_PAGE):
+        raise ValueError(f"{path} is a web page and no checkpoint; download the file itself")
     if isinstance(entry, dict) and isinstance(entry["gdrive_id"], list):
         raise ValueError(f"{name} is an ensemble of several files; leave `path` out, so that RobustBench's loader runs")
     model = build(data, name=name, **zoo)

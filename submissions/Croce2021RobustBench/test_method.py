@@ -86,6 +86,13 @@ def test_another_models_file_is_refused(method, shipped, tmp_path, monkeypatch) 
     method.pretrained(CIFAR, tmp_path / "whole.pt", **RESNET)
 
 
+def test_a_web_page_in_place_of_a_checkpoint_is_named(method, tmp_path) -> None:
+    path = tmp_path / "Wong2020Fast.pt"
+    path.write_text("<!DOCTYPE html><html>Not found</html>")
+    with pytest.raises(ValueError, match="is a web page and no checkpoint"):
+        method.pretrained(None, path, name="Wong2020Fast", dataset="cifar10", threat_model="Linf")
+
+
 def test_a_pickle_that_would_run_code_is_refused(method, tmp_path) -> None:
     class Runs:
         def __reduce__(self):

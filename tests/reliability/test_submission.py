@@ -60,6 +60,7 @@ def test_a_linear_model_passes(folder) -> None:
     [
         ("each image by itself", "x = x.flatten(1)\nreturn self.head(x - x.mean(0))", "pass", "over the batch"),
         ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "16 of 16 images get logits that differ"),
+        ("noise", "return self.head(x.flatten(1) ** 2.2)", "pass", "begin with x = x.clamp(0, 1)"),
         ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
         ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
         ("division", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
