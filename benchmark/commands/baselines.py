@@ -1,8 +1,8 @@
 """leaderboard/results/<track>: what git keeps of published rows, and what has to hold of it.
 
-Beside each Record, images/<row>.json has its numbers image by image, and broken/<row>.json what others' adversarial images
-broke since; machine.json says on what each row was computed, times.json how long its steps took, and track.json by which
-rules of the track.
+Beside each Record, weights/<row>.safetensors has its weights, up to LARGEST bytes, images/<row>.json its numbers image by
+image, and broken/<row>.json what others' adversarial images broke since; machine.json says on what each row was computed,
+times.json how long its steps took, and track.json by which rules of the track.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from benchmark.results.regression import Built
 
 CHANGELOG = Path("CHANGELOG.md")
+LARGEST = 10 * 2**20  # bytes of weights that git keeps of a row
 HEADING = "## Published Records\n"
 AGAIN = "bring it back with git, or publish it again"
 
@@ -78,6 +79,7 @@ def write(track: str, rows: dict[str, Built]) -> list[Path]:
     for row, built in rows.items():
         assert built.images is not None  # checked by who publishes
         assert built.machine is not None
+        _write_weights(track, row, built.record.sha256["weights"])
         files.write(folder / "images" / f"{row}.json", to_json(built.images))
         files.write(folder / f"{row}.json", to_json(built.record))
         kept[row] = dict(built.machine)
@@ -85,6 +87,30 @@ def write(track: str, rows: dict[str, Built]) -> list[Path]:
     files.write_json(folder / "machine.json", kept)
     files.write_json(folder / "track.json", rules(track))
     return written
+
+
+def _write_weights(track: str, row: str, wanted: str) -> None:
+    """Copy a row's weights beside its Record; those of another build go, and larger ones are left out.
+
+    Raises:
+        BenchmarkError: the weights in work/ are not the Record's.
+    """
+    from benchmark.commands.terminal import console
+
+    made, kept = WORK / track / row / "train/model.safetensors", PUBLISHED / track / "weights" / f"{row}.safetensors"
+    if made.exists() and files.sha256_file(made) != wanted:
+        raise BenchmarkError(f"{made} is not what the Record was made of; run `rvb repro {row} --track {track}`")
+    if kept.exists() and files.sha256_file(kept) != wanted:
+        kept.unlink()
+    if not made.exists() or kept.exists():
+        return
+    if made.stat().st_size > LARGEST:
+        size = made.stat().st_size / 2**20
+        console.print(
+            f"{row}: its weights have {size:.0f} MiB and are not published; benchmark.load_model wants it built"
+        )
+        return
+    files.write(kept, made.read_bytes())
 
 
 def machines(track: str) -> dict[str, dict[str, str]]:

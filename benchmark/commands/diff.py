@@ -43,22 +43,35 @@ def diff(
         for one in touched(chosen, commit, everything):
             typer.echo(one.name if track else f"{one.name} --track {one.track.name}")
         return
+    text, breaks = comparison(commit, chosen, published)
+    typer.echo(text)
+    if breaks and not exit_zero:
+        raise typer.Exit(1)
+
+
+def comparison(commit: str, chosen: list[str], published: bool, only: str = "") -> tuple[str, bool]:
+    """Return a table in Markdown of the rows of these tracks against a commit, and whether one moved or is gone.
+
+    Args:
+        published: leave out what was built here in work/.
+        only: the rows of this submission alone.
+    """
     lines, counts, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
     for name in chosen:
         for row, (before, after) in _sides(commit, name, published).items():
+            if only and row.partition("-")[0] != only:
+                continue
             kind, cells, moved = _compared(before, after)
             counts[kind] += 1
             breaks = breaks or moved
             lines += [_line(f"{row} on {name}, {kind}", *cell) for cell in cells or [("", "", "", "")]] * (
                 kind != "same"
             )
-    typer.echo(f"### Rows against the merge base `{commit[:12]}`\n")
-    typer.echo(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+    found = [f"### Rows against the merge base `{commit[:12]}`\n"]
+    found.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if lines:
-        typer.echo("\n| row | number | merge base | now | images changed |\n|---|---|--:|--:|--:|")
-        typer.echo("\n".join(lines))
-    if breaks and not exit_zero:
-        raise typer.Exit(1)
+        found += ["\n| row | number | merge base | now | images changed |\n|---|---|--:|--:|--:|", *lines]
+    return "\n".join(found), breaks
 
 
 def _sides(commit: str, track: str, published: bool) -> dict[str, tuple[Built | None, Built | None]]:

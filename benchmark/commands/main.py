@@ -27,6 +27,7 @@ from benchmark.commands import (
     rows,
     site,
     study,
+    submit,
     verify,
 )
 from benchmark.loading.run_settings import run_settings
@@ -70,6 +71,7 @@ app.command()(study.study)
 app.command()(new.new)
 app.command()(check.check)
 app.command()(doctor.doctor)
+app.command()(submit.submit)
 app.command()(publish.publish)
 app.command()(regress.regress)
 app.command()(verify.verify)

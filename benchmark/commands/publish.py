@@ -32,7 +32,7 @@ def publish(
     if every and (row or study):
         raise BenchmarkError("--all publishes every row of the track; leave out the row and --study")
     if every:
-        _publish_rows(track, all_rows(track), reason)
+        publish_rows(track, all_rows(track), reason)
     elif not row:
         words = "the submission whose study it is" if study else "a row, <submission>-<variant>, or --all"
         raise BenchmarkError(f"name what to publish: {words}")
@@ -41,7 +41,7 @@ def publish(
     else:
         from benchmark.loading.rows import load_row
 
-        _publish_rows(track, [load_row(track, row).name], reason)
+        publish_rows(track, [load_row(track, row).name], reason)
 
 
 def default_rows(track: str) -> list[str]:
@@ -61,7 +61,7 @@ def all_rows(track: str) -> list[str]:
     return files.read_json(path) if path.exists() else default_rows(track)
 
 
-def _publish_rows(track: str, rows: list[str], reason: str) -> None:
+def publish_rows(track: str, rows: list[str], reason: str) -> None:
     """All of them or none: what is published moves only for a reason that is given."""
     from benchmark.pipeline import costs
     from benchmark.results import reproduced

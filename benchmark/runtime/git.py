@@ -64,6 +64,24 @@ def changed_since(commit: str) -> set[Path]:
     return {Path(name.decode()) for name in listed.split(b"\0") if name}
 
 
+def run(*arguments: str) -> str:
+    """Return what git prints; raise a BenchmarkError with its last line where it fails."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise BenchmarkError(f"git {arguments[0]} failed: {words[-1]}")
+    return done.stdout
+
+
+def known(path: str) -> bool:
+    """Whether git has a path, or it is here for git to take."""
+    return Path(path).exists() or bool(_git("ls-files", "--", path))
+
+
+def known_branch(name: str) -> bool:
+    return _git("rev-parse", "--verify", "--quiet", f"refs/heads/{name}") is not None
+
+
 def _git(*arguments: str) -> bytes | None:
     """What git prints; None where it fails."""
     try:

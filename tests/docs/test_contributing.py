@@ -48,8 +48,8 @@ def newcomers_checkout(folder: Path) -> Project:
 
 def test_the_example_has_every_step() -> None:
     commands = "".join(text for language, text in blocks() if language == "sh")
-    for step in ("rvb new", "rvb check", "rvb repro", "rvb publish", "rvb diff", "git push"):
-        assert f"\n{step} " in f"\n{commands}".replace("\nrvb diff\n", "\nrvb diff \n")
+    for step in ("rvb new", "rvb check", "rvb submit", "git push"):
+        assert f"\n{step} " in f"\n{commands}"
     assert {language for language, _ in blocks()} == {"sh", "diff"}
 
 
@@ -62,14 +62,15 @@ def test_the_example_works_as_it_is_written(tmp_path) -> None:
             run(project, ["git", "apply", "-"], text)
         else:
             said += run(project, ["bash", "-xeuo", "pipefail", "-c", text])
-    assert f"{NAME}: all 13 checks passed" in said
-    assert "1 new, 0 removed, 0 with numbers that moved" in said
-    assert f'data-row="{NAME}-small"' in (project.root / "work/digits/site/index.html").read_text()
+    assert f"{NAME}: all 14 checks passed" in said
+    assert "1 new, 0 removed, 0 changed, 0 same" in said
+    assert f"| {NAME}-small on digits, new | clean |" in said
     record = json.loads((project.root / f"work/digits/{NAME}-small/record/record.json").read_text())
     assert record["settings"]["training"]["objective"] == "adversarial", "the change was made"
     assert record["robust"][0]["accuracy"]["value"] > 0.3, "and shows: an undefended one has 0.04"
     pushed = run(project, ["git", "ls-tree", "-r", "--name-only", f"origin/{NAME}"]).splitlines()
     assert f"leaderboard/results/digits/{NAME}-small.json" in pushed
+    assert f"leaderboard/results/digits/weights/{NAME}-small.safetensors" in pushed
     assert f"pipelines/digits/{NAME}-small/dvc.lock" in pushed
     assert f"submissions/{NAME}/method.py" in pushed
     left = run(project, ["git", "status", "--short"]).splitlines()

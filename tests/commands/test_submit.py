@@ -1,0 +1,83 @@
+"""`rvb submit`: what it refuses before any work, the branch that it begins, and a row from its folder to a commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmark.commands import baselines, submit
+from benchmark.commands.main import app
+from benchmark.runtime import files, git
+from benchmark.runtime.errors import BenchmarkError
+
+NAME = "Tiny2026Linear"
+
+
+def commit(*paths: str) -> None:
+    git.run("add", "--", *paths)
+    git.run("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one")
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    git.run("init", "-q", "-b", "main")
+    Path("README.md").write_text("A project\n")
+    Path(f"submissions/{NAME}").mkdir(parents=True)
+    commit("README.md")
+    return tmp_path
+
+
+def test_changes_of_something_else_are_named_before_any_work(repository) -> None:
+    Path(f"submissions/{NAME}/method.py").write_text("")
+    Path("pipelines").mkdir()
+    Path("pipelines/rows.json").write_text("[]")
+    submit._check_tree(NAME)
+    Path("benchmark").mkdir()
+    Path("benchmark/attack.py").write_text("")
+    with pytest.raises(BenchmarkError, match=r"benchmark/attack\.py changed too and is no part of Tiny2026Linear"):
+        submit._check_tree(NAME)
+
+
+def test_main_is_left_for_a_branch_of_the_submissions_name(repository) -> None:
+    assert submit._branch(NAME) == NAME
+    assert git.run("branch", "--show-current").strip() == NAME
+    assert submit._branch("Other") == NAME, "a branch of one's own stays"
+    git.run("switch", "-q", "main")
+    with pytest.raises(BenchmarkError, match=f"there is a branch {NAME} already"):
+        submit._branch(NAME)
+
+
+def test_git_says_what_is_wrong_in_its_last_line(repository) -> None:
+    with pytest.raises(BenchmarkError, match=r"^git switch failed: fatal: invalid reference: nowhere$"):
+        git.run("switch", "nowhere")
+
+
+def test_weights_are_published_with_their_record_up_to_a_size(repository, monkeypatch, capsys) -> None:
+    made = Path("work/tiny/A-b/train/model.safetensors")
+    kept = Path("leaderboard/results/tiny/weights/A-b.safetensors")
+    files.write(made, b"weights")
+    digest = files.sha256_file(made)
+    with pytest.raises(BenchmarkError, match="is not what the Record was made of"):
+        baselines._write_weights("tiny", "A-b", "0" * 64)
+    monkeypatch.setattr(baselines, "LARGEST", 6)
+    baselines._write_weights("tiny", "A-b", digest)
+    assert "are not published" in capsys.readouterr().out
+    assert not kept.exists()
+    monkeypatch.setattr(baselines, "LARGEST", 7)
+    baselines._write_weights("tiny", "A-b", digest)
+    assert kept.read_bytes() == b"weights"
+    files.write(made, b"others")
+    baselines._write_weights("tiny", "A-b", files.sha256_file(made))
+    assert kept.read_bytes() == b"others"
+
+
+@pytest.mark.slow
+def test_a_submission_that_fails_its_checks_begins_no_branch(linear_row) -> None:
+    """It lacks a license and a citation."""
+    git.run("checkout", "-q", "-b", "main")
+    commit(".gitignore", "params.yaml", "benchmark", "leaderboard", ".dvc/config", "submissions")
+    assert CliRunner().invoke(app, ["submit", NAME]).exit_code == 1
+    assert git.run("branch", "--show-current").strip() == "main"
