@@ -1,6 +1,7 @@
 """An image folder: <path>/train/<class>/<image> and <path>/test (or val)/<class>/<image>; classes sorted by name, or by
 number where all names are numbers. Folders within a class's (TinyImageNet's train/<class>/images) are its own too; hidden
-ones are none.
+ones are none. Where a track says `data.test`, <path>/<class>/<image> alone, as ImageNet's validation images: of each class as
+many are read as the track wants, drawn by its seed.
 
 An image of another size is scaled and cropped around its centre to the track's shape (bilinear): the track's native
 resolution is that shape, and radii refer to it.
@@ -30,29 +31,57 @@ def read(spec: DataSpec) -> dict[str, Images]:
     """
     root = Path(spec.path or "data")
     test = root / "test" if (root / "test").is_dir() else root / "val"
+    if spec.test and root.is_dir() and not (root / "train").is_dir() and not test.is_dir():
+        return {"all": _load(_chosen(root, spec), spec)}
     folders = {"train": root / "train", "test": test}
-    classes = {}
-    for name, folder in folders.items():
+    for folder in folders.values():
         if not folder.is_dir():
             raise BenchmarkError(f"image folder {folder} is missing; expected {root}/train and {root}/test (or val)")
-        found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__"))]
-        classes[name] = sorted(found, key=int if all(one.isdecimal() for one in found) else str)
+    classes = {name: _classes(folder) for name, folder in folders.items()}
     if classes["train"] != classes["test"]:
         odd = sorted(set(classes["train"]) ^ set(classes["test"]))
         raise BenchmarkError(f"image folder {root}: class {odd[0]!r} stands in only one of train and test")
-    return {name: _read_split(folder, classes[name], spec) for name, folder in folders.items()}
+    return {
+        name: _load([one for paths in _paths(folder).values() for one in paths], spec)
+        for name, folder in folders.items()
+    }
 
 
-def _read_split(folder: Path, classes: list[str], spec: DataSpec) -> Images:
-    found = []
-    for label, name in enumerate(classes):
+def _classes(folder: Path) -> list[str]:
+    found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__"))]
+    if not found:
+        raise BenchmarkError(f"image folder {folder} holds no folder of a class")
+    return sorted(found, key=int if all(one.isdecimal() for one in found) else str)
+
+
+def _paths(folder: Path) -> dict[int, list[tuple[Path, int]]]:
+    """Each class's images with their label, by label."""
+    found = {}
+    for label, name in enumerate(_classes(folder)):
         paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
         if not paths:
             raise BenchmarkError(f"image folder {folder / name} holds no image ({', '.join(sorted(SUFFIXES))})")
-        found += [(path, label) for path in paths]
-    if not found:
-        raise BenchmarkError(f"image folder {folder} holds no folder of a class")
-    pixels = np.stack([opened(path, spec.shape) for path, _ in found])
+        found[label] = [(path, label) for path in paths]
+    return found
+
+
+def _chosen(folder: Path, spec: DataSpec) -> list[tuple[Path, int]]:
+    """As many images of each class as the track's splits want: those for testing, and validation's twice, since training
+    images have to be left over.
+    """
+    assert spec.test is not None  # asked for by `read`
+    each = -(-(spec.test + 2 * spec.validation) // spec.classes)
+    draw = np.random.default_rng(spec.seed)
+    found = []
+    for paths in _paths(folder).values():
+        found += [paths[place] for place in np.sort(draw.permutation(len(paths))[:each])]
+    return found
+
+
+def _load(found: list[tuple[Path, int]], spec: DataSpec) -> Images:
+    pixels = np.empty((len(found), *spec.shape), np.uint8)  # filled in place: at 224 pixels the whole takes a gigabyte
+    for place, (path, _) in enumerate(found):
+        pixels[place] = opened(path, spec.shape)
     return Images(pixels, np.array([label for _, label in found], dtype=np.int64))
 
 

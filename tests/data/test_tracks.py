@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 import yaml
+from PIL import Image
 from tiny_cifar import write_cifar
 from tiny_sources import write_folder, write_svhn
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
-from benchmark.data.prepare import read
+from benchmark.data.prepare import read, split
 from benchmark.loading import tracks
 from benchmark.results import robustbench
 from benchmark.specs.threat import AttackSpec
@@ -46,6 +48,26 @@ def test_a_shipped_track_reads_its_archive(name, tmp_path, monkeypatch) -> None:
     assert len(pools["train"])
     assert len(pools["test"])
     assert pools["test"].pixels.shape[1:] == track.data.shape
+
+
+def test_imagenets_validation_folder_alone_gives_the_splits_of_its_track(tmp_path) -> None:
+    """As many images a class as the track wants, drawn by its seed, and no others are read."""
+    for label in range(3):
+        for number in range(9):
+            path = tmp_path / f"n{label:08d}/{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.new("RGB", (40, 30), (label, number, 0)).save(path)
+    data = tracks.load("imagenet").data.model_copy(
+        update={"path": str(tmp_path), "classes": 3, "validation": 3, "test": 6, "shape": (3, 32, 32)}
+    )
+    pools = read(data)
+    assert np.bincount(pools["all"].labels).tolist() == [4, 4, 4]
+    assert (pools["all"].pixels[:, 0, 0, 0] == pools["all"].labels).all()
+    parts = split(data, pools)
+    assert {name: np.bincount(part.labels).tolist() for name, part in parts.items()} == {
+        "train": [1, 1, 1], "validation": [1, 1, 1], "test": [2, 2, 2]
+    }  # fmt: skip
+    assert parts["test"].digest() == split(data, read(data))["test"].digest()
 
 
 @pytest.mark.parametrize("eps", ["8/255", "0.0313725", 8 / 255])
