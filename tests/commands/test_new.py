@@ -35,7 +35,7 @@ def test_the_folder_loads_and_passes_every_check(tmp_path) -> None:
     assert all(check["ok"] for check in found["checks"])
     assert {check["name"] for check in found["checks"]} >= {"license", "citation", "training", "each image by itself"}
     assert {note["name"] for note in found["notes"]} >= {"size", "time", "modules of its own"}
-    assert "all 14 checks passed" in rvb("check", "Doe2026Tiny-small").output
+    assert "all 15 checks passed" in rvb("check", "Doe2026Tiny-small").output
 
 
 def test_what_is_given_stands_in_the_citation() -> None:

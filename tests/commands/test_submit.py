@@ -37,7 +37,7 @@ def test_changes_of_something_else_are_named_before_any_work(repository) -> None
     submit._check_tree(NAME)
     Path("benchmark").mkdir()
     Path("benchmark/attack.py").write_text("")
-    with pytest.raises(BenchmarkError, match=r"benchmark/attack\.py changed too and is no part of Tiny2026Linear"):
+    with pytest.raises(BenchmarkError, match=r"benchmark/attack\.py changed too, which is no part of Tiny2026Linear"):
         submit._check_tree(NAME)
 
 

@@ -27,6 +27,7 @@ FILE = re.compile(r"(?:[\w.*-]+/)*[\w*-]+\.(?:py|md|yaml|yml)|(?:benchmark|leade
 MADE_UP = (
     "Mine2026Net",
     "model.py",
+    "submission.yml",
     "margin_descent.py",
     "resources.yaml",
     "slurm.yaml",
