@@ -37,7 +37,6 @@ def evaluate(
     """Evaluate your own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy."""
     from benchmark.evaluation import own_file
     from benchmark.evaluation.evaluate import evaluate as evaluated
-    from benchmark.evaluation.evaluate import load_images
 
     wanted = None if attack is None else [_threat(one) for one in attack if one != "none"]
     if bad := next(
@@ -51,9 +50,8 @@ def evaluate(
         network = network.to(device)
     except (RuntimeError, AssertionError) as error:
         raise BenchmarkError(f"the model does not go to {device}: {str(error).splitlines()[0]}") from None
-    images, labels = (track, None) if count is None else load_images(track, count)
     report = evaluated(
-        network, images, labels, attacks=wanted, certificate=certificate, sigma=sigma, minutes=minutes, folder=folder,
+        network, track, count=count, attacks=wanted, certificate=certificate, sigma=sigma, minutes=minutes, folder=folder,
         engine=engine or "fast", batch_size=batch_size, device=device,
     )  # fmt: skip
     console.print(str(report), markup=False)

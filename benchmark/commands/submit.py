@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -30,7 +31,7 @@ def submit(
     from benchmark.pipeline import repro
     from benchmark.pipeline.gpus import default_jobs
 
-    submission = submissions.load(name)
+    submission, base = submissions.load(name), _base()
     _check_tree(name)
     checking.check(name)
     branch = _branch(name)
@@ -42,7 +43,8 @@ def submit(
         with resumable():
             repro.repro(track, jobs or default_jobs(run_settings()), console.print, rows)
         publish_rows(track, rows, reason)
-    subprocess.run([sys.executable, "-m", "leaderboard.readme"], check=True)
+    if subprocess.run([sys.executable, "-m", "leaderboard.readme"], check=False).returncode:
+        raise BenchmarkError("README's table was not written; the error stands above")
     paths = [f"submissions/{name}", *(path for path in GENERATED if git.known(path))]
     git.run("add", "--", *paths)
     title = f"{name}: {submission.summary}"
@@ -50,8 +52,16 @@ def submit(
         git.run("commit", "--quiet", "-m", title)
     console.print(f"committed on the branch {branch}; the text of the pull request:\n", markup=False)
     typer.echo(f"## {title}\n\n{submission.paper.title}, {submission.paper.authors}, {submission.paper.year}\n")
-    typer.echo(comparison(git.merge_base("main"), [*tracks], published=True, only=name)[0])
+    typer.echo(comparison(base, [*tracks], published=True, only=name)[0])
     console.print(f"\nnext: git push -u origin {branch}, and open a pull request from there", markup=False)
+
+
+def _base() -> str:
+    """Return the commit at which the branch left main."""
+    for name in MAIN:
+        with suppress(BenchmarkError):
+            return git.merge_base(name)
+    raise BenchmarkError("git knows no branch main or master here; run `git fetch origin main`")
 
 
 def _check_tree(name: str) -> None:

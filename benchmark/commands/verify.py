@@ -102,7 +102,8 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
     device = set_up(run_settings().evaluate.device)
     for row, found in wanted:
         for target in found:
-            made = apart(device, verify_record, target, _today(track, row), device, sample, seed)
+            today = _today(track, row, "" if target.own else target.record.sha256["weights"])
+            made = apart(device, verify_record, target, today, device, sample, seed)
             if not quiet:
                 _print(made)
             yield made
@@ -134,12 +135,12 @@ def _said(record: Record) -> Record:
     return record.model_copy(update={"sha256": kept, "reason": ""})
 
 
-def _today(track: str, row: str) -> Row | BenchmarkError:
+def _today(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:
     from benchmark.loading.published import at_hand
     from benchmark.loading.rows import load_row
 
     try:
-        return at_hand(load_row(track, row))
+        return at_hand(load_row(track, row), sha256)
     except BenchmarkError as error:
         return error
 

@@ -20,6 +20,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr")  # PIL's, of 8 bits a channel or fewer
+OTHERS = {".tif", ".tiff", ".gif", ".heic", ".avif", ".jp2", ".npy"}  # images that are not read
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm"}
 
 
@@ -32,6 +33,7 @@ def read(spec: DataSpec) -> dict[str, Images]:
     root = Path(spec.path or "data")
     test = root / "test" if (root / "test").is_dir() else root / "val"
     if spec.test and root.is_dir() and not (root / "train").is_dir() and not test.is_dir():
+        _check_count(root, len(_classes(root)), spec)
         return {"all": _load(_chosen(root, spec), spec)}
     folders = {"train": root / "train", "test": test}
     for folder in folders.values():
@@ -41,14 +43,21 @@ def read(spec: DataSpec) -> dict[str, Images]:
     if classes["train"] != classes["test"]:
         odd = sorted(set(classes["train"]) ^ set(classes["test"]))
         raise BenchmarkError(f"image folder {root}: class {odd[0]!r} stands in only one of train and test")
+    _check_count(root, len(classes["train"]), spec)
     return {
         name: _load([one for paths in _paths(folder).values() for one in paths], spec)
         for name, folder in folders.items()
     }
 
 
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "__")) for part in path.parts)
+
+
 def _classes(folder: Path) -> list[str]:
-    found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith((".", "__"))]
+    if beside := next((path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES | OTHERS), None):
+        raise BenchmarkError(f"{beside} stands in no folder of a class")
+    found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not _hidden(Path(entry.name))]
     if not found:
         raise BenchmarkError(f"image folder {folder} holds no folder of a class")
     return sorted(found, key=int if all(one.isdecimal() for one in found) else str)
@@ -58,7 +67,10 @@ def _paths(folder: Path) -> dict[int, list[tuple[Path, int]]]:
     """Each class's images with their label, by label."""
     found = {}
     for label, name in enumerate(_classes(folder)):
-        paths = [path for path in sorted((folder / name).rglob("*")) if path.suffix.lower() in SUFFIXES]
+        shown = [path for path in sorted((folder / name).rglob("*")) if not _hidden(path.relative_to(folder))]
+        if other := next((path for path in shown if path.suffix.lower() in OTHERS), None):
+            raise BenchmarkError(f"{other} is an image of a kind that is not read; convert it to PNG")
+        paths = [path for path in shown if path.suffix.lower() in SUFFIXES]
         if not paths:
             raise BenchmarkError(f"image folder {folder / name} holds no image ({', '.join(sorted(SUFFIXES))})")
         found[label] = [(path, label) for path in paths]
@@ -76,6 +88,12 @@ def _chosen(folder: Path, spec: DataSpec) -> list[tuple[Path, int]]:
     for paths in _paths(folder).values():
         found += [paths[place] for place in np.sort(draw.permutation(len(paths))[:each])]
     return found
+
+
+def _check_count(root: Path, count: int, spec: DataSpec) -> None:
+    """Labels are places among the folders: one that is missing would move all after it."""
+    if count != spec.classes:
+        raise BenchmarkError(f"image folder {root} has folders of {count} classes, the track says {spec.classes}")
 
 
 def _load(found: list[tuple[Path, int]], spec: DataSpec) -> Images:
@@ -102,7 +120,7 @@ def to_pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:
     channels, height, width = shape
     if image.mode not in MODES:
         raise BenchmarkError(f"it has pixels of kind {image.mode}, which is not 8 bits a channel; convert it to 8 bits")
-    if "A" in image.getbands() and np.asarray(image.getchannel("A")).min() < 255:
+    if image.has_transparency_data and np.asarray(image.convert("RGBA").getchannel("A")).min() < 255:
         raise BenchmarkError("it is partly transparent; put it on a background")
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):

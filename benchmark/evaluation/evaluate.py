@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import hashlib
 import math
 import sys
 import tempfile
@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from benchmark.attacks import autoattack
+from benchmark.certificates.smoothing import ABSTAIN, guarantee, smooth
 from benchmark.data.images import evaluation_index
 from benchmark.data.prepare import read, split
 from benchmark.evaluation import own_model
 from benchmark.evaluation.auto_attack import calls, reporting
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.evaluation.division import autoattack_flags
-from benchmark.evaluation.report import AttackReport, Report, Smoothed
+from benchmark.evaluation.report import AttackReport, Certified, Report, Smoothed
 from benchmark.evaluation.run_attack import Attack, AttackState
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
@@ -35,8 +36,8 @@ from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.specs.track import Track
-from benchmark.verdicts.ball import ROUNDING, distances
-from benchmark.verdicts.gradients import finite_gradients
+from benchmark.verdicts.ball import NO_FLOAT64, ROUNDING, distances
+from benchmark.verdicts.gradients import finite_gradients, odd_gradients
 from benchmark.verdicts.pieces import fitting, room
 from benchmark.verdicts.prediction import logits as logits_of
 from benchmark.verdicts.prediction import predict
@@ -44,7 +45,7 @@ from benchmark.verdicts.prediction import predict
 DEFAULT = (("Linf", 8 / 255), ("L2", 0.5))  # the field's usual radii
 CERTIFICATES = ("lipschitz", "local")  # in the order in which `certificate=True` tries them
 SMOOTHING = {"n0": 100, "n": 4000, "looks": 6, "alpha": 0.001, "seed": 0}
-BLOCK = 25  # images that are smoothed between two looks at the clock
+BLOCK = 16  # images that are done between two looks at the clock
 
 Attacks = Sequence[tuple[str, SupportsFloat | str]]
 
@@ -57,7 +58,8 @@ def evaluate(
     attacks: Attacks | None = None,
     certificate: bool | str = False,
     sigma: float | None = None,
-    radii: Sequence[float] | None = None,
+    radii: Sequence[SupportsFloat | str] | None = None,
+    count: int | None = None,
     minutes: float | None = None,
     folder: str | Path | None = None,
     logits: Callable[[Any], torch.Tensor] | None = None,
@@ -79,9 +81,12 @@ def evaluate(
         certificate: prove l2 radii of a network that consists of this benchmark's layers: True, or "lipschitz" or "local" for
             one certificate alone.
         sigma: certify the smoothed version too, by Gaussian noise of this deviation in pixels.
-        radii: l2 radii at which certified accuracy is counted; a track's, else the l2 radii of `attacks` and 0.1, 0.25, 0.5.
-        minutes: a limit. Images that are undecided by then do not count as robust, and the report says how many they are.
-        folder: what a call that was stopped goes on from; it is made if it is missing.
+        radii: l2 radii at which certified accuracy is counted; the track's, else 0.1, 0.25, 0.5 and those of `attacks`.
+        count: only the first so many images.
+        minutes: a limit, beyond which no new batch of images is begun. Images that are undecided by then count neither as
+            robust nor as certified, and the report says how many they are.
+        folder: what a call that was stopped goes on from, for models whose answers are the same every time; it is made if it
+            is missing.
         logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
         engine: AutoAttack's: "fast", or "reference" for the authors' files.
         seed: of all that is random.
@@ -97,47 +102,51 @@ def evaluate(
             certified radius within which an attack broke the image.
     """
     clock = _Clock(minutes)
-    if isinstance(images, str):
+    track = _track(images) if isinstance(images, str) else None
+    if track:
         if labels is not None:
             raise BenchmarkError("a track has labels of its own; leave out `labels`")
-        track = _track(images)
-        images, labels = load_images(images)
-        attacked = track.evaluation.attacked or len(images)
-        threats = _of_track(track) if attacks is None else attacks
-        radii = track.certified_radii if radii is None else radii
-    else:
-        track, attacked, threats = None, sys.maxsize, DEFAULT if attacks is None else attacks
-    if labels is None:
-        raise BenchmarkError("give `labels` (n,) with the images, or the name of a track")
+        images, labels = load_images(track.name)
+    if not isinstance(images, torch.Tensor) or labels is None:
+        raise BenchmarkError("give images (n, c, h, w) and `labels` (n,), or the name of a track")
+    images, labels = images[:count], labels[:count]
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
     place = own_model.device_of(own, images, device)
-    pixels = images[0].numel() if images.ndim == 4 and len(images) else None
-    specs = [_spec(norm, eps, seed, pixels) for norm, eps in threats]
     if engine not in get_args(Engine):
         raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
-    with own_model.evaluating(own, place), reporting(progress) as say, _kept(folder) as kept:
+    pixels = images[0].numel() if images.ndim == 4 and len(images) else None
+    specs = _specs((_of_track(track) if track else DEFAULT) if attacks is None else attacks, seed, pixels)
+    rules = _smoothing(sigma, track)
+    names = _certificates(certificate)
+    if radii is None:
+        radii = (
+            track.certified_radii if track else (0.1, 0.25, 0.5, *(s.eps for s in specs if s.norm == "L2" and s.eps))
+        )
+    shown = tuple(sorted({own_model.radius("L2", radius, pixels) for radius in radii}))
+    attacked = (track.evaluation.attacked if track else None) or len(images)
+    with own_model.evaluating(model, place), reporting(progress) as say, _kept(folder) as kept:
         inputs, targets = own_model.inputs(images, labels, place)
         if not len(inputs):
             raise BenchmarkError("there is no image to evaluate on")
         devices = [place] if place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             classes = own_model.check(own, inputs, targets)
+        network = _known(own, inputs, size) if names else None  # refused before the hours of the attacks
         asked = own if place.type == "cpu" else fitting(own, inputs[:size], say)
-        _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size})
+        if folder is not None:
+            _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": int(seed)})
         clean = predict(asked, inputs, targets, size)
         warnings = own_model.doubts(clean.correct, classes)
         with torch.random.fork_rng(devices):
             warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
+            warnings += odd_gradients_words(asked, inputs, targets, size)
+        certified = _certified(network, inputs, targets, names, size, clock, say) if network else None
         found = [
             _attacked(asked, inputs[:attacked], targets[:attacked], spec, size, engine, kept, clock, say)
             for spec in specs
         ]
-        certified, guarantee = _certified(own, inputs, targets, certificate, size, clock, say)
-        smoothed = _smoothed(asked, inputs, sigma, track, radii or (), size, clock, say)
-    shown = (
-        radii if radii is not None else sorted({0.1, 0.25, 0.5} | {s.eps for s in specs if s.norm == "L2" and s.eps})
-    )
+        smoothed = _smoothed(asked, inputs, rules, shown, size, clock, say) if rules else None
     report = Report(
         model=type(model).__name__,
         data=f"{track.title}, version {track.version}" if track else "the caller's images",
@@ -145,9 +154,8 @@ def evaluate(
         prediction=clean.prediction.cpu(),
         clean=clean.correct.cpu(),
         attacks=tuple(found),
-        radii=tuple(own_model.radius("L2", radius, pixels) for radius in shown),
-        certified_l2=certified,
-        guarantee=guarantee,
+        radii=shown,
+        certified=certified,
         smoothed=smoothed,
         warnings=tuple(dict.fromkeys([*warnings, *(words for one in found for words in one.warnings)])),
         parameters=sum(p.numel() for p in model.parameters()),
@@ -186,24 +194,25 @@ class _Logits(nn.Module):
     def __init__(self, model: nn.Module, take: Callable[[Any], torch.Tensor]) -> None:
         super().__init__()
         self.model, self.take = model, take
+        self.training = False
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.take(self.model(images))
 
 
-class _TimeIsUp(Exception):
-    """The limit has passed."""
-
-
 class _Clock:
     def __init__(self, minutes: float | None) -> None:
-        if minutes is not None and not 0 < float(minutes) < math.inf:
+        if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
             raise BenchmarkError(f"minutes {minutes!r} is no limit; give a number above 0")
         self._begun, self._limit = time.monotonic(), math.inf if minutes is None else 60 * float(minutes)
 
     @property
     def passed(self) -> float:
         return time.monotonic() - self._begun
+
+    @property
+    def limited(self) -> bool:
+        return self._limit < math.inf
 
     @property
     def is_up(self) -> bool:
@@ -219,7 +228,7 @@ class _Timed(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if self.clock.is_up:
-            raise _TimeIsUp
+            raise own_model.TimeIsUp
         return self.model(images)
 
 
@@ -234,29 +243,35 @@ def _attacked(
     clock: _Clock,
     say: Callable[[str], None],
 ) -> AttackReport:
-    """AutoAttack batch by batch, until the time is up; what it broke by then counts."""
+    """AutoAttack batch by batch, until the time is up; what the parts that ended have broken by then counts."""
     if not spec.eps:
         right = predict(model, images, labels, size).correct
         whole = torch.ones_like(right).cpu()
         return AttackReport(spec.threat, engine, right.cpu(), whole, images.cpu(), torch.zeros(len(images)), {}, ())
+    if clock.limited and images.device.type == "cpu":
+        size = min(size, BLOCK)  # so that what is begun when the time is up is little
     together = None if images.device.type == "cpu" else room(model, images[:size])
     search = calls(model, images, together or size)
     timed = finite_gradients(_Timed(model, clock))
     attack = Attack(timed, spec, size, engine, say, autoattack, search, together)
     states, decided = [], []
     for first in range(0, len(images), size):
-        rows, file = slice(first, min(first + size, len(images))), folder / f"{spec.id}@{first}.safetensors"
+        rows, file = (
+            slice(first, min(first + size, len(images))),
+            folder / f"{spec.norm}-{spec.eps!r}@{first}-{size}.safetensors",
+        )
         try:
             state = attack.on(images[rows], labels[rows], file, first)
             decided.append(torch.ones_like(state.robust))
-        except _TimeIsUp:
+        except own_model.TimeIsUp:
             standing = predict(model, images[rows], labels[rows], size).correct
             state = (
                 AttackState.load(file, images.device) if file.exists() else AttackState(images[rows].clone(), standing)
             )
             decided.append(~state.robust)
         states.append(state)
-    known, remaining, warnings = torch.cat(decided), dict[str, int](), list[str]()
+    known, remaining = torch.cat(decided), dict[str, int]()
+    warnings = list(dict.fromkeys(words for state in states for words in state.warnings))
     if known.all():
         joined, _ = replace(attack, model=model).verdict(states, labels)
         remaining, warnings = joined.remaining, joined.warnings
@@ -272,67 +287,87 @@ def _attacked(
     )
 
 
-def _certified(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    wanted: bool | str,
-    size: int,
-    clock: _Clock,
-    say: Callable[[str], None],
-) -> tuple[torch.Tensor | None, str]:
-    """Proven l2 radii (n,), by the first certificate that knows all layers, and its guarantee.
-
-    Raises:
-        BenchmarkError: none does, with what the last one says; or the network rebuilt from its layers has other logits.
-    """
-    if wanted is False:
-        return None, ""
-    names = CERTIFICATES if wanted is True else (str(wanted),)
+def _certificates(wanted: bool | str) -> tuple[str, ...]:
+    """Return the certificates that are tried, in order; none where none is asked for."""
+    names = CERTIFICATES if wanted is True else (str(wanted),) if wanted else ()
     if unknown := [name for name in names if name not in CERTIFICATES]:
         raise BenchmarkError(f"unknown certificate {unknown[0]!r}{near_miss(unknown[0], CERTIFICATES)}")
+    return names
+
+
+def _known(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
+    """Return the model rebuilt from a description of its layers, on a device that has float64.
+
+    Raises:
+        BenchmarkError: a layer that no certificate knows, or other logits than the model's.
+    """
+    place = torch.device("cpu") if images.device.type in NO_FLOAT64 else images.device
     try:
-        network = rebuild(*describe(model)).to(images.device)
+        network = rebuild(*describe(model)).to(place)
     except BenchmarkError as error:
         raise BenchmarkError(f"no certificate for this model: {error}") from None
     cache_weights(network)
-    if not torch.equal(logits_of(network, images[:size], size), logits_of(model, images[:size], size)):
+    some = images[:size]
+    if not torch.equal(logits_of(network, some.to(place), size).cpu(), logits_of(model, some, size).cpu()):
         raise BenchmarkError("no certificate for this model: its layers do other than their types do, by their logits")
-    problem = ""
+    return network
+
+
+def _certified(
+    network: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    names: Sequence[str],
+    size: int,
+    clock: _Clock,
+    say: Callable[[str], None],
+) -> Certified:
+    """Proven l2 radii by the first certificate that knows all layers.
+
+    Raises:
+        BenchmarkError: none does, with what the last one says.
+    """
+    place = next(network.parameters()).device
+    images, labels, problem = images.to(place), labels.to(place), ""
     for name in names:
+        radii, done = torch.zeros(len(images), dtype=torch.float64), 0
         say(f"certifying {len(images)} images by {name}")
         try:
-            found = [
-                certified_radii(network, images[rows], labels[rows], CertificateSpec(name=name), size)
-                if not clock.is_up
-                else torch.zeros(len(labels[rows]), dtype=torch.float64)
-                for rows in (slice(first, first + size) for first in range(0, len(images), size))
-            ]
+            for first in range(0, len(images), min(size, BLOCK)):
+                if clock.is_up and first:
+                    break
+                rows = slice(first, min(first + min(size, BLOCK), len(images)))
+                radii[rows] = certified_radii(
+                    network, images[rows], labels[rows], CertificateSpec(name=name), size
+                ).cpu()
+                done = rows.stop
         except BenchmarkError as error:
             problem = str(error)
             continue
-        return torch.cat([one.cpu() for one in found]), certificate_module(name).guarantee()
+        return Certified(radii, done, certificate_module(name).guarantee())
     raise BenchmarkError(f"no certificate for this model: {problem}")
+
+
+def _smoothing(sigma: float | None, track: Track | None) -> SmoothingSpec | None:
+    """Return how the model is smoothed: as the track says, but for `sigma`."""
+    if sigma is None:
+        return None
+    if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 < sigma < math.inf:
+        raise BenchmarkError(f"sigma {sigma!r} is no deviation; give a number above 0, in pixels of [0, 1]")
+    rules = track.smoothing.model_dump() if track and track.smoothing else SMOOTHING
+    return SmoothingSpec.model_validate(rules | {"sigma": float(sigma)})
 
 
 def _smoothed(
     model: nn.Module,
     images: torch.Tensor,
-    sigma: float | None,
-    track: Track | None,
+    rules: SmoothingSpec,
     radii: Sequence[float],
     size: int,
     clock: _Clock,
     say: Callable[[str], None],
-) -> Smoothed | None:
-    """The smoothed version's answers and radii; it abstains on images that the time did not suffice for."""
-    from benchmark.certificates.smoothing import ABSTAIN, guarantee, smooth
-
-    if sigma is None:
-        return None
-    rules = SmoothingSpec.model_validate(
-        (track.smoothing.model_dump() if track and track.smoothing else SMOOTHING) | {"sigma": float(sigma)}
-    )
+) -> Smoothed:
+    """The smoothed version's answers and radii, of as many images as the time suffices for."""
     prediction = torch.full((len(images),), ABSTAIN)
     radius = torch.zeros(len(images), dtype=torch.float64)
     done = 0
@@ -349,23 +384,34 @@ def _smoothed(
 
 def _gate(report: Report) -> None:
     """Raise a BenchmarkError where an attack broke an image within its certified radius."""
-    if report.certified_l2 is None:
+    if report.certified is None:
         return
+    radii = report.certified.radii
     for one in report.attacks:
         broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
-        reached = report.certified_l2[: len(one.robust)] >= one.moved + ROUNDING
+        reached = radii[: len(one.robust)] >= one.moved + ROUNDING
         if (broken & reached).any():
             image = int((broken & reached).nonzero()[0])
             raise BenchmarkError(
-                f"image {image} is certified at l2 {float(report.certified_l2[image]):.4g}, but AutoAttack broke it within; "
+                f"image {image} is certified at l2 {float(radii[image]):.4g}, but AutoAttack broke it within; "
                 "the certificate or the attack is wrong: please report it"
             )
 
 
-def _spec(norm: str, eps: SupportsFloat | str, seed: SupportsIndex, pixels: int | None) -> AttackSpec:
-    named = own_model.norm_named(norm)
+def _specs(attacks: Attacks, seed: SupportsIndex, pixels: int | None) -> list[AttackSpec]:
     number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
-    return AttackSpec(attack="autoattack", norm=named, eps=own_model.radius(named, eps, pixels), seed=number)
+    found = []
+    for one in attacks if isinstance(attacks, list | tuple) else [attacks]:
+        if not isinstance(one, list | tuple) or len(one) != 2:
+            raise BenchmarkError(f'{one!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
+        norm = own_model.norm_named(one[0])
+        found.append(
+            AttackSpec(attack="autoattack", norm=norm, eps=own_model.radius(norm, one[1], pixels), seed=number)
+        )
+    labels = [spec.threat.label for spec in found]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise BenchmarkError(f"the attack {twice[0]} stands twice; give it once")
+    return found
 
 
 def _track(name: str) -> Track:
@@ -392,11 +438,20 @@ def _check_same(
     folder: Path, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]
 ) -> None:
     """Raise a BenchmarkError where the folder holds parts of another evaluation; else note which one it holds."""
+    digest = hashlib.sha256()
     held = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
-    data = io.BytesIO()
-    torch.save([one.detach().cpu() for one in (images, labels, logits_of(model, images[:8], 8), *held)], data)
-    identity = {"sha256": files.sha256_bytes(data.getvalue()), "torch": torch.__version__, **settings}
-    path = folder / "evaluation.json"
+    for tensor in (images, labels, *held):
+        plain = tensor.detach().cpu().to_dense() if tensor.layout != torch.strided else tensor.detach().cpu()
+        digest.update(str((plain.dtype, *plain.shape)).encode())
+        digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    identity, path = {"sha256": digest.hexdigest(), "torch": torch.__version__, **settings}, folder / "evaluation.json"
     if path.exists() and files.read_json(path) != identity:
         raise BenchmarkError(f"{folder} holds parts of another evaluation; give another folder, or delete it")
     files.write_json(path, identity)
+
+
+def odd_gradients_words(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
+    """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
+    odd = odd_gradients(model, images, labels, batch_size)
+    shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+    return [f"the input gradient is not finite at images {shown}: attacks follow 0 there"] if odd else []

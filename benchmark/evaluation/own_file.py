@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,20 +28,26 @@ def build(place: str) -> nn.Module:
     where, _, name = place.rpartition(":")
     if not where or not name.isidentifier():
         raise BenchmarkError(f"{place!r} names no function; give path/to/model.py:build, or package.module:build")
+    path = Path(where)
+    if where.endswith(".py") and not path.is_file():
+        raise BenchmarkError(f"there is no file {path}")
+    beside = str(path.absolute().parent if where.endswith(".py") else Path.cwd())
+    sys.path.insert(0, beside)  # as Python does for a script: it may import its neighbours
     try:
-        module = _file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except BenchmarkError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the file does
-        raise BenchmarkError(f"{where} does not import: {said(error)}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
-        raise BenchmarkError(f"{where} has no function {name!r}{near_miss(name, known)}")
-    try:
-        model = function()
-    except (Exception, SystemExit) as error:
-        raise BenchmarkError(f"{place} failed: {said(error)}") from error
+        try:
+            module = _file(path) if where.endswith(".py") else importlib.import_module(where)
+        except (Exception, SystemExit) as error:  # whatever the file does
+            raise BenchmarkError(f"{where} does not import: {said(error)}") from error
+        function = getattr(module, name, None)
+        if not callable(function):
+            known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+            raise BenchmarkError(f"{where} has no function {name!r}{near_miss(name, known)}")
+        try:
+            model = function()
+        except (Exception, SystemExit) as error:
+            raise BenchmarkError(f"{place} failed: {said(error)}") from error
+    finally:
+        sys.path.remove(beside)
     if not isinstance(model, nn.Module):
         raise BenchmarkError(f"{place} returned {type(model).__name__}, not a torch.nn.Module")
     return model
@@ -65,37 +72,41 @@ def load_weights(model: nn.Module, path: Path) -> None:
             held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds
         first = path.read_bytes()[:64].lstrip().lower()
-        what = "it is a web page" if first.startswith((b"<!doctype", b"<html")) else said(error).split(". ")[0][:200]
+        page = first.startswith((b"<!doctype", b"<html"))
+        what = "it is a web page" if page else f"{type(error).__name__}; save model.state_dict() by safetensors"
         raise BenchmarkError(f"{path} holds no weights that can be read without running its code: {what}") from None
-    while isinstance(held, Mapping) and (
-        inside := next((key for key in INSIDE if isinstance(held.get(key), Mapping)), "")
-    ):
+    while isinstance(held, Mapping) and (inside := _inside(held)):
         held = held[inside]
     if not isinstance(held, Mapping) or not all(isinstance(value, torch.Tensor) for value in held.values()):
         raise BenchmarkError(f"{path} holds a {type(held).__name__}, not tensors by name")
-    own, found = model.state_dict(), dict(held)
-    for prefix in PREFIXES:
+    own, found = model.state_dict(), OrderedDict(held)
+    for prefix in PREFIXES * 2:  # they may stand before each other in any order
         if found and not {*found} & {*own} and all(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): value for name, value in found.items()}
-    lacking, unknown = sorted({*own} - {*found}), sorted({*found} - {*own})
+            found = OrderedDict((name.removeprefix(prefix), value) for name, value in found.items())
+    if hasattr(held, "_metadata"):  # by which torch's layers read what older versions wrote
+        found._metadata = held._metadata  # type: ignore[attr-defined]
+    try:
+        lacking, unknown = model.load_state_dict(found, strict=False)
+    except RuntimeError as error:
+        raise BenchmarkError(f"{path} does not fit the model: {str(error).splitlines()[-1].strip()}") from None
+    given = {own[name].data_ptr() for name in found if name in own}
+    lacking = [name for name in lacking if own[name].data_ptr() not in given]  # tied weights stand in a file once
     if lacking or unknown:
         words = [f"it lacks {lacking[0]}"] if lacking else []
         words += [f"the model has no {unknown[0]}{near_miss(unknown[0], own)}"] if unknown else []
         raise BenchmarkError(f"{path} does not fit the model: {'; '.join(words)}")
-    try:
-        model.load_state_dict(found)
-    except RuntimeError as error:
-        raise BenchmarkError(f"{path} does not fit the model: {str(error).splitlines()[-1].strip()}") from None
+
+
+def _inside(held: Mapping[str, Any]) -> str:
+    return next((key for key in INSIDE if isinstance(held.get(key), Mapping)), "")
 
 
 def _file(path: Path) -> Any:
-    if not path.is_file():
-        raise BenchmarkError(f"there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"rvb_model_{path.stem}"  # a user's own timm.py takes the place of no package
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.absolute().parent))  # as Python does for a script: it may import its neighbours
-    sys.modules[spec.name] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import torch
+from scipy.stats import binomtest
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory, said
@@ -20,12 +21,20 @@ from benchmark.verdicts.prediction import MIN_ROWS, padded
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
 MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
 NORMS = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
-PRODUCTS = {  # where torch keeps the precision of float32 products, by the kind of device
-    "cpu": ((torch.backends.mkldnn, "matmul"), (torch.backends.mkldnn, "conv"), (torch.backends.mkldnn, "rnn")),
-    "cuda": ((torch.backends.cuda, "matmul"), (torch.backends.cudnn, "conv"), (torch.backends.cudnn, "rnn")),
+# where torch keeps the precision of float32 products, by the kind of device: the switch, its name, what it says for float32;
+# on a GPU the older switches, which set the newer ones too, as a model that reads them wants it
+PRODUCTS = {
+    "cpu": tuple(
+        (getattr(torch.backends.mkldnn, kind), "fp32_precision", "ieee") for kind in ("matmul", "conv", "rnn")
+    ),
+    "cuda": ((torch.backends.cuda.matmul, "allow_tf32", False), (torch.backends.cudnn, "allow_tf32", False)),
 }
 _LOCK = threading.Lock()
 _INSIDE: dict[Hashable, tuple[int, AbstractContextManager[None]]] = {}  # what calls are inside of, and how many
+
+
+class TimeIsUp(Exception):
+    """The limit that the caller gave has passed."""
 
 
 def norm_named(norm: object) -> Norm:
@@ -177,11 +186,11 @@ def _check_mixing(model: nn.Module, images: torch.Tensor) -> None:
 def doubts(clean: torch.Tensor, classes: int) -> list[str]:
     """Return what is odd about the clean predictions: right (n,) bool."""
     right, n = int(clean.sum()), len(clean)
-    if n < 16 or right * classes > 2 * n:
+    if n < 16 or binomtest(right, n, 1 / classes, alternative="greater").pvalue <= 0.01:
         return []
     return [
-        f"the model is right on {right} of {n} clean images, about as often as chance; are the labels in the order of its "
-        "classes, and the images prepared as it wants them?"
+        f"the model is right on {right} of {n} images, no more often than chance may be; are the labels in the order of "
+        "its classes, and the images prepared as it wants them?"
     ]
 
 
@@ -202,6 +211,12 @@ def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
                 torch.random.fork_rng(generators),
             ):
                 yield
+        except BenchmarkError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
+            if out_of_memory(error) or isinstance(error, TimeIsUp):
+                raise
+            raise BenchmarkError(f"the model, or the evaluation of it, fails: {said(error)[:500]}") from error
         finally:
             torch.set_grad_enabled(gradients)
             torch.set_default_dtype(dtype)
@@ -232,9 +247,14 @@ def _held(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     buffers = [(m._buffers, {**m._buffers}) for m in model.modules() if isinstance(m._buffers, dict)]
-    copies = [(buffer, buffer._version, buffer.detach().clone()) for buffer in model.buffers()]
-    with suppress(NotImplementedError):  # a program of torch.export's has no modes
-        model.eval()
+    copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        with suppress(NotImplementedError):  # a program of torch.export's has no modes
+            model.eval()
+    except Exception as error:  # of a model's own `train`
+        for module, was in modes:
+            module.training = was
+        raise BenchmarkError(f"the model does not go into evaluation mode: {said(error)}") from error
     for parameter, _ in wanted:
         parameter.requires_grad_(False)
     yield
@@ -246,17 +266,17 @@ def _held(model: nn.Module) -> Iterator[None]:
         place.clear()
         place.update(held)
     with torch.no_grad():
-        for buffer, version, copy in copies:
-            if buffer._version != version:
+        for buffer, copy in copies:
+            if buffer.layout != torch.strided or not torch.equal(buffer, copy):
                 buffer.copy_(copy)
 
 
 @contextmanager
 def _in_float32(device: str) -> Iterator[None]:
-    products = PRODUCTS.get(device, ())
-    before = [getattr(place, part).fp32_precision for place, part in products]
-    for place, part in products:
-        getattr(place, part).fp32_precision = "ieee"
+    switches = PRODUCTS.get(device, ())
+    before = [getattr(switch, name) for switch, name, _ in switches]
+    for switch, name, exact in switches:
+        setattr(switch, name, exact)
     yield
-    for (place, part), precision in zip(products, before, strict=True):
-        getattr(place, part).fp32_precision = precision
+    for (switch, name, _), was in zip(switches, before, strict=True):
+        setattr(switch, name, was)

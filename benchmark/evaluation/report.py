@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,21 @@ class AttackReport:
 
 
 @dataclass(frozen=True)
+class Certified:
+    """Proven radii.
+
+    Attributes:
+        radii: (n,) float64 l2 radii in pixels, 0 where the prediction is wrong or nothing is proven.
+        done: how many images were certified before the time was up.
+        guarantee: what a radius says, in a sentence.
+    """
+
+    radii: torch.Tensor
+    done: int
+    guarantee: str
+
+
+@dataclass(frozen=True)
 class Smoothed:
     """The smoothed version of the model: another classifier, certified by sampling.
 
@@ -66,8 +82,7 @@ class Report:
     Attributes:
         labels: (n,) int64; prediction: (n,) the model's; clean: (n,) bool, whether it is right.
         radii: l2 radii at which certified accuracy is counted.
-        certified_l2: (n,) float64 proven l2 radii, None where no certificate was asked for.
-        guarantee: what such a radius says, in a sentence.
+        certified: proven l2 radii, None where no certificate was asked for.
         warnings: signs that the numbers may be unreliable.
         seconds: that the call took.
     """
@@ -79,8 +94,7 @@ class Report:
     clean: torch.Tensor
     attacks: tuple[AttackReport, ...]
     radii: tuple[float, ...]
-    certified_l2: torch.Tensor | None
-    guarantee: str
+    certified: Certified | None
     smoothed: Smoothed | None
     warnings: tuple[str, ...]
     parameters: int
@@ -93,9 +107,9 @@ class Report:
         found = {"clean": proportion(self.clean.numpy())}
         for one in self.attacks:
             found[f"AutoAttack {one.threat.label}"] = proportion(one.robust.numpy())
-        for radius in self.radii if self.certified_l2 is not None else ():
-            assert self.certified_l2 is not None
-            found[f"certified L2 {radius:g}"] = proportion((self.clean & (self.certified_l2 >= radius)).numpy())
+        for radius in self.radii if self.certified else ():
+            assert self.certified is not None
+            found[f"certified L2 {radius:g}"] = proportion((self.clean & (self.certified.radii >= radius)).numpy())
         if self.smoothed:
             right = self.smoothed.prediction == self.labels
             found["smoothed clean"] = proportion(right.numpy())
@@ -106,8 +120,13 @@ class Report:
     @property
     def undecided(self) -> dict[str, int]:
         """Images that were undecided when the time was up, by number."""
-        found = {f"AutoAttack {one.threat.label}": int((~one.decided).sum()) for one in self.attacks}
-        return {name: count for name, count in found.items() if count}
+        open_ = {f"AutoAttack {one.threat.label}": int((~one.decided).sum()) for one in self.attacks}
+        for name in self.numbers:
+            if name.startswith("certified") and self.certified:
+                open_[name] = len(self.labels) - self.certified.done
+            elif name.startswith("smoothed") and self.smoothed:
+                open_[name] = len(self.labels) - self.smoothed.done
+        return {name: count for name, count in open_.items() if count}
 
     @property
     def images(self) -> dict[str, np.ndarray]:
@@ -123,8 +142,8 @@ class Report:
             known = one.decided.numpy()
             column[: len(known)][known] = one.robust.numpy()[known]
             columns[f"AutoAttack {one.threat.label}"] = column
-        if self.certified_l2 is not None:
-            columns["certified_l2"] = self.certified_l2.numpy()
+        if self.certified:
+            columns["certified_l2"] = self.certified.radii.numpy()
         if self.smoothed:
             columns |= {
                 "smoothed_prediction": self.smoothed.prediction.numpy(),
@@ -136,8 +155,9 @@ class Report:
         """Each number with its percent, its interval, and its images, in words."""
         found = []
         for name, p in self.numbers.items():
-            open_ = self.undecided.get(name, 0)
-            count = f"{p.count} of {p.n}" + (f", {open_} undecided" if open_ else "")
+            count = f"{p.count} of {p.n}"
+            if open_ := self.undecided.get(name, 0):
+                count = f"{p.count} to {p.count + open_} of {p.n}: {open_} undecided"
             found.append((name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", count))
         return found
 
@@ -159,9 +179,7 @@ class Report:
                 {"threat": one.threat.model_dump(mode="json"), "engine": one.engine, "remaining": one.remaining}
                 for one in self.attacks
             ],
-            "guarantees": [
-                words for words in (self.guarantee, self.smoothed.guarantee if self.smoothed else "") if words
-            ],
+            "guarantees": [part.guarantee for part in (self.certified, self.smoothed) if part],
             "warnings": list(self.warnings),
             "images": {name: column.tolist() for name, column in self.images.items()},
             "seconds": self.seconds,
@@ -203,7 +221,7 @@ class Report:
             f"<tr><th scope=row>{name}</th><td>{value}%</td><td>{interval}</td><td>{count}</td></tr>"
             for name, value, interval, count in self.lines()
         )
-        return f"<table>{cells}</table>"
+        return f"<table>{cells}</table>" + "".join(f"<p>warning: {escape(words)}</p>" for words in self.warnings)
 
     def _curve(self) -> str:
         """Accuracy over the l2 radius, as SVG: attacked points above, the certified and the smoothed curve below."""
@@ -212,7 +230,7 @@ class Report:
         import vl_convert as vlc
 
         points: list[dict[str, Any]] = []
-        curves = {"certified": (self.clean, self.certified_l2)} if self.certified_l2 is not None else {}
+        curves = {"certified": (self.clean, self.certified.radii)} if self.certified else {}
         if self.smoothed:
             curves["smoothed"] = (self.smoothed.prediction == self.labels, self.smoothed.radius)
         for name, (right, radii) in curves.items():

@@ -6,6 +6,7 @@ import contextlib
 
 import torch
 
+from benchmark.loading import tracks
 from benchmark.loading.confining import Wall
 from benchmark.loading.published import at_hand
 from benchmark.loading.rows import load_row
@@ -47,3 +48,11 @@ def load_model(
         model = walled_model(found, torch.device(device), Wall(checked(available())))
         model.begin()
         return model
+
+
+def list_models(track: str = "digits") -> list[str]:
+    """Return the names of the rows of a track whose weights are published, as `load_model` takes them."""
+    with contextlib.chdir(paths.home()):
+        folder = paths.PUBLISHED / tracks.load(track).name
+        weights = (path.stem for path in (folder / "weights").glob("*.safetensors"))
+        return sorted(name for name in weights if (folder / f"{name}.json").exists())

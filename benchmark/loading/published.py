@@ -29,8 +29,14 @@ def published_weights(row: Row) -> Path | None:
     return path
 
 
-def at_hand(row: Row) -> Row:
-    """Return the row with the weights that were trained here, else with those that are published, else as it is."""
-    if row.weights.exists():
+def at_hand(row: Row, sha256: str = "") -> Row:
+    """Return the row with the weights that were trained here, else with those that are published, else as it is.
+
+    Args:
+        sha256: that the weights have to have, where it is given.
+    """
+    if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
         return row
+    if sha256 and row.weights.exists() and not published_weights(row):
+        return row  # of another build, as who asks will say
     return replace(row, given=published_weights(row))

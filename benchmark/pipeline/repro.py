@@ -178,6 +178,7 @@ def close(track: str, boards: Sequence[Path], report: Report) -> None:
 def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
     """Report the stages that DVC would run, by `dvc status`: `dvc repro --dry` fails where results are missing."""
     rows, boards = chosen_rows(track, names, everything)
+    dvc.check_place()
     generate.write()
     inputs.write(track)
     changed = dvc.changed_stages([_file(row) for row in rows] + boards)

@@ -66,7 +66,10 @@ def changed_since(commit: str) -> set[Path]:
 
 def run(*arguments: str) -> str:
     """Return what git prints; raise a BenchmarkError with its last line where it fails."""
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("git is not installed; install it") from None
     if done.returncode:
         words = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
         raise BenchmarkError(f"git {arguments[0]} failed: {words[-1]}")

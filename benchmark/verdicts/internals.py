@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Annotated
 
 import torch
@@ -13,6 +15,13 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmark.runtime.errors import out_of_memory, said
+
+DYNAMIC = (  # in the words of AutoAttack's own check
+    "it seems to be a dynamic defense! The evaluation with AutoAttack might be insufficient. See flags_doc.md for details."
+)
+TAKES_GRADIENTS = frozenset(checks.funcs)  # functions of torch, by name
+_TRACING = threading.Lock()
+_WATCHED: list[str] = []  # calls of sys.settrace since a pass began; not empty once they are watched
 
 
 @dataclass(frozen=True)
@@ -72,16 +81,42 @@ def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
             model(images.clone())
     changed = any(not torch.equal(before[name], tensor) for name, tensor in _state(model).items())
     work, uncounted = flops(model, images)
-    for name in checks.funcs:
-        checks.funcs[name] = 0  # pyautoattack counts over the whole process
-    notes, tracing = Notes(), sys.gettrace()
-    try:
-        with torch.no_grad():
-            checks.check_dynamic(model, images, False, logger=notes)
-    finally:
-        sys.settrace(tracing)  # the caller's, which that check takes away
+    dynamic = _dynamic(model, images)
     parameters = sum(p.numel() for p in model.parameters())
-    return Internals(parameters, work, changed, tuple(notes.warnings), uncounted)
+    return Internals(parameters, work, changed, dynamic, uncounted)
+
+
+def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
+    """AutoAttack's check for gradients taken inside a pass, by a tracer that the model cannot put aside unseen."""
+    taken: set[str] = set()
+
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name in TAKES_GRADIENTS:
+            taken.add(frame.f_code.co_name)
+
+    with _TRACING:
+        if not _WATCHED:
+            sys.addaudithook(_watch)
+        outer = sys.gettrace()
+        threading.settrace(trace)
+        sys.settrace(trace)
+        _WATCHED[:] = []
+        try:
+            with torch.no_grad():
+                model(images)
+            untouched = sys.gettrace() is trace and not _WATCHED
+        finally:
+            sys.settrace(outer)  # the caller's
+            threading.settrace(None)
+            _WATCHED[:] = [""]
+    if not untouched:
+        return ("the model puts Python's tracing aside during a pass, so gradients taken inside it would go unseen",)
+    return (DYNAMIC,) if taken else ()
+
+
+def _watch(event: str, _: tuple[object, ...]) -> None:
+    if event == "sys.settrace":
+        _WATCHED.append(event)
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:

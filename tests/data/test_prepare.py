@@ -238,3 +238,19 @@ def test_a_class_without_an_image_is_named(tmp_path) -> None:
         path.unlink()
     with pytest.raises(BenchmarkError, match=r"test/dog holds no image"):
         read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=2))
+
+
+def test_a_class_that_is_missing_and_an_image_that_is_not_read_are_named(tmp_path) -> None:
+    write_folder(tmp_path)
+    with pytest.raises(BenchmarkError, match="has folders of 2 classes, the track says 3"):
+        read(spec(source="image_folder", path=str(tmp_path), classes=3))
+    copy = tmp_path / "train/cat/.ipynb_checkpoints/0-checkpoint.png"
+    copy.parent.mkdir()
+    copy.write_bytes((tmp_path / "train/cat/0.png").read_bytes())
+    assert len(read(spec(source="image_folder", path=str(tmp_path), classes=2))["train"]) == 6
+    (tmp_path / "train/cat/float.tiff").touch()
+    with pytest.raises(BenchmarkError, match=r"float\.tiff is an image of a kind that is not read; convert it to PNG"):
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))
+    (tmp_path / "train/cat/float.tiff").rename(tmp_path / "train/beside.png")
+    with pytest.raises(BenchmarkError, match=r"beside\.png stands in no folder of a class"):
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))

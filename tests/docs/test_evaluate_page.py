@@ -30,7 +30,7 @@ def test_a_newcomer_follows_the_page(tmp_path, monkeypatch, capsys) -> None:
     assert "AutoAttack L2 0.5" in capsys.readouterr().out
     assert "AutoAttack Linf 0.00784" in (tmp_path / "report.html").read_text()
     assert names["report"].numbers["clean"].n == 20
-    assert (names["certified"].certified_l2 >= 0).all()
+    assert (names["certified"].certified.radii >= 0).all()
     (tmp_path / "model.py").write_text(
         "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     )

@@ -68,14 +68,14 @@ def test_the_model_and_torch_are_left_as_they_were(linear, fails) -> None:
     model[0].eval()
     model[1].bias.requires_grad_(False)
     state, before = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
-    products = [getattr(place, part).fp32_precision for place, part in PRODUCTS["cpu"]]
+    products = [getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]]
     if fails:
         with pytest.raises(BenchmarkError):
             auto_attack(model, images, labels + 7, norm="Linf", eps=0.01)
     else:
         for engine in ("fast", "reference"):
             auto_attack(model, images, labels, norm="Linf", eps=0.5, engine=engine)
-    assert [getattr(place, part).fp32_precision for place, part in PRODUCTS["cpu"]] == products
+    assert [getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]] == products
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
     assert model[1].weight.requires_grad
     assert not model[1].bias.requires_grad
@@ -91,7 +91,7 @@ def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(li
 
     class Asking(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            asked.extend([getattr(place, part).fp32_precision for place, part in PRODUCTS["cpu"]])
+            asked.extend([getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]])
             asked.append(torch.is_autocast_enabled("cpu"))
             return model(x)
 

@@ -14,6 +14,7 @@ from torch import nn
 
 import benchmark
 from benchmark.attacks.engine import square
+from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation import evaluate as module
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.evaluate import evaluate
@@ -75,12 +76,12 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear
         network[1].bias.copy_(model.bias)
     exact = model.radius(images, labels, "L2")
     report = evaluate(network, images, labels, attacks=[("L2", 0.05)], certificate=True, sigma=0.1)
-    radii = report.certified_l2
-    assert radii is not None
+    assert report.certified is not None
+    radii = report.certified.radii
     assert (radii[:11] <= exact[:11]).all()
     assert (radii[:11] > 0).any()
     assert radii[11] == 0
-    assert report.guarantee
+    assert report.certified.guarantee
     assert report.smoothed is not None
     assert report.smoothed.done == 12
     assert "smoothed clean" in report.numbers
@@ -149,6 +150,57 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypa
         evaluate(Linear(classes=6, seed=5), images, labels, **options)
 
 
+def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(linear, monkeypatch) -> None:
+    _, images, _ = linear
+    labels = torch.zeros(12, dtype=torch.long)
+
+    class Sure(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.one_hot(torch.zeros(len(x), dtype=torch.long), 6).float() + 0 * x.sum()
+
+    report = evaluate(Sure(), images, labels, attacks=[], sigma=0.25)
+    assert report.numbers["smoothed L2 0.5"].count == 12, "it is sampled as long as that radius wants"
+    asked = []
+    monkeypatch.setattr(module, "BLOCK", 4)
+    monkeypatch.setattr(module, "smooth", lambda *a, **k: (asked.append(1), smooth(*a, **k))[1])
+    monkeypatch.setattr(module._Clock, "is_up", property(lambda _: len(asked) > 1))
+    late = evaluate(Sure(), images, labels, attacks=[], sigma=0.25, minutes=1)
+    assert late.undecided["smoothed clean"] == 4
+    assert "8 to 12 of 12: 4 undecided" in str(late)
+
+
+def test_a_model_without_a_certificate_is_told_so_before_it_is_attacked(linear, monkeypatch) -> None:
+    model, images, labels = linear
+    monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
+    with pytest.raises(BenchmarkError, match="no certificate for this model"):
+        evaluate(model, images, labels, certificate=True)
+
+
+def test_another_seed_takes_up_nothing_of_this_one(linear, tmp_path) -> None:
+    model, images, labels = linear
+    options = {"attacks": [("Linf", 0.02)], "folder": tmp_path / "kept"}
+    evaluate(model, images, labels, seed=0, **options)
+    with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
+        evaluate(model, images, labels, seed=1, **options)
+
+
+def test_an_odd_gradient_is_named_and_count_keeps_a_tracks_rules(linear, tmp_path, monkeypatch) -> None:
+    model, images, labels = linear
+    images[3] = 0
+
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return model(x) + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt()
+
+    report = evaluate(Odd(), images, labels, attacks=[("Linf", 0.01)])
+    assert any("not finite at images 3" in words for words in report.warnings)
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5, certificate=True)
+    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
+    assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
+
+
 def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
     model, images, labels = linear
 
@@ -169,10 +221,18 @@ def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"labels": None}, "give `labels`"),
+        ({"labels": None}, "and `labels`"),
         ({"images": "digits"}, "a track has labels of its own"),
         ({"images": "digitz", "labels": None}, "unknown track 'digitz'; did you mean 'digits'"),
         ({"attacks": [("L3", 0.1)]}, "unknown norm 'L3'"),
+        ({"attacks": ("Linf", 0.1)}, r"'Linf' is no attack; give pairs"),
+        ({"attacks": "Linf"}, r"'Linf' is no attack; give pairs"),
+        ({"attacks": [("L2", 0.1), ("l2", "25.5/255")]}, r"the attack L2 0\.1 stands twice"),
+        ({"sigma": -1}, "sigma -1 is no deviation"),
+        ({"sigma": "1/4"}, "sigma '1/4' is no deviation"),
+        ({"minutes": "ten"}, "minutes 'ten' is no limit"),
+        ({"radii": [-1]}, "eps -1 is no radius"),
+        ({"images": [1, 2]}, "give images"),
         ({"attacks": [("L2", 128)]}, "L2 eps 128 is above 6"),
         ({"engine": "quick"}, "unknown engine 'quick'"),
         ({"images": torch.zeros(0, 1, 6, 6), "labels": torch.zeros(0, dtype=torch.long)}, "there is no image"),

@@ -9,13 +9,16 @@ import threading
 
 import pytest
 import torch
+from pyautoattack import checks
 from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark.attacks.engine import square
+from benchmark.evaluation import own_model
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts import ball
+from benchmark.verdicts.internals import internals
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +66,44 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
     assert not attacked(talks, images, labels).warnings
 
 
+@pytest.mark.parametrize(
+    "aside",
+    [
+        lambda: sys.settrace(None),
+        lambda: (lambda kept: (sys.settrace(None), sys.settrace(kept)))(sys.gettrace()),
+        lambda: checks.funcs.clear(),
+    ],
+    ids=["put aside", "put aside and back", "its list emptied"],
+)
+def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(linear, aside) -> None:
+    model, images, _ = linear
+    kept = dict(checks.funcs)
+
+    def hides(x: torch.Tensor) -> None:
+        aside()
+        with torch.enable_grad():
+            leaf = x.detach().clone().requires_grad_()
+            torch.autograd.grad(model(leaf).sum(), leaf)
+
+    try:
+        said = internals(Through(model, doing=hides), images).dynamic
+    finally:
+        checks.funcs.update(kept)
+    assert len(said) == 1
+    assert "dynamic defense" in said[0] or "puts Python's tracing aside" in said[0]
+    assert internals(model, images).dynamic == ()
+
+
+def test_switches_of_a_gpu_are_those_that_models_read() -> None:
+    """As far as a machine without one shows it."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    with own_model._shared("cuda", lambda: own_model._in_float32("cuda")):
+        assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+        with torch.backends.cudnn.flags(enabled=False):
+            pass
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
+
+
 @pytest.mark.parametrize("mixing", ["attention", "batch statistics"])
 def test_a_model_that_mixes_the_images_of_a_batch_is_refused(linear, mixing) -> None:
     _, images, labels = linear
@@ -91,9 +132,11 @@ def test_what_the_model_changes_comes_back(linear) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(()))
+            self.register_buffer("hidden", torch.zeros(()))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.seen += 1
+            self.hidden.data.add_(1)
             torch.set_grad_enabled(torch.is_grad_enabled())
             return model(x)
 
@@ -107,7 +150,7 @@ def test_what_the_model_changes_comes_back(linear) -> None:
         assert sys.gettrace() is tracer
     finally:
         sys.settrace(None)
-    assert moves.seen == 0
+    assert (moves.seen, moves.hidden) == (0, 0)
     assert moves.training
     assert torch.is_grad_enabled()
 
@@ -132,7 +175,7 @@ def test_clean_images_are_told_and_wrong_labels_warned_of(linear) -> None:
     twice = torch.cat([images, images]), torch.cat([labels, labels])
     wrong = attacked(model, twice[0], (twice[1] + 1) % 6)
     assert not wrong.clean.any() or int(wrong.clean.sum()) <= 2
-    assert any("about as often as chance" in words for words in wrong.warnings)
+    assert any("no more often than chance" in words for words in wrong.warnings)
     assert not any("chance" in words for words in attacked(model, *twice).warnings)
 
 
@@ -221,6 +264,40 @@ def test_weights_of_another_precision_are_named_with_the_remedy(linear, dtype) -
             attacked(model.to(dtype), images, labels)
     finally:
         model.float()
+
+
+def test_what_a_later_pass_raises_is_one_line_too(linear) -> None:
+    """With gradients its conversion to numpy fails; without them, it does not."""
+    model, images, labels = linear
+    numpy = Through(model, doing=lambda x: x.numpy())
+    with pytest.raises(
+        BenchmarkError, match=r"the model, or the evaluation of it, fails: RuntimeError: Can't call numpy"
+    ):
+        attacked(numpy, images, labels)
+
+
+def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(linear) -> None:
+    model, images, labels = linear
+
+    class Stays(nn.Sequential):
+        def train(self, mode: bool = True):
+            if not mode:
+                self[0].training = False
+                raise KeyError("mode")
+            return super().train(mode)
+
+    stays = Stays(nn.Dropout(0.1), model).train()
+    with pytest.raises(BenchmarkError, match="does not go into evaluation mode: KeyError"):
+        attacked(stays, images, labels)
+    assert stays.training
+    assert stays[0].training
+
+
+@pytest.mark.parametrize(
+    ("classes", "right", "warned"), [(2, 24, False), (2, 13, True), (3, 16, False), (10, 20, False), (10, 3, True)]
+)
+def test_labels_are_doubted_where_chance_explains_what_is_right(classes, right, warned) -> None:
+    assert bool(own_model.doubts(torch.arange(24) < right, classes)) == warned
 
 
 def test_a_lazy_layer_is_named(linear) -> None:

@@ -61,6 +61,7 @@ def test_files_that_are_damaged_or_not_here() -> None:
 
 def test_a_published_record_alone_is_held_against_itself() -> None:
     shutil.rmtree("work/tiny")
+    (PUBLISHED / f"weights/{NAME}.safetensors").unlink()
     content = found()
     assert (content["of"], content["tier"], content["lines"]) == ("published", "claimed", [])
     assert content["unchecked"][0].startswith("weights, evidence, adversarial images ")
@@ -75,9 +76,6 @@ def test_a_published_record_alone_is_held_against_itself() -> None:
 
 def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weights() -> None:
     """Its images, weights and the package are all that is there."""
-    path = PUBLISHED / f"weights/{NAME}.safetensors"
-    path.parent.mkdir()
-    shutil.copy(WEIGHTS, path)
     shutil.rmtree("work/tiny")
     content = found()
     assert (content["tier"], content["lines"]) == ("claimed", [])
@@ -108,6 +106,7 @@ def test_a_published_record_that_is_not_the_built_one_is_looked_at_by_itself() -
     assert [(one["of"], bool(one["contradictions"])) for one in records] == [("built", False), ("published", True)]
     assert records[0]["tier"] == "replayed"
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
+    (PUBLISHED / f"weights/{NAME}.safetensors").unlink()
     words = json.loads(rvb("verify", NAME, "--json").stdout)[1]["unchecked"]
     assert any(one.startswith(f"weights: {WEIGHTS} is of another build (sha256 ") for one in words)
 
