@@ -38,22 +38,24 @@ LEFT_OUT = ("smoothed", "corrupted")  # numbers that do not rank; the board itse
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the tables, or, with --check, only looks.
+    """Writes the tables, of the tracks that are named or of all; with --check, only looks.
 
     Raises:
         BenchmarkError: no published Record, one that does not load, a file without the markers, or a stale table.
     """
-    if arguments not in ([], ["--check"]):
-        raise BenchmarkError("usage: python -m leaderboard.readme [--check]")
-    before = {place: place.file.read_text() for place in PLACES}
+    check, chosen = arguments[:1] == ["--check"], [one for one in arguments if one != "--check"]
+    if any(one.startswith("-") for one in chosen):
+        raise BenchmarkError("usage: python -m leaderboard.readme [--check] [<track> ...]")
+    places = [place for place in PLACES if not chosen or place.track in chosen]
+    before = {place: place.file.read_text() for place in places}
     after = {
         place: put(text, table(ranked(place.track), read_track(place.track), place.all_rows), place.file)
         for place, text in before.items()
     }
-    for place in PLACES:
+    for place in places:
         if before[place] == after[place]:
             print(f"{place.file} fits the published Records")
-        elif arguments:
+        elif check:
             folder = PUBLISHED / place.track
             raise BenchmarkError(
                 f"the table in {place.file} is not that of the Records in {folder}; run `python -m leaderboard.readme`"

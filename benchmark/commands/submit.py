@@ -43,7 +43,7 @@ def submit(
         with resumable():
             repro.repro(track, jobs or default_jobs(run_settings()), console.print, rows)
         publish_rows(track, rows, reason)
-    if subprocess.run([sys.executable, "-m", "leaderboard.readme"], check=False).returncode:
+    if subprocess.run([sys.executable, "-m", "leaderboard.readme", *tracks], check=False).returncode:
         raise BenchmarkError("README's table was not written; the error stands above")
     paths = [f"submissions/{name}", *(path for path in GENERATED if git.known(path))]
     git.run("add", "--", *paths)

@@ -62,7 +62,7 @@ def test_the_example_works_as_it_is_written(tmp_path) -> None:
             run(project, ["git", "apply", "-"], text)
         else:
             said += run(project, ["bash", "-xeuo", "pipefail", "-c", text])
-    assert f"{NAME}: all 14 checks passed" in said
+    assert re.search(rf"{NAME}: all \d+ checks passed", said)
     assert "1 new, 0 removed, 0 changed, 0 same" in said
     assert f"| {NAME}-small on digits, new | clean |" in said
     record = json.loads((project.root / f"work/digits/{NAME}-small/record/record.json").read_text())
