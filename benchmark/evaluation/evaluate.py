@@ -83,8 +83,8 @@ def evaluate(
         sigma: certify the smoothed version too, by Gaussian noise of this deviation in pixels.
         radii: l2 radii at which certified accuracy is counted; the track's, else 0.1, 0.25, 0.5 and those of `attacks`.
         count: only the first so many images.
-        minutes: a limit, beyond which no new batch of images is begun. Images that are undecided by then count neither as
-            robust nor as certified, and the report says how many they are.
+        minutes: a limit, beyond which attacks end and no more images are certified. Images that are undecided by then count
+            neither as robust nor as certified, and the report says how many they are.
         folder: what a call that was stopped goes on from, for models whose answers are the same every time; it is made if it
             is missing.
         logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
@@ -109,7 +109,9 @@ def evaluate(
         images, labels = load_images(track.name)
     if not isinstance(images, torch.Tensor) or labels is None:
         raise BenchmarkError("give images (n, c, h, w) and `labels` (n,), or the name of a track")
-    images, labels = images[:count], labels[:count]
+    if count is not None:
+        first = own_model.whole("count", count, range(1, sys.maxsize), "from 1 on")
+        images, labels = images[:first], labels[:first]
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
     place = own_model.device_of(own, images, device)
@@ -141,7 +143,7 @@ def evaluate(
         with torch.random.fork_rng(devices):
             warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
             warnings += odd_gradients_words(asked, inputs, targets, size)
-        certified = _certified(network, inputs, targets, names, size, clock, say) if network else None
+        certified = _certified(network, inputs, targets, names, size, clock, say) if network is not None else None
         found = [
             _attacked(asked, inputs[:attacked], targets[:attacked], spec, size, engine, kept, clock, say)
             for spec in specs
