@@ -65,6 +65,7 @@ def test_what_is_published_holds_every_images_verdict(project) -> None:
     assert re.search(r"study Tiny2026Linear-small seeds --track tiny .*\(seeds 0 to 0\); published study", rvb("list"))
 
 
+@pytest.mark.slow
 def test_one_run_trained_again_is_compared_and_marked(project, monkeypatch) -> None:
     check = ("study", "Tiny2026Linear-small", "seeds", "--track", "tiny", "--check")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")

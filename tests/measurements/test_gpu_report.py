@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 MEASUREMENTS = Path(__file__).resolve().parents[2] / "measurements"
 
 

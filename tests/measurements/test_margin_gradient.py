@@ -12,6 +12,8 @@ from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from measurements.margin_gradient import OneRival
 
+pytestmark = pytest.mark.slow
+
 # at the box's corners, where each pixel moves one way alone: a wrong sign of the first-order term falls below what is found
 IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0)).round()
 

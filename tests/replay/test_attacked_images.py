@@ -45,6 +45,7 @@ def row(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pr
     return project
 
 
+@pytest.mark.slow
 def test_each_number_says_of_how_many_images_it_is() -> None:
     record = Record.model_validate_json(RECORD.read_text())
     assert (record.n, record.clean.n) == (ALL, ALL)

@@ -62,6 +62,7 @@ def loaded() -> grids.Grid:
     return grids.load("Tiny2026Linear", "grid")
 
 
+@pytest.mark.slow
 def test_a_study_of_networks_of_other_depths_holds_their_blocks_and_each_image(project, walled) -> None:
     run_stage("data", "tiny")
     run_study(*tiny_study.NAMES)

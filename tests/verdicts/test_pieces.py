@@ -123,6 +123,7 @@ def test_what_is_said_of_a_model_is_said_of_it_in_pieces() -> None:
     assert flops(whole, images)[0] == internals(pieces, images).flops == 2 * (48 * 16 + 16 * 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", few(["Linf"], ["L2"]))
 def test_autoattack_has_the_same_verdicts_in_pieces(norm, monkeypatch) -> None:
     monkeypatch.setattr(square, "QUERIES", 100)
