@@ -42,7 +42,6 @@ def run(
         BenchmarkError: no DVC remote, no cluster, a stage that no machine can run, another coordinator, or rows that failed.
     """
     with locks.alone():
-        dvc.check_place()
         remote = default_remote()
 
         @contextlib.contextmanager
