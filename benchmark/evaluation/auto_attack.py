@@ -19,7 +19,7 @@ from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Report, run_attack
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import AttackSpec, Engine, Norm
-from benchmark.verdicts.gradients import finite_gradients, odd_gradients
+from benchmark.verdicts.gradients import FiniteGradients
 from benchmark.verdicts.internals import flops
 from benchmark.verdicts.pieces import fitting, room
 from benchmark.verdicts.prediction import predict
@@ -84,7 +84,7 @@ def auto_attack(
 
     Raises:
         BenchmarkError: bad input, with what to do; a model that fails, changes its input, mixes the images of a batch, has
-            no input gradient, or whose logits are not finite.
+            no input gradient, mostly one that is not finite, or logits that are not finite.
     """
     batch_size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     place = own_model.device_of(model, images, device)
@@ -108,18 +108,15 @@ def auto_attack(
             together = None if place.type == "cpu" else room(model, inputs[:batch_size])
             search = calls(model, inputs, together or batch_size)
             with torch.random.fork_rng(devices):
-                odd = odd_gradients(model, inputs, targets, batch_size)
-            if odd:
-                shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-                flags.append(f"the input gradient is not finite at images {shown}: attacks follow 0 there")
-            model = finite_gradients(model)
+                flags += own_model.odd_gradients_words(model, inputs, targets, batch_size)
+            model = FiniteGradients(model)
             with reporting(progress) as report:
                 state, again = run_attack(
                     model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search,
                     together=together,
                 )  # fmt: skip
             adversarial, robust, remaining = state.adversarial, state.robust, state.remaining
-            flags += state.warnings
+            flags += state.warnings + own_model.met_gradients_words(model, state.robust)
             other = int((again.correct != robust).sum())
             if other:
                 flags.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")

@@ -37,7 +37,7 @@ from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.specs.track import Track
 from benchmark.verdicts.ball import NO_FLOAT64, ROUNDING, distances
-from benchmark.verdicts.gradients import finite_gradients, odd_gradients
+from benchmark.verdicts.gradients import FiniteGradients
 from benchmark.verdicts.pieces import fitting, room
 from benchmark.verdicts.prediction import logits as logits_of
 from benchmark.verdicts.prediction import predict
@@ -134,7 +134,7 @@ def evaluate(
         devices = [place] if place.type == "cuda" else []
         with torch.random.fork_rng(devices):
             classes = own_model.check(own, inputs, targets)
-        network = _known(own, inputs, size) if names else None  # refused before the hours of the attacks
+        network = _rebuilt(own, inputs, size) if names else None  # refused before the hours of the attacks
         asked = own if place.type == "cpu" else fitting(own, inputs[:size], say)
         if folder is not None:
             _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": int(seed)})
@@ -142,9 +142,9 @@ def evaluate(
         warnings = own_model.doubts(clean.correct, classes)
         with torch.random.fork_rng(devices):
             warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
-            warnings += odd_gradients_words(asked, inputs, targets, size)
+            warnings += own_model.odd_gradients_words(asked, inputs, targets, size)
         certified = _certified(network, inputs, targets, names, size, clock, say) if network is not None else None
-        found = [
+        reports = [
             _attacked(asked, inputs[:attacked], targets[:attacked], spec, size, engine, kept, clock, say)
             for spec in specs
         ]
@@ -155,11 +155,11 @@ def evaluate(
         labels=targets.cpu(),
         prediction=clean.prediction.cpu(),
         clean=clean.correct.cpu(),
-        attacks=tuple(found),
+        attacks=tuple(reports),
         radii=shown,
         certified=certified,
         smoothed=smoothed,
-        warnings=tuple(dict.fromkeys([*warnings, *(words for one in found for words in one.warnings)])),
+        warnings=tuple(dict.fromkeys([*warnings, *(words for one in reports for words in one.warnings)])),
         parameters=sum(p.numel() for p in model.parameters()),
         seconds=round(clock.passed, 1),
         environment=environment() | {"device": str(place)},
@@ -245,7 +245,7 @@ def _attacked(
     clock: _Clock,
     say: Callable[[str], None],
 ) -> AttackReport:
-    """AutoAttack batch by batch, until the time is up; what the parts that ended have broken by then counts."""
+    """Run AutoAttack batch by batch until the time is up; images that finished parts have broken by then are broken."""
     if not spec.eps:
         right = predict(model, images, labels, size).correct
         whole = torch.ones_like(right).cpu()
@@ -254,22 +254,20 @@ def _attacked(
         size = min(size, BLOCK)  # so that what is begun when the time is up is little
     together = None if images.device.type == "cpu" else room(model, images[:size])
     search = calls(model, images, together or size)
-    timed = finite_gradients(_Timed(model, clock))
+    timed = FiniteGradients(_Timed(model, clock))
     attack = Attack(timed, spec, size, engine, say, autoattack, search, together)
     states, decided = [], []
     for first in range(0, len(images), size):
-        rows, file = (
-            slice(first, min(first + size, len(images))),
-            folder / f"{spec.norm}-{spec.eps!r}@{first}-{size}.safetensors",
-        )
+        rows = slice(first, min(first + size, len(images)))
+        file = folder / f"{spec.norm}-{spec.eps!r}@{first}-{size}.safetensors"
         try:
             state = attack.on(images[rows], labels[rows], file, first)
             decided.append(torch.ones_like(state.robust))
         except own_model.TimeIsUp:
             standing = predict(model, images[rows], labels[rows], size).correct
-            state = (
-                AttackState.load(file, images.device) if file.exists() else AttackState(images[rows].clone(), standing)
-            )
+            state = AttackState(images[rows].clone(), standing)
+            if file.exists():
+                state = AttackState.load(file, images.device)
             decided.append(~state.robust)
         states.append(state)
     known, remaining = torch.cat(decided), dict[str, int]()
@@ -278,6 +276,7 @@ def _attacked(
         joined, _ = replace(attack, model=model).verdict(states, labels)
         remaining, warnings = joined.remaining, joined.warnings
     adversarial, robust = (torch.cat([getattr(one, name) for one in states]) for name in ("adversarial", "robust"))
+    warnings += own_model.met_gradients_words(timed, robust)
     again = predict(model, adversarial, labels, size).correct
     if other := int((again != robust).sum()):
         warnings.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
@@ -297,22 +296,20 @@ def _certificates(wanted: bool | str) -> tuple[str, ...]:
     return names
 
 
-def _known(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
+def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
     """Return the model rebuilt from a description of its layers, on a device that has float64.
 
     Raises:
-        BenchmarkError: a layer that no certificate knows, or other logits than the model's.
+        BenchmarkError: a layer that no certificate knows, or other logits than the model's for one of the images.
     """
-    place = torch.device("cpu") if images.device.type in NO_FLOAT64 else images.device
     try:
-        network = rebuild(*describe(model)).to(place)
+        network = rebuild(*describe(model)).to(images.device)
     except BenchmarkError as error:
         raise BenchmarkError(f"no certificate for this model: {error}") from None
     cache_weights(network)
-    some = images[:size]
-    if not torch.equal(logits_of(network, some.to(place), size).cpu(), logits_of(model, some, size).cpu()):
+    if not torch.equal(logits_of(network, images, size), logits_of(model, images, size)):
         raise BenchmarkError("no certificate for this model: its layers do other than their types do, by their logits")
-    return network
+    return network.cpu() if images.device.type in NO_FLOAT64 else network
 
 
 def _certified(
@@ -324,7 +321,7 @@ def _certified(
     clock: _Clock,
     say: Callable[[str], None],
 ) -> Certified:
-    """Proven l2 radii by the first certificate that knows all layers.
+    """Return l2 radii proven by the first certificate that knows all layers.
 
     Raises:
         BenchmarkError: none does, with what the last one says.
@@ -369,7 +366,7 @@ def _smoothed(
     clock: _Clock,
     say: Callable[[str], None],
 ) -> Smoothed:
-    """The smoothed version's answers and radii, of as many images as the time suffices for."""
+    """Return the smoothed version's answers and radii, of as many images as the time suffices for."""
     prediction = torch.full((len(images),), ABSTAIN)
     radius = torch.zeros(len(images), dtype=torch.float64)
     done = 0
@@ -378,8 +375,8 @@ def _smoothed(
             break
         places = range(first, min(first + BLOCK, len(images)))
         say(f"smoothing: image {first + 1} of {len(images)}")
-        found = smooth(model, images[first : places.stop], places, radii, **rules.model_dump(), batch_size=size)
-        prediction[first : places.stop], radius[first : places.stop] = found.prediction, found.radius
+        votes = smooth(model, images[first : places.stop], places, radii, **rules.model_dump(), batch_size=size)
+        prediction[first : places.stop], radius[first : places.stop] = votes.prediction, votes.radius
         done = places.stop
     return Smoothed(rules.sigma, prediction, radius, done, guarantee(rules.sigma, rules.alpha))
 
@@ -401,19 +398,19 @@ def _gate(report: Report) -> None:
 
 
 def _specs(attacks: Attacks, seed: SupportsIndex, pixels: int | None) -> list[AttackSpec]:
+    """Return the attacks as the harness takes them; raise a BenchmarkError for what is none, and for one given twice."""
     number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
-    found = []
+    specs: list[AttackSpec] = []
     for one in attacks if isinstance(attacks, list | tuple) else [attacks]:
         if not isinstance(one, list | tuple) or len(one) != 2:
             raise BenchmarkError(f'{one!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
         norm = own_model.norm_named(one[0])
-        found.append(
-            AttackSpec(attack="autoattack", norm=norm, eps=own_model.radius(norm, one[1], pixels), seed=number)
-        )
-    labels = [spec.threat.label for spec in found]
+        eps = own_model.radius(norm, one[1], pixels)
+        specs.append(AttackSpec(attack="autoattack", norm=norm, eps=eps, seed=number))
+    labels = [spec.threat.label for spec in specs]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise BenchmarkError(f"the attack {twice[0]} stands twice; give it once")
-    return found
+    return specs
 
 
 def _track(name: str) -> Track:
@@ -422,12 +419,14 @@ def _track(name: str) -> Track:
 
 
 def _of_track(track: Track) -> list[tuple[str, float]]:
-    found = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
-    return [(spec.norm, spec.eps) for spec in found]
+    """Return the norms and radii at which the track's suites run AutoAttack."""
+    specs = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
+    return [(spec.norm, spec.eps) for spec in specs]
 
 
 @contextlib.contextmanager
 def _kept(folder: str | Path | None) -> Iterator[Path]:
+    """Give the folder, made if it is missing; a temporary one where there is none."""
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         yield Path(folder)
@@ -450,10 +449,3 @@ def _check_same(
     if path.exists() and files.read_json(path) != identity:
         raise BenchmarkError(f"{folder} holds parts of another evaluation; give another folder, or delete it")
     files.write_json(path, identity)
-
-
-def odd_gradients_words(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
-    """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
-    odd = odd_gradients(model, images, labels, batch_size)
-    shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
-    return [f"the input gradient is not finite at images {shown}: attacks follow 0 there"] if odd else []

@@ -16,9 +16,11 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory, said
 from benchmark.specs.threat import Norm, as_number
+from benchmark.verdicts.gradients import FiniteGradients, odd_gradients
 from benchmark.verdicts.prediction import MIN_ROWS, padded
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
+BLIND = 0.1  # share of gradients that are not finite, and of images that stand, from which an attack says nothing
 MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
 NORMS = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
 # where torch keeps the precision of float32 products, by the kind of device: the switch, its name, what it says for float32;
@@ -39,8 +41,8 @@ class TimeIsUp(Exception):
 
 def norm_named(norm: object) -> Norm:
     """Return the norm by its usual names, in any case: Linf or L∞, and L2."""
-    if found := NORMS.get(str(norm).lower()):
-        return found  # type: ignore[return-value]
+    if known := NORMS.get(str(norm).lower()):
+        return known  # type: ignore[return-value]
     raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
 
 
@@ -56,15 +58,15 @@ def radius(norm: Norm, eps: Any, pixels: int | None = None) -> float:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
         raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
-    found = float(value)
-    if norm == "Linf" and found > 1:
-        raise BenchmarkError(f"Linf eps {found:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
-    if norm == "L2" and pixels and found > pixels**0.5:
+    size = float(value)
+    if norm == "Linf" and size > 1:
+        raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+    if norm == "L2" and pixels and size > pixels**0.5:
         raise BenchmarkError(
-            f"L2 eps {found:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
+            f"L2 eps {size:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
             "pixels in [0, 1], so 128/255 is 0.502"
         )
-    return found
+    return size
 
 
 def whole(name: str, given: SupportsIndex, allowed: range, words: str) -> int:
@@ -192,6 +194,31 @@ def doubts(clean: torch.Tensor, classes: int) -> list[str]:
         f"the model is right on {right} of {n} images, no more often than chance may be; are the labels in the order of "
         "its classes, and the images prepared as it wants them?"
     ]
+
+
+def odd_gradients_words(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
+    """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
+    odd = odd_gradients(model, images, labels, batch_size)
+    shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
+    return [f"the input gradient is not finite at images {shown}: attacks follow 0 there"] if odd else []
+
+
+def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[str]:
+    """Return a warning of gradients that were not finite on an attack's way; none where all were.
+
+    Args:
+        robust: (n,) bool, the images that the attack left.
+
+    Raises:
+        BenchmarkError: more than a tenth of them were not, and more than a tenth of the images stand: the attack was blind.
+    """
+    share = model.odd / max(model.asked, 1)
+    if share > BLIND and int(robust.sum()) > BLIND * len(robust):
+        raise BenchmarkError(
+            f"the model's input gradient is not finite (NaN or infinity) at {share:.0%} of the points that the attack asked "
+            "about; AutoAttack cannot judge it"
+        )
+    return [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
 
 
 @contextmanager

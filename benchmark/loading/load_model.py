@@ -8,7 +8,7 @@ import torch
 
 from benchmark.loading import tracks
 from benchmark.loading.confining import Wall
-from benchmark.loading.published import at_hand
+from benchmark.loading.published import at_hand, check
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import trained_model
 from benchmark.loading.walled import walled_model
@@ -37,15 +37,16 @@ def load_model(
             built here (the command that builds it is named); weights that do not fit the code; or no sandbox on this machine.
     """
     with contextlib.chdir(paths.home()):
-        found = at_hand(load_row(track, row))
-        if not found.weights.exists():
+        loaded = at_hand(load_row(track, row))
+        check(loaded)
+        if not loaded.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
             raise BenchmarkError(
                 f"{row} has no published weights and is not built on {track}; run `rvb repro {row}{other}`"
             )
         if not sandbox:
-            return trained_model(found, torch.device(device))
-        model = walled_model(found, torch.device(device), Wall(checked(available())))
+            return trained_model(loaded, torch.device(device))
+        model = walled_model(loaded, torch.device(device), Wall(checked(available())))
         model.begin()
         return model
 

@@ -12,21 +12,24 @@ from benchmark.runtime.paths import PUBLISHED
 
 
 def published_weights(row: Row) -> Path | None:
-    """Return the row's published weights; None where there are none.
-
-    Raises:
-        BenchmarkError: the file is not the one that the Record names.
-    """
+    """Return the file of the row's published weights; None where it has none, or no published Record."""
     folder = PUBLISHED / row.track.name
-    path, record = folder / "weights" / f"{row.name}.safetensors", folder / f"{row.name}.json"
-    if not path.exists() or not record.exists():
-        return None
-    found, wanted = files.sha256_file(path), files.read_json(record)["sha256"]["weights"]
-    if found != wanted:
-        raise BenchmarkError(
-            f"{path} has sha256 {found}, its Record says {wanted}; bring it back with git, or install again"
-        )
-    return path
+    path = folder / "weights" / f"{row.name}.safetensors"
+    return path if path.exists() and (folder / f"{row.name}.json").exists() else None
+
+
+def check(row: Row) -> None:
+    """
+    Raises:
+        BenchmarkError: the row's weights are published ones, and not those that its Record names.
+    """
+    if row.given:
+        here = files.sha256_file(row.given)
+        wanted = files.read_json(PUBLISHED / row.track.name / f"{row.name}.json")["sha256"]["weights"]
+        if here != wanted:
+            raise BenchmarkError(
+                f"{row.given} has sha256 {here}, its Record says {wanted}; bring it back with git, or install again"
+            )
 
 
 def at_hand(row: Row, sha256: str = "") -> Row:

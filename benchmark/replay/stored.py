@@ -72,6 +72,8 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
     """
     digests = Digests(record, own, findings)
     weights = digests.of_file("weights", row.weights)
+    if row.given and not weights:  # published beside the Record
+        findings.contradict(f"sha256 of weights, {row.given}", record.sha256["weights"], files.sha256_file(row.given))
     if record.settings.weights and record.settings.weights.path:
         digests.of_file("weights as given", Path(record.settings.weights.path))
     path = row.folder / "record" / "evidence.parquet"

@@ -38,12 +38,8 @@ class Certify(EvaluationStep):
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
-        spec, model, images, labels = (
-            needed(work.row.settings.certificate),
-            subject.model,
-            subject.images,
-            subject.labels,
-        )
+        spec = needed(work.row.settings.certificate)
+        model, images, labels = subject.model, subject.images, subject.labels
         module = certificate_module(spec.name)
         gap, bound = module.float32_gap(model, images, labels)
         if not math.isfinite(bound):

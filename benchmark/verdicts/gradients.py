@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,21 +42,37 @@ def attackable(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     return _StandIn(model, follows=gradient is not None).eval(), problem
 
 
-def finite_gradients(model: nn.Module) -> nn.Module:
-    """Return the same function with a gradient of 0 wherever the model's own is not finite."""
-    return _StandIn(model, follows=True).eval()
+class FiniteGradients(nn.Module):
+    """The same function with a gradient of 0 wherever the model's own is not finite.
+
+    Attributes:
+        asked: how many gradients were asked for, one an image and pass.
+        odd: how many of them were not finite.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.asked, self.odd = model, 0, 0
+        self.training = False
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.model(_Finite.apply(images, self._count))
+
+    def _count(self, gradient: torch.Tensor) -> None:
+        self.asked += len(gradient)
+        self.odd += int((~torch.isfinite(gradient).flatten(1).all(1)).sum())
 
 
 def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[int]:
     """Return the numbers of the images (n, c, h, w) at which the gradient of the margin is not finite."""
-    found: list[int] = []
+    numbers: list[int] = []
     for first in range(0, len(images), batch_size):
         rows = slice(first, first + batch_size)
         gradient, _ = _gradient(model, images[rows], labels[rows])
         if gradient is not None:
             odd = ~torch.isfinite(gradient).flatten(1).all(1)
-            found += (odd.nonzero()[:, 0] + first).tolist()
-    return found
+            numbers += (odd.nonzero()[:, 0] + first).tolist()
+    return numbers
 
 
 def _gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor | None, str]:
@@ -90,12 +107,15 @@ class _StandIn(nn.Module):
 
 
 class _Finite(torch.autograd.Function):
-    """The images; backwards, their gradient with 0 for what is not finite."""
+    """The images; backwards, their gradient with 0 for what is not finite, once `count` has seen it."""
 
     @staticmethod
-    def forward(ctx: Any, images: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, images: torch.Tensor, count: Callable[[torch.Tensor], None] | None = None) -> torch.Tensor:
+        ctx.count = count
         return images.view_as(images)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        if ctx.count:
+            ctx.count(gradient)
+        return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0), None

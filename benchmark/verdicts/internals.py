@@ -21,7 +21,6 @@ DYNAMIC = (  # in the words of AutoAttack's own check
 )
 TAKES_GRADIENTS = frozenset(checks.funcs)  # functions of torch, by name
 _TRACING = threading.Lock()
-_WATCHED: list[str] = []  # calls of sys.settrace since a pass began; not empty once they are watched
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
 
 
 def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
-    """AutoAttack's check for gradients taken inside a pass, by a tracer that the model cannot put aside unseen."""
+    """Return what AutoAttack's check says of gradients taken inside a pass, by a tracer that nobody puts aside unseen."""
     taken: set[str] = set()
 
     def trace(frame: FrameType, event: str, _: object) -> None:
@@ -95,28 +94,34 @@ def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
             taken.add(frame.f_code.co_name)
 
     with _TRACING:
-        if not _WATCHED:
-            sys.addaudithook(_watch)
-        outer = sys.gettrace()
+        if not _Watch.installed:
+            sys.addaudithook(_Watch.see)
+            _Watch.installed = True
+        outer, of_threads = sys.gettrace(), threading.gettrace()
         threading.settrace(trace)
         sys.settrace(trace)
-        _WATCHED[:] = []
+        _Watch.changed = False
         try:
             with torch.no_grad():
                 model(images)
-            untouched = sys.gettrace() is trace and not _WATCHED
-        finally:
-            sys.settrace(outer)  # the caller's
-            threading.settrace(None)
-            _WATCHED[:] = [""]
+            untouched = sys.gettrace() is trace and not _Watch.changed
+        finally:  # what traced before goes on
+            sys.settrace(outer)
+            threading.settrace(of_threads)
     if not untouched:
         return ("the model puts Python's tracing aside during a pass, so gradients taken inside it would go unseen",)
     return (DYNAMIC,) if taken else ()
 
 
-def _watch(event: str, _: tuple[object, ...]) -> None:
-    if event == "sys.settrace":
-        _WATCHED.append(event)
+class _Watch:
+    """Sees calls of sys.settrace in this process, by an audit hook, which nobody can remove."""
+
+    installed = changed = False
+
+    @staticmethod
+    def see(event: str, _: tuple[object, ...]) -> None:
+        if event == "sys.settrace":
+            _Watch.changed = True
 
 
 def _state(model: nn.Module) -> dict[str, torch.Tensor]:

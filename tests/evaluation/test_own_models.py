@@ -337,6 +337,20 @@ def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(linear) 
     assert any("not finite at images 3" in words for words in found.warnings)
 
 
+@pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "away from the clean images"])
+def test_a_model_whose_gradients_are_not_finite_is_not_judged(linear, everywhere) -> None:
+    """Its logits are the plain model's; only where they are asked for is every gradient NaN."""
+    model, images, labels = linear
+
+    def blinds(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        clean = (x[:, None].detach() == images).flatten(2).all(2).any(1)
+        hidden = (x.flatten(1) - x.flatten(1).detach()).pow(2).sum(1, keepdim=True).sqrt()  # 0, of gradient NaN
+        return z + hidden * (torch.ones_like(clean) if everywhere else ~clean)[:, None]
+
+    with pytest.raises(BenchmarkError, match=r"input gradient is not finite \(NaN or infinity\) at \d+% of the points"):
+        attacked(Through(model, after=blinds), images, labels, eps=0.004)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(classes) -> None:
     torch.manual_seed(0)

@@ -82,6 +82,11 @@ def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weigh
     checked = {one["what"]: one["count"] for one in content["checked"]}
     assert checked["clean predictions"] == 20
     assert any("certified radii made again" in what for what in checked)
+    path = PUBLISHED / f"weights/{NAME}.safetensors"
+    kept = path.read_bytes()
+    change_tensors(path, lambda tensors: [tensor.add_(1e-6) for tensor in tensors.values()])
+    assert any(line.startswith(f"sha256 of weights, {path}") for line in found()["lines"])
+    path.write_bytes(kept)
     scores = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]
     change_json(
         PUBLISHED / f"images/{NAME}.json", lambda images: images["scores"].update(clean=_swapped(scores["clean"]))
