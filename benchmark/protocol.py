@@ -6,7 +6,7 @@ settings, and what it reads (steps/base.py). So a stage that runs again does aga
 every row, and nothing is trained. A step that was killed goes on where it was (runtime/scratch.py).
 
 Each step runs in a fork of its own, made before any image or label is read: the sandboxed processes that it forks in turn,
-which run the code of submissions, see nothing of the steps before it.
+which run the code of submissions, see nothing of the other steps. Steps run side by side where cores are free.
 
 A study is a grid of rows that no board lists, its networks. They are trained and measured by the same steps, side by side.
 """
@@ -14,8 +14,10 @@ A study is a grid of rows that no board lists, its networks. They are trained an
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -44,6 +46,7 @@ STEPS = {
     "measure": "evaluate",  # what a study measures of one of its networks
     "collect": "evaluate",  # all evidence held against itself (certified <= robust <= clean, by image), and the Record
 }
+CORES = "RVB_CORES"  # the variable that says how many cores rows share; one without it
 OF_NETWORKS = ("train", "measure")  # the steps of a study's networks
 # what is slow to import, once for all steps of a stage
 TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
@@ -138,13 +141,16 @@ def run(stage: str, track: str, subject: str = "") -> None:
 
 
 def run_row(stage: str, row: Row) -> None:
-    """Do the steps of a stage of a row, one after another."""
+    """Do the steps of a stage of a row, side by side where cores are free and no step reads another's results."""
     steps = stages(row).get(stage)
     if not steps:
         raise BenchmarkError(f"{row.name} has no stage {stage!r}{near_miss(stage, stages(row))}")
     _import_all(steps)
-    for one in steps:  # what is done of one that is killed stands in its scratch folder
-        forks.run(partial(one.step.execute, one.name, row))
+    folders = {one.name: one.folder for one in steps}
+    after = {one.name: {name for name, folder in folders.items() if folder in one.reads} for one in steps}
+    works = {one.name: partial(one.step.execute, one.name, row) for one in steps}
+    # what is done of a step that is killed stands in its scratch folder
+    deque(forks.run_side_by_side(works, after, int(os.environ.get(CORES, "1"))))
 
 
 def run_study(track: str, study: str) -> None:
@@ -161,8 +167,10 @@ def run_study(track: str, study: str) -> None:
     networks = {row.name: row for row in grid.networks()}
     _import_all([one for row in networks.values() for one in plan(row)])
     forks.run(partial(building.check, grid))
-    after = {name: row.source.name for name, row in networks.items() if row.source and row.source.network}
-    forks.run_side_by_side({name: partial(run_network, row) for name, row in networks.items()}, after, grid.jobs)
+    after = {name: {row.source.name} for name, row in networks.items() if row.source and row.source.network}
+    works = {name: partial(run_network, row) for name, row in networks.items()}
+    for number, name in enumerate(forks.run_side_by_side(works, after, grid.jobs), 1):
+        print(f"{name}: {number} of {len(works)} are done", flush=True)
     results.write(grid)
 
 

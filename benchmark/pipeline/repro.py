@@ -106,12 +106,16 @@ def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
 
 
 def here(jobs: int, report: Report) -> Runner:
-    """Return what runs rows by DVC in processes of this machine, `jobs` at a time, each on GPUs of its own."""
-    places = Places(run_settings(), jobs)
+    """Return what runs rows by DVC in processes of this machine, `jobs` at a time, each on GPUs of its own.
+
+    On the CPU, rows of which fewer are left than `jobs` do several of their steps at a time.
+    """
+    settings = run_settings()
+    places, shared = Places(settings, jobs), {protocol.CORES: str(jobs)} if settings.devices == "cpu" else {}
 
     def run(row: Row, targets: Sequence[str], _: Event) -> None:
         with places.one() as gpu:
-            variables = {} if gpu is None else {GPUS: gpu}
+            variables = shared if gpu is None else {GPUS: gpu}
             arguments = ["--wait-for-lock", "repro", "-s", *targets]
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
 

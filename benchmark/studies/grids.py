@@ -73,8 +73,7 @@ class Grid:
     def jobs(self) -> int:
         """How many networks are trained and measured at a time: one a core, or one alone on a GPU."""
         settings = run_settings()
-        on_cpu = settings.train.device == settings.evaluate.device == "cpu"
-        return max(1, (os.cpu_count() or 1) // settings.train.processes) if on_cpu else 1
+        return max(1, (os.cpu_count() or 1) // settings.train.processes) if settings.devices == "cpu" else 1
 
     def networks(self) -> list[Row]:
         """Return a network for every cell and seed, in order. A network comes after the one from which it starts."""

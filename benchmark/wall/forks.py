@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import IO
 
 from benchmark.runtime import errors
 from benchmark.wall.confinement import die_with_parent
 
+CORES = Path("work/scratch/cores")  # a file for each core of this machine, locked by the process that computes there
 Work = Callable[[], None]
 
 
@@ -19,29 +24,48 @@ def run(work: Work) -> None:
     _wait(_start(work))
 
 
-def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, str], jobs: int) -> None:
-    """Run each work in a fork, at most `jobs` at a time. Where one fails, end the others and exit with its status.
+def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[str]], cores: int) -> Iterator[str]:
+    """Run each work in a fork, as many at a time as cores are free; yield the name of each when it is done.
+
+    All calls in this checkout share the cores. The first work of a call starts even where none is free. Where a work fails,
+    end the others and exit with its status.
 
     Args:
-        works: by name.
-        after: by the name of a work, the name of the work that must be done before it.
+        works: by name, in the order in which they start.
+        after: by the name of a work, the names of those that must be done before it.
+        cores: how many cores there are.
     """
-    waiting, running, done = dict(works), dict[int, tuple[str, ForkProcess]](), set[str]()
+    waiting, running, done = dict(works), dict[int, tuple[str, ForkProcess, IO[str] | None]](), set[str]()
     while waiting or running:
-        ready = [name for name in waiting if after.get(name) in {None, *done}]
-        for name in ready[: jobs - len(running)]:
+        for name in [name for name in waiting if done.issuperset(after.get(name, ()))]:
+            if (core := _free_core(cores)) is None and running:
+                break
             process = _start(waiting.pop(name))
-            running[process.sentinel] = name, process
-        for sentinel in wait(running):
-            name, process = running.pop(int(sentinel))  # type: ignore[arg-type]
+            running[process.sentinel] = name, process, core
+        for sentinel in wait(running, timeout=1 if waiting else None):  # another call may have freed a core by then
+            name, process, core = running.pop(int(sentinel))  # type: ignore[arg-type]
+            if core:
+                fcntl.flock(core, fcntl.LOCK_UN)  # forks hold the file too
             try:
                 _wait(process)
             except SystemExit:
-                for _, other in running.values():
+                for _, other, _ in running.values():
                     other.terminate()
                 raise
             done.add(name)
-            print(f"{name}: {len(done)} of {len(works)} are done", flush=True)
+            yield name
+
+
+def _free_core(cores: int) -> IO[str] | None:
+    """Take a core that is free, until its file is unlocked or this process and its forks have ended."""
+    CORES.mkdir(parents=True, exist_ok=True)
+    for core in range(cores):
+        file = (CORES / str(core)).open("a")
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        file.close()
+    return None
 
 
 def _start(work: Work) -> ForkProcess:
