@@ -52,6 +52,11 @@ def built_row(track: str, row: str) -> Built | None:
     return Built(files.read_model(folder / "record.json", Record), images, machine())
 
 
+def published_tracks() -> list[str]:
+    """Return the tracks on which rows are published, in order."""
+    return sorted(folder.name for folder in PUBLISHED.iterdir() if published_rows(folder.name))
+
+
 def published_rows(track: str) -> list[str]:
     return sorted(path.stem for path in (PUBLISHED / track).glob("*-*.json"))
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from benchmark.commands import baselines, bring
-from benchmark.commands.completion import row_names
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.completion import row_names, track_names
+from benchmark.commands.terminal import console
 from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from benchmark.results.record import Record
     from benchmark.results.verification import Contradiction, Verification
 
+DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
 
 
@@ -30,8 +31,10 @@ def verify(
     rows: Annotated[
         list[str] | None, typer.Argument(help="<submission>-<variant>, built or published", autocompletion=row_names)
     ] = None,
-    track: TrackOption = "digits",
-    every: Annotated[bool, typer.Option("--all", help="Every row that is published on the track.")] = False,
+    track: Annotated[
+        str, typer.Option(help="Which comparison: digits, or with --all every one.", autocompletion=track_names)
+    ] = "",
+    every: Annotated[bool, typer.Option("--all", help="Every row that is published.")] = False,
     sample: Annotated[int, typer.Option(min=0, help="Certified images to certify again in each row; 0 for all.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Which ones, and their attacks' starts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
@@ -49,24 +52,29 @@ def verify(
     if adversarial is None and write:
         raise BenchmarkError("--write keeps what --adversarial breaks; give both")
     if every and (rows or adversarial):
-        raise BenchmarkError("--all verifies every published row of the track; leave out rows and --adversarial")
+        raise BenchmarkError("--all verifies every published row; leave out rows and --adversarial")
     if adversarial is not None:
         if not rows or len(rows) > 1:
             raise BenchmarkError("--adversarial is judged against one row; name it, <submission>-<variant>")
-        bring.judge(track, rows[0], paths.as_typed(adversarial), write, as_json)
+        bring.judge(track or DIGITS, rows[0], paths.as_typed(adversarial), write, as_json)
         return
     if not rows and not every:
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
-    found = list(verified(track, rows or baselines.published_rows(track), sample, seed, quiet=as_json))
+    tracks = [track] if track else [DIGITS] if rows else baselines.published_tracks()
+    found = [
+        one for name in tracks for one in verified(name, rows or baselines.published_rows(name), sample, seed, as_json)
+    ]
     if as_json:
         typer.echo(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
-    known = {one.row: one.tier for one in found}
+    known = {(one.track, one.row): one.tier for one in found}
     if failed := list(dict.fromkeys(one.row for one in found if not one.holds)):
         raise BenchmarkError(f"{len(failed)} of {len(known)} rows do not hold: {', '.join(failed)}")
     if as_json:
         return
     if not found:
-        console.print(f"no row of {track} is published; nothing was verified", markup=False)
+        console.print(
+            f"no row of {' or '.join(tracks) or 'any track'} is published; nothing was verified", markup=False
+        )
     else:
         replayed = [*known.values()].count("replayed")
         console.print(

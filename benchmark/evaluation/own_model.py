@@ -224,7 +224,7 @@ def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[st
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Hold the model in evaluation mode, frozen, products in float32, torch's generators apart. All is as it was afterwards:
-    modes, buffers, which parameters have gradients, precisions, what traces. Threads may share a model.
+    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads may share a model.
     """
     tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
     generators = [device] if device.type == "cuda" else []
@@ -273,8 +273,9 @@ def _shared(key: Hashable, keep: Callable[[], AbstractContextManager[None]]) -> 
 def _held(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    buffers = [(m._buffers, {**m._buffers}) for m in model.modules() if isinstance(m._buffers, dict)]
-    copies = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    own: list[Any] = [held for m in model.modules() for held in (m._buffers, m._parameters) if isinstance(held, dict)]
+    tensors = [(held, {**held}) for held in own]
+    copies = [(tensor, tensor.detach().clone()) for tensor in (*model.buffers(), *model.parameters())]
     try:
         with suppress(NotImplementedError):  # a program of torch.export's has no modes
             model.eval()
@@ -287,15 +288,15 @@ def _held(model: nn.Module) -> Iterator[None]:
     yield
     for module, was in modes:
         module.training = was
-    for parameter, gradient in wanted:
-        parameter.requires_grad_(gradient)
-    for place, held in buffers:
+    for place, held in tensors:
         place.clear()
         place.update(held)
     with torch.no_grad():
-        for buffer, copy in copies:
-            if buffer.layout != torch.strided or not torch.equal(buffer, copy):
-                buffer.copy_(copy)
+        for tensor, copy in copies:
+            if tensor.layout != torch.strided or not torch.equal(tensor, copy):
+                tensor.copy_(copy)
+    for parameter, gradient in wanted:
+        parameter.requires_grad_(gradient)
 
 
 @contextmanager

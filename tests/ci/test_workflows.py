@@ -1,9 +1,14 @@
-"""The workflows: a stranger's pull request gets no secret and no token that writes, and steps are scripts of .ci."""
+"""The workflows: a stranger's pull request gets no secret and no token that writes, and steps are scripts of .ci.
+
+What comments a pull request runs after CI, on main's files: it may write to pull requests, and checks out nothing of them.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,8 +25,11 @@ def problems(workflow: dict) -> list[str]:
     found = []
     triggers = workflow.get("on", workflow.get(True))
     triggers = [triggers] if isinstance(triggers, str) else [*triggers]
+    after = triggers == ["workflow_run"]
     found += [
-        f"trigger {name}" for name in triggers if name not in ("pull_request", "push", "schedule", "workflow_dispatch")
+        f"trigger {name}"
+        for name in triggers
+        if name not in ("pull_request", "push", "schedule", "workflow_dispatch") and not after
     ]
     if "secrets" in yaml.safe_dump(workflow):
         found.append("secrets")
@@ -29,10 +37,15 @@ def problems(workflow: dict) -> list[str]:
         found.append("permissions of the workflow")
     for name, job in workflow["jobs"].items():
         wider = {key for key, value in job.get("permissions", {}).items() if value != "read"}
-        if wider and (
-            "pull_request" in triggers or wider - {"pages", "id-token"} or any("run" in s for s in job["steps"])
+        runs = any("run" in s for s in job["steps"])
+        if (
+            wider - {"pull-requests"}
+            if after
+            else wider and ("pull_request" in triggers or wider - {"pages", "id-token"} or runs)
         ):
             found.append(f"permissions of {name}")
+        if after and any({"ref", "repository"} & {*s.get("with", ())} for s in job["steps"]):
+            found.append(f"{name} checks out another commit than main's")
         if not job.get("timeout-minutes"):
             found.append(f"no time limit of {name}")
         for step in job["steps"]:
@@ -73,13 +86,17 @@ GOOD = {
     "permissions": {"contents": "read"},
     "jobs": {"a": {"timeout-minutes": 5, "steps": [{"run": '.ci/pull-request "$BASE"'}]}},
 }
+AFTER = {"on": {"workflow_run": {"workflows": ["ci"]}}}
+MAINS = {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}}
 
 
 @pytest.mark.parametrize(
     ("change", "found"),
     [
         ({"on": {"pull_request_target": None}}, "trigger pull_request_target"),
-        ({"on": "workflow_run"}, "trigger workflow_run"),
+        ({"on": {"workflow_run": None, "pull_request": None}}, "trigger workflow_run"),
+        (AFTER | {"jobs": {"a": GOOD["jobs"]["a"] | {"permissions": {"contents": "write"}}}}, "permissions of a"),
+        (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [MAINS | {"with": MAINS["with"] | {"ref": "theirs"}}]}}}, "a checks out another commit than main's"),
         ({"permissions": {"contents": "write"}}, "permissions of the workflow"),
         ({"permissions": "write-all"}, "permissions of the workflow"),
         ({"env": {"A": "${{ secrets.A }}"}}, "secrets"),
@@ -93,4 +110,39 @@ GOOD = {
 )  # fmt: skip
 def test_each_rule_can_be_broken(change, found) -> None:
     assert not problems(GOOD)
+    assert not problems(GOOD | AFTER)
     assert problems(GOOD | change) == [found]
+
+
+@pytest.mark.parametrize(
+    ("counts", "labels"),
+    [
+        ("1 new, 0 removed, 0 changed, 20 same", ["new row"]),
+        ("0 new, 0 removed, 12 changed, 8 same", ["numbers change"]),
+        ("10 new, 1 removed, 0 changed, 8 same", ["new row", "numbers change"]),
+        ("0 new, 0 removed, 0 changed, 20 same", []),
+        ("label me `evil`: 1 new, 0 removed, 0 changed, 20 same", []),
+    ],
+)
+def test_a_pull_request_is_commented_and_labelled(counts, labels, tmp_path) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/comment", tmp_path / ".ci/comment")
+    (tmp_path / "gh").write_text('#!/bin/sh\necho "$@" >> "$LOG"\n[ "$2" != list ] || echo 7\n')
+    (tmp_path / "gh").chmod(0o755)
+    (tmp_path / "pull-request.md").write_text(f"### Rows\n\n{counts}\n")
+    log = tmp_path / "log"
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(log)}
+    subprocess.run([tmp_path / ".ci/comment", "0123abc"], env=environment, check=True, capture_output=True)
+    asked, comment, *labelled = log.read_text().splitlines()
+    assert 'select(.headRefOid == "0123abc")' in asked
+    assert comment == "pr comment 7 --edit-last --create-if-none --body-file comment.md"
+    assert (tmp_path / "comment.md").read_text().endswith(f"{counts}\n")
+    wanted = [[f"label create {label} --force", f"pr edit 7 --add-label {label}"] for label in labels]
+    assert labelled == [line for lines in wanted for line in lines]
+
+
+def test_where_ci_wrote_nothing_of_rows_nothing_is_commented(tmp_path) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/comment", tmp_path / ".ci/comment")
+    done = subprocess.run([tmp_path / ".ci/comment", "0123abc"], capture_output=True, text=True, check=True)
+    assert done.stderr == "CI wrote nothing of rows\n"

@@ -125,7 +125,7 @@ def test_a_model_that_mixes_the_images_of_a_batch_is_refused(linear, mixing) -> 
 
 
 def test_what_the_model_changes_comes_back(linear) -> None:
-    """Statistics that its own `train` keeps moving, modes, the tracer, torch's switches."""
+    """Statistics that its own `train` keeps moving, weights, modes, the tracer, torch's switches."""
     model, images, labels = linear
 
     class Moves(nn.Module):
@@ -133,9 +133,13 @@ def test_what_the_model_changes_comes_back(linear) -> None:
             super().__init__()
             self.register_buffer("seen", torch.zeros(()))
             self.register_buffer("hidden", torch.zeros(()))
+            self.scale, self.shift = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.seen += 1
+            with torch.no_grad():
+                self.scale += 1
+            self.shift = nn.Parameter(self.shift + 1)
             self.hidden.data.add_(1)
             torch.set_grad_enabled(torch.is_grad_enabled())
             return model(x)
@@ -144,6 +148,7 @@ def test_what_the_model_changes_comes_back(linear) -> None:
         return None
 
     moves = Moves().train()
+    own = dict(moves.named_parameters())
     sys.settrace(tracer)
     try:
         attacked(moves, images, labels)
@@ -151,6 +156,9 @@ def test_what_the_model_changes_comes_back(linear) -> None:
     finally:
         sys.settrace(None)
     assert (moves.seen, moves.hidden) == (0, 0)
+    assert all(parameter is own[name] for name, parameter in moves.named_parameters())
+    assert (moves.scale, moves.shift) == (1, 1)
+    assert moves.scale.requires_grad
     assert moves.training
     assert torch.is_grad_enabled()
 
