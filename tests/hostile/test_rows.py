@@ -43,8 +43,11 @@ torch.Tensor.argmax = lambda self, *rest, **options: torch.zeros(len(self), dtyp
 torch.equal = lambda one, other: True
 """
 FRAMES = """
-import gc, sys
+import gc, itertools, sys
+_calls = itertools.count()
 def _labels():
+    if next(_calls) % 20:  # a walk through all objects takes long
+        return
     frame = sys._getframe()
     while frame is not None:
         for value in [*frame.f_locals.values()]:
@@ -274,7 +277,11 @@ def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) 
 
 
 LISTS = """
+import itertools
+_calls = itertools.count()
 def _found():
+    if next(_calls) % 20:
+        return
     import os
     for place in ("work", "work/tiny", "work/scratch", "submissions", ".", os.path.dirname(os.environ["HOME"]), "/tmp"):
         try:
