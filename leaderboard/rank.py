@@ -11,8 +11,8 @@ from benchmark.results.brought import Brought, Scores, credits
 from benchmark.results.headline import headline, headline_names
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
-from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy
+from benchmark.results.study_table import Spread
 from benchmark.specs.track import Track
 from leaderboard.seeds import Trainings, trainings
 from leaderboard.standings import Standing, standings
@@ -84,7 +84,7 @@ def rank(
 
     Numbers of the smoothed versions do not count: those are other classifiers. Nor does the mean on corrupted images.
     That is where a row stands in the table. Its ranks claim no more than is shown: two rows are ordered where images and,
-    if both have one, studies over seeds say so (benchmark/results/paired.py), both of the first robust accuracy.
+    if both have one, studies over seeds say so (benchmark/results/comparison.py), both of the first robust accuracy.
 
     Args:
         images: by row and name of a number, a digit an image: 1 where it counts, 0 where not. Rows that lack the number

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
-from benchmark.results.spread import Spread
+from benchmark.results.study_table import Spread
 from benchmark.specs.submission import Claim
 from leaderboard.rank import Row
 

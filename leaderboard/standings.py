@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from benchmark.results.paired import ERROR, better
+from benchmark.results.comparison import ERROR, better
 
 IMAGES = "images"  # McNemar's exact test over the images does not order the two
 SEEDS = "seeds"  # it does, the difference over trainings and images (Welch) does not
@@ -42,7 +42,7 @@ class Standing:
 def standings(
     rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]]
 ) -> dict[str, Standing]:
-    """By row. An order is shown as `better` of benchmark/results/paired.py has it, among all pairs of `rows`.
+    """By row. An order is shown as `better` of benchmark/results/comparison.py has it, among all pairs of `rows`.
 
     Args:
         rows: their names, in the order of the board.

@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/support")]
 
 from tiny_attention import attention_case, steepest
 
-from benchmark.certificates.bounds.attention_quick import QuickAttention
+from benchmark.certificates.bounds.attention import QuickAttention
 from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity
 
 RADII = 4  # for each layer and input

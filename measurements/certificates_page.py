@@ -158,10 +158,10 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `benchmark/layers/description.py`, `bounds/checked_copy.py` | the network that a certificate speaks of, rebuilt from a model's layers and weights | |
 | `bounds/spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
 | `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
-| `bounds/attention_quick.py` | the same, cheaply | derived there |
+| `bounds/attention.py` | the same, cheaply | derived there |
 | `layers/attention_grid_bound.py`, `bounds/attention_grid.py` | attention over a grid, whose heads look at places of their own | derived there |
 | `bounds/isometries.py` | shifted tokens and absolute values | derived there |
-| `bounds/rounding.py`, `plain_float32.py` | what float32 does to each layer, and whether this process computes in it | Higham 2002 |
+| `bounds/rounding.py`, `checked_copy.py` | what float32 does to each layer, and whether this process computes in it | Higham 2002 |
 | `bounds/orthogonal.py` | by how much machines may differ in an orthonormal weight | Higham 2002; derived there |
 | `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |

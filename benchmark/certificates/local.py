@@ -6,7 +6,7 @@ is a rival, and a tie is not certified. The certificate speaks of the float32 ne
 
 A cascade: cheap bounds decide most images, and costly ones only those that are left.
   1. A wrong or tied clean prediction: nothing.
-  2. Composing, attention by its quick bound (attention_quick.py): yes where it suffices.
+  2. Composing, attention by its quick bound (attention.py): yes where it suffices.
   3. A few steps down the margin: an image of the ball that is wrong or tied in float64 is a no, because no sound bound
      could certify it.
   4. Composing with the tight bound, then the better of composing and the margin gradient, rival by rival.

@@ -1,4 +1,4 @@
-"""`rvb board`: a track's Records as one table, without the site."""
+"""`rvb board` prints a track's Records as one table; `rvb site` renders the whole site."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ from benchmark.runtime.paths import PUBLISHED
 
 if TYPE_CHECKING:
     from benchmark.results.record import Record
+import subprocess
+import sys
+
+
+def site(
+    address: Annotated[str, typer.Option(help="Where it will be published; the site map needs it.")] = "",
+) -> None:
+    """Render the front page and every track's board, model, paper and compare pages, in work/site."""
+    done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address])
+    if done.returncode:
+        raise typer.Exit(done.returncode)
+
 
 SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
 

@@ -14,18 +14,14 @@ from benchmark.commands import (
     attack,
     audit,
     board,
-    check,
     completion,
     diff,
     doctor,
     evaluate,
-    new,
     pipeline,
-    plan,
     publish,
     regress,
     rows,
-    site,
     study,
     submit,
     verify,
@@ -58,18 +54,18 @@ def rvb(
 
 
 app.command()(pipeline.repro)
-app.command()(plan.plan)
+app.command()(pipeline.plan)
 app.command()(pipeline.pipeline)
 app.command(name="list")(rows.list_rows)
 app.command()(rows.show)
 app.command()(board.board)
-app.command()(site.site)
+app.command()(board.site)
 app.command()(evaluate.evaluate)
 app.command()(audit.audit)
 app.command()(attack.attack)
 app.command()(study.study)
-app.command()(new.new)
-app.command()(check.check)
+app.command()(submit.new)
+app.command()(submit.check)
 app.command()(doctor.doctor)
 app.command()(submit.submit)
 app.command()(publish.publish)

@@ -1,20 +1,119 @@
-"""`rvb submit`: a submission checked, built, published and committed, and the text of its pull request."""
+"""A submission: begun by `rvb new`, tried by `rvb check`, and built, published and committed by `rvb submit`."""
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
+import warnings
 from contextlib import suppress
-from typing import Annotated
+from itertools import groupby
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmark.commands import check as checking
 from benchmark.commands.diff import comparison
 from benchmark.commands.publish import publish_rows
 from benchmark.commands.terminal import JobsOption, console, resumable
-from benchmark.runtime import git
+from benchmark.loading import submissions
+from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
+
+if TYPE_CHECKING:
+    from benchmark.results.check import CheckReport
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="<submission>, or one of its rows, <submission>-<variant>.")],
+    as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
+) -> None:
+    """Try a submission in at most a minute; exit status 1 if a check fails."""
+    warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
+    from benchmark.loading.run_settings import run_settings
+    from benchmark.reliability.submission import check_submission
+    from benchmark.runtime.torch_setup import set_up
+    from benchmark.specs.base import to_json
+
+    submission, _, variant = name.partition("-")
+    report = check_submission(submission, variant, device=set_up(run_settings().evaluate.device))
+    if as_json:
+        typer.echo(to_json(report), nl=False)
+    else:
+        _print(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _print(report: CheckReport) -> None:
+    """A line a check, by row; then what a maintainer would look at."""
+    for place, checks in groupby(report.checks, lambda one: (one.row, one.track)):
+        console.print(" on ".join(place) if place[0] else report.submission, style="bold")
+        for one in checks:
+            verdict = "ok  " if one.ok else "FAIL"
+            console.print(f"  {verdict}  {one.name}: {one.found}", markup=False)
+    if report.notes:
+        console.print("what a maintainer would look at", style="bold")
+    for place, notes in groupby(report.notes, lambda one: (one.row, one.track)):
+        for note in notes:
+            where = f"{place[0]} on {place[1]}: " if place[0] else ""
+            console.print(f"  {where}{note.name}: {note.found}", markup=False)
+    count = len(report.checks)
+    words = f"{len(report.failed)} of {count} checks failed" if report.failed else f"all {count} checks passed"
+    console.print(f"{report.submission}: {words}")
+
+
+TEMPLATE = Path(__file__).parent / "template"
+NAME = re.compile(r"(?P<author>[A-Z][A-Za-z]*)(?P<year>(?:19|20)\d\d)(?P<word>[A-Z][A-Za-z0-9]*)")
+LONGEST = 60  # a row's name stands in file names, with more around it
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="<Name><Year><Word>, such as Doe2026Tiny.")],
+    title: Annotated[str, typer.Option(help="The paper's (default: the name's last word).")] = "",
+    authors: Annotated[str, typer.Option(help="As a citation names them (default: the name's first part).")] = "",
+    url: Annotated[str, typer.Option(help="Where the paper can be read.")] = "",
+) -> None:
+    """Start a submission: a folder with a small vision transformer for digits, to be changed into yours."""
+    for path in write_submission(name, title, authors, url):
+        console.print(f"wrote {path}")
+    console.print(f"next: edit them, then `rvb check {name}` and `rvb repro {name}-small`")
+
+
+def write_submission(name: str, title: str = "", authors: str = "", url: str = "") -> list[Path]:
+    """Writes submissions/<name>; the files, in order. submission.yaml, which makes the folder a submission, comes last.
+
+    Raises:
+        BenchmarkError: a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
+    """
+    parts = NAME.fullmatch(name)
+    if not parts or len(name) > LONGEST:
+        raise BenchmarkError(
+            f"bad name {name[:LONGEST]!r}: use <Name><Year><Word> of at most {LONGEST} characters, such as Doe2026Tiny"
+        )
+    taken = {path.name.lower(): path for path in submissions.FOLDER.iterdir()}
+    if name.lower() in taken:
+        raise BenchmarkError(f"{taken[name.lower()]} exists; choose another word, or delete the folder")
+    quoted = {
+        "title": title or parts["word"],
+        "authors": authors or parts["author"],
+        "url": url,
+        "shown": f"{parts['word']}, ViT of width 32",
+    }
+    given = {
+        "name": name,
+        **parts.groupdict(),
+        **{key: json.dumps(text, ensure_ascii=False) for key, text in quoted.items()},
+    }
+    written = []
+    for source in sorted(TEMPLATE.glob("*.txt"), key=lambda path: path.stem == "submission.yaml"):
+        target = submissions.FOLDER / name / source.stem
+        files.write(target, Template(source.read_text()).substitute(given))
+        written.append(target)
+    return written
+
 
 MAIN = ("main", "master")  # branches on which nothing is committed
 GENERATED = ("pipelines", "dvc.yaml", "dvc.lock", "leaderboard/results", "README.md", "CHANGELOG.md")
@@ -33,7 +132,7 @@ def submit(
 
     submission, base = submissions.load(name), _base()
     _check_tree(name)
-    checking.check(name)
+    check(name)
     branch = _branch(name)
     tracks: dict[str, list[str]] = {}
     for variant, entry in submission.variants.items():

@@ -15,9 +15,28 @@ from pathlib import Path
 from scipy.special import stdtrit
 
 from benchmark.results.quantiles import curves_like_quantiles
-from benchmark.results.spread import Spread
 from benchmark.results.study import PublishedStudy, Run
 from benchmark.specs.study import BUILTIN, Value, last_word
+
+
+@dataclass(frozen=True)
+class Spread:
+    """`values` in the order of the seeds; of none, such as a block that this network lacks, all three numbers are NaN."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values) if self.values else math.nan
+
+    @property
+    def low(self) -> float:
+        return min(self.values, default=math.nan)
+
+    @property
+    def high(self) -> float:
+        return max(self.values, default=math.nan)
+
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names

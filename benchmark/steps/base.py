@@ -26,6 +26,21 @@ from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
     import torch
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+
+def image_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
+    """A line an image; a column (m,) shorter than others (n,) speaks of the first images, and has nulls after those."""
+    import pyarrow as pa
+
+    known = {name: pa.array(values) for name, values in columns.items()}
+    lines = max(map(len, known.values()))
+    return pa.table({n: pa.concat_arrays([v, pa.nulls(lines - len(v), v.type)]) for n, v in known.items()})
+
 
 T = TypeVar("T")
 
@@ -207,8 +222,6 @@ def _check_unchanged(row: Row, name: str, inputs: Mapping[str, Any]) -> None:
 def _write(outcome: Outcome, out: Path, code_sha256: str, key: str) -> None:
     """The outputs of a step; beside them its environment, the digest of its code, and its key."""
     import pyarrow.parquet as pq
-
-    from benchmark.runtime.image_table import image_table
 
     if out.exists():  # of a run that was killed here
         shutil.rmtree(out)

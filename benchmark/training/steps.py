@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import draws, schedule
+from benchmark.training import draws
 from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
@@ -26,6 +26,40 @@ if TYPE_CHECKING:
     from lightning_fabric.plugins.precision.precision import Precision
     from lightning_fabric.wrappers import _FabricOptimizer
     from timm.utils.model_ema import ModelEmaV3
+import math
+
+
+def lr_factor(spec: TrainingSpec, place: float) -> float:
+    """The factor of the learning rate after `place` epochs.
+
+    `one_cycle` rises from 4% over the first 30% of training and falls along a cosine to 0. `cosine` and `constant` rise from
+    1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
+    """
+    if spec.schedule == "one_cycle":
+        return _one_cycle(place / spec.epochs)
+    if place < spec.rate_warmup_epochs:
+        return 0.01 + 0.99 * place / spec.rate_warmup_epochs
+    if spec.schedule == "constant":
+        return 1.0
+    done = (place - spec.rate_warmup_epochs) / (spec.epochs - spec.rate_warmup_epochs)
+    return spec.final_rate + (1 - spec.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _one_cycle(done: float) -> float:
+    if done < 0.3:
+        return 0.04 + 0.96 * done / 0.3
+    return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
+
+
+def eps_factor(spec: TrainingSpec, epoch: int) -> float:
+    """The factor of the radius trained for in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
+    return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
+
+
+def closes(spec: TrainingSpec, epoch: int) -> bool:
+    """Whether this is one of the last epochs, which are augmented as `closing` says."""
+    return spec.closing is not None and epoch >= spec.epochs - spec.closing.epochs
+
 
 LOOK = 64  # steps on a GPU between two looks at the loss, each of which waits for the device
 Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
@@ -160,13 +194,13 @@ class Steps:
             order = torch.randperm(len(labels), device="cpu").to(images.device)
             batches = order.split(self.spec.batch_size * self.spec.accumulation)
             self.ranks.seed(seed, epoch)
-            eps_factor = schedule.eps_factor(self.spec, epoch)
-            augment = self.closing if schedule.closes(self.spec, epoch) else self.augment
+            factor = eps_factor(self.spec, epoch)
+            augment = self.closing if closes(self.spec, epoch) else self.augment
             take = self.captured or self.step
             total = torch.zeros((), dtype=torch.float64, device=images.device)
             for number, batch in enumerate(batches):
                 place = epoch + number / len(batches)
-                set_rate(self.optimizer.optimizer, self.spec.learning_rate * schedule.lr_factor(self.spec, place))
+                set_rate(self.optimizer.optimizer, self.spec.learning_rate * lr_factor(self.spec, place))
                 shares = [self.ranks.share(part) for part in batch.split(self.spec.batch_size)]
                 own = torch.cat(shares)
                 x, y = images[own], labels[own]
@@ -174,7 +208,7 @@ class Steps:
                     x, y = (t.to(images.device) for t in augment(x, y))
                 sizes = [len(share) for share in shares]
                 parts = [*zip(x.split(sizes), y.split(sizes), strict=True)]
-                total += take(parts, len(batch), eps_factor) * len(batch)
+                total += take(parts, len(batch), factor) * len(batch)
                 if number % LOOK == LOOK - 1:
                     self._check_total(total)
             self._check_total(total)

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from safetensors import safe_open
 
-from benchmark.results.paired import better, mcnemar
+from benchmark.results.comparison import better, mcnemar
 from leaderboard.charts import curves
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board

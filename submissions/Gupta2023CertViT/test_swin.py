@@ -10,11 +10,11 @@ from torch import nn
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
 from benchmark.layers.normalise import Normalise
-from benchmark.layers.timm_windows import window_attention
 from benchmark.layers.tokens import MergeTokens
 from benchmark.loading.methods import method
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
+from benchmark.training.attention_inputs import window_attention
 from benchmark.training.counterparts import counterparts
 from benchmark.training.preparation import Place
 from benchmark.training.prepare.l2_distillation import prepare

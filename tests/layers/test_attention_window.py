@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.attention_window import MASKED, DotProductWindowAttention
-from benchmark.layers.timm_windows import window_attention
+from benchmark.training.attention_inputs import window_attention
 
 SHAPES = [(4, 2, 0), (4, 2, 1), (6, 3, 1), (8, 4, 2), (4, 4, 0), (3, 1, 0)]  # side, window, shift
 

@@ -9,7 +9,7 @@ from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.global_constants import lipschitz_constant
+from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.tokens import MergeTokens
 from benchmark.runtime.errors import BenchmarkError
 

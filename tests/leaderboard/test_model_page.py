@@ -15,7 +15,7 @@ from model_site import TRACK, evidence, page, row
 from tiny_record import proportion
 
 from benchmark.results.brought import BrokenImage, Brought
-from benchmark.results.spread import Spread
+from benchmark.results.study_table import Spread
 from benchmark.specs.submission import Paper
 from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii

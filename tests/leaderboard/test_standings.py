@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmark.results.paired import better, mcnemar
+from benchmark.results.comparison import better, mcnemar
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie, _most, standings
 
 

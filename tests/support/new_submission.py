@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.commands.new import write_submission
+from benchmark.commands.submit import write_submission
 from benchmark.loading import submissions
 
 NAME = "Doe2026Tiny"

@@ -17,8 +17,8 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
-from benchmark.training.schedule import eps_factor
 from benchmark.training.selection import SelectionMetric, selection_metric
+from benchmark.training.steps import eps_factor
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})

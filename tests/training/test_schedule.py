@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tiny_training import spec
 
-from benchmark.training.schedule import lr_factor
+from benchmark.training.steps import lr_factor
 
 
 def test_schedules() -> None:

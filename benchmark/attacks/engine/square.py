@@ -5,19 +5,188 @@ margin. Most are rejected, and a rejection changes nothing. So several proposals
 if all would be rejected; those after the first that is accepted are discarded and proposed again from the new point. A
 proposal that changes nothing, or that was rejected since the point last changed, is rejected without a query. The chain, and
 with it the verdict, is the same as with one query at a time; a test compares the two.
+
+The proposals are squares of one colour in the Linf ball, windows whose mass
+moves in the l2 one, drawn as the authors draw them.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from pyautoattack.square import SquareAttack
 
-from benchmark.attacks.engine.slots import Search
-from benchmark.attacks.engine.square_proposals import rule_of
+from benchmark.attacks.engine.apgd import into_box, normalise
+from benchmark.attacks.engine.slots import Search, column, sizes
 from benchmark.attacks.engine.streams import generator
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.margins import margins
+
+MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
+
+
+def rule_of(search: Search, authors: SquareAttack) -> Linf | L2:
+    """That of the search's norm; `authors` is their attack, of as many queries."""
+    return Linf(search, authors) if search.norm == "Linf" else L2(search, authors)
+
+
+@dataclass
+class Rule:
+    """How starts and proposals are drawn and made. A proposal is encoded as a number, `code`, below `proposals` (0: too many
+    to remember); `sides` (queries,) is the side of the square that each query changes.
+    """
+
+    search: Search
+    authors: SquareAttack
+
+    def __post_init__(self) -> None:
+        self.channels, self.height, self.width = self.search.images.shape[1:]
+        side = [self._side(self.authors.p_selection(query)) for query in range(self.authors.n_queries)]
+        self.sides = torch.tensor(side)
+        self.authors.norm = self.search.norm
+        rows, columns = torch.arange(self.height), torch.arange(self.width)
+        self.rows = rows[:, None].to(self.search.images.device)
+        self.columns = columns[None, :].to(self.search.images.device)
+        count = self._count()
+        if count >= 2**63:  # a code must fit into 64 bits
+            raise BenchmarkError(f"Square does not take images of {self.channels} channels; leave some out")
+        self.proposals = count if count <= MEMORY else 0
+
+    def _side(self, p: float) -> int:
+        raise NotImplementedError
+
+    def _count(self) -> int:
+        raise NotImplementedError
+
+    def _corner(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Upper left corners of a window for every query, uniform below height - side, as the authors draw them."""
+        u = torch.rand(2, self.authors.n_queries, generator=stream)
+        return ((self.height - self.sides) * u[0]).long(), ((self.width - self.sides) * u[1]).long()
+
+    def _signs(self, stream: torch.Generator) -> torch.Tensor:
+        """A sign a channel for every query, as bits of one number."""
+        bits = (torch.rand(self.authors.n_queries, self.channels, generator=stream) > 0.5).long()
+        return (bits << torch.arange(self.channels)).sum(1)
+
+    def _unsigned(self, code: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rest of a code, and its signs (m, c, 1, 1)."""
+        channel = torch.arange(self.channels, device=code.device)
+        signs = 2.0 * ((code[:, None] >> channel) & 1) - 1
+        return code >> self.channels, signs[:, :, None, None]
+
+    def _window(self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        """(m, 1, h, w) bool: the square of this side at this corner."""
+        top, left, side = column(top), column(left), column(side)
+        return (self.rows >= top) & (self.rows < top + side) & (self.columns >= left) & (self.columns < left + side)
+
+
+class Linf(Rule):
+    """Algorithm 2: a square of one colour, added at twice the radius."""
+
+    def _side(self, p: float) -> int:
+        return min(max(round((p * self.height * self.width) ** 0.5), 1), self.height, self.width)
+
+    def _count(self) -> int:
+        return self.height * self.width << self.channels
+
+    def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The start's change (c, h, w), stripes of one sign, and the codes (queries,)."""
+        stripes = torch.sign(2 * torch.rand(self.channels, 1, self.width, generator=stream) - 1)
+        top, left = self._corner(stream)
+        return stripes.expand(-1, self.height, -1), (top * self.width + left << self.channels) + self._signs(stream)
+
+    def begin(self, clean: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(clean + self.search.eps * change, 0.0, 1.0)
+
+    def propose(self, clean: torch.Tensor, best: torch.Tensor, code: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        corner, signs = self._unsigned(code)
+        window = self._window(corner // self.width, corner % self.width, side)
+        moved = best + torch.where(window, 2.0 * self.search.eps * signs, 0.0)
+        return into_box(moved, clean, self.search.eps)
+
+
+class L2(Rule):
+    """Algorithm 3: the mass of one window moves to another."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = sorted(set(self.sides.tolist()) | {self._tile()})
+        size = max(kinds)
+        shapes = torch.zeros(max(kinds) + 1, 2, size, size)
+        for side in kinds:
+            shape = self._two_halves(side)
+            shapes[side, 0, :side, :side], shapes[side, 1, :side, :side] = shape, shape.T
+        self.shapes = shapes.to(self.search.images)
+
+    def _side(self, p: float) -> int:
+        side = max(round((p * self.height * self.width) ** 0.5), 3)
+        return min(side + (side % 2 == 0), self.height, self.width)
+
+    def _count(self) -> int:
+        return 2 * (self.height * self.width) ** 2 << self.channels
+
+    def _tile(self) -> int:
+        return max(self.height // 5, 1)
+
+    def _two_halves(self, side: int) -> torch.Tensor:
+        """The authors' `eta`, before it is turned at random: two opposite bumps of norm 1 together."""
+        upper = self.authors.eta_rectangles(side // 2, side) if side > 1 else torch.zeros(0, side)
+        shape = torch.cat((upper, -self.authors.eta_rectangles(side - side // 2, side)))
+        return shape / (shape**2).sum().sqrt()
+
+    def draw(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """The start's change (c, h, w), a grid of bumps, and the codes (queries,)."""
+        tile, change = self._tile(), torch.zeros(self.channels, self.height, self.width)
+        edge = (self.height - tile * 5) // 2
+        for y in range(edge, edge + tile * (self.height // tile), tile):
+            for x in range(edge, edge + tile * (self.width // tile), tile):
+                shape = self.shapes[tile, int(torch.rand(1, generator=stream) > 0.5)].cpu()[:tile, :tile]
+                signs = torch.sign(2 * torch.rand(self.channels, 1, 1, generator=stream) - 1)
+                target = change[:, y : y + tile, x : x + tile]
+                target += (shape * signs)[:, : target.shape[1], : target.shape[2]]
+        (top, left), (top2, left2) = self._corner(stream), self._corner(stream)
+        turn = (torch.rand(self.authors.n_queries, generator=stream) > 0.5).long()
+        cells = (top * self.width + left) * self.height * self.width + top2 * self.width + left2
+        return change, ((cells * 2 + turn) << self.channels) + self._signs(stream)
+
+    def begin(self, clean: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(clean + normalise(change, "L2") * self.search.eps, 0.0, 1.0)
+
+    def propose(self, clean: torch.Tensor, best: torch.Tensor, code: torch.Tensor, side: torch.Tensor) -> torch.Tensor:
+        rest, signs = self._unsigned(code)
+        cells, turn, area = rest >> 1, rest & 1, self.height * self.width
+        corner, other, eps = cells // area, cells % area, self.search.eps
+        top, left = corner // self.width, corner % self.width
+        window = self._window(top, left, side)
+        second = self._window(other // self.width, other % self.width, side)
+        change = best - clean
+        spent = column(sizes(change, "L2"))
+        mass = _planes(change * (window | second))
+        old = change * window / (1e-12 + _planes(change * window))
+        new = old + self._placed(top, left, side, turn, window) * signs
+        free = torch.clamp(eps**2 - spent**2, min=0) / self.channels
+        new = new / (1e-12 + _planes(new)) * (free + mass**2).sqrt()
+        moved = torch.where(window, new, torch.where(second, 0.0, change))
+        return torch.clamp(clean + normalise(moved, "L2") * eps, 0.0, 1.0)
+
+    def _placed(
+        self, top: torch.Tensor, left: torch.Tensor, side: torch.Tensor, turn: torch.Tensor, window: torch.Tensor
+    ) -> torch.Tensor:
+        """(m, 1, h, w): the bumps of each side, turned or not, in their window."""
+        row, col = self.rows - column(top), self.columns - column(left)
+        limit = self.shapes.shape[-1] - 1
+        shape = self.shapes[column(side), column(turn), row.clamp(0, limit), col.clamp(0, limit)]
+        return torch.where(window, shape, 0.0)
+
+
+def _planes(points: torch.Tensor) -> torch.Tensor:
+    """The l2 norm of each channel of (m, c, h, w): (m, c, 1, 1). Summed as rows of a matrix, so that the rounding of one row
+    does not depend on the others.
+    """
+    return (points.flatten(0, 1).flatten(1) ** 2).sum(1).sqrt().view(*points.shape[:2], 1, 1)
+
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for

@@ -5,7 +5,7 @@ a sum of n products in any order, blocked or not, fused or not, gives sum a_i b_
 n u / (1 - n u); k such factors together are within gamma(k). Division, square root and their likes are within 4 u, exp
 with all rescalings of a row within EXPONENTIAL (torch's vectorised exp is within 20 units in the last place). Weights that
 a layer derives from its parameters are computed in float64 and rounded once (within gamma(2)). Underflow adds less than
-TINY. Products in TF32, half precision or autocast are outside this model and are refused (plain_float32.py); for
+TINY. Products in TF32, half precision or autocast are outside this model and are refused (checked_copy.py); for
 attention's kernels, which may split a float32 product in three TF32 ones on a GPU, each count is taken KERNEL times.
 
 With x' = x + D, ||D|| <= delta, a bound |fl(f)(x') - f(x')| <= gamma(k) |x'| |W| gives, by |x'| <= |x| + |D|, the norm

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from benchmark.attacks import autoattack
-from benchmark.attacks.engine import square, square_proposals
+from benchmark.attacks.engine import square
 from benchmark.attacks.engine.slots import Search
 from benchmark.attacks.engine.streams import generator
 from benchmark.runtime.errors import BenchmarkError
@@ -113,7 +113,7 @@ def test_square_asks_the_model_far_less_than_the_authors_file(norm, monkeypatch)
     many, _ = end_of_chain(search_of(model, images, labels, norm, eps, 64), monkeypatch)
     asked = sum(len(batch) for _, batch in model.asked)
     model.asked.clear()
-    monkeypatch.setattr(square_proposals, "MEMORY", 0)
+    monkeypatch.setattr(square, "MEMORY", 0)
     monkeypatch.setattr(square, "TOGETHER", 1)
     one, _ = end_of_chain(search_of(model, images, labels, norm, eps, 1), monkeypatch)
     assert torch.equal(many, one)

@@ -13,7 +13,6 @@ from searched import examples, few
 from torch import nn
 
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.global_constants import lipschitz_constant
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper, mixing_constant
 from benchmark.certificates.bounds.l2_window import L2WindowBound
 from benchmark.certificates.bounds.l2_window_norm import (
@@ -21,6 +20,7 @@ from benchmark.certificates.bounds.l2_window_norm import (
     phi_inverse_of_exp,
     window_mixing_constants,
 )
+from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_window import MASKED
 from benchmark.runtime.errors import BenchmarkError
