@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from timm.models.vision_transformer import VisionTransformer
 
-from benchmark.attacks.engine import class_token
+from benchmark.attacks.engine import fused_ops
 from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.attacks.engine.slots import Search
 from benchmark.runtime.torch_setup import set_up
@@ -54,7 +54,9 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 def whole(side: str) -> AbstractContextManager:
     """While it is entered, a side without the class token asks for all tokens."""
-    return nullcontext() if side == SIDES[2] else mock.patch.object(class_token, "applies", return_value=False)
+    return (
+        nullcontext() if side == SIDES[2] else mock.patch.object(fused_ops, "class_token_suffices", return_value=False)
+    )
 
 
 def measure(size: tuple[int, ...], repeats: int) -> None:

@@ -10,8 +10,7 @@ from torch import nn
 
 from benchmark.analysis import jacobian
 from benchmark.analysis.blocks import default_blocks
-from benchmark.analysis.jacobian import QUANTITIES, amplification
-from benchmark.analysis.lanczos import largest_eigenvalue
+from benchmark.analysis.jacobian import QUANTITIES, amplification, largest_eigenvalue
 from benchmark.layers.residual import Residual
 from benchmark.layers.vit import vision_transformer
 from benchmark.runtime.errors import BenchmarkError

@@ -1,8 +1,7 @@
 """The `LayerBound` of dot-product attention, with or without the residual; costly constants are computed on first use.
 
 `QuickAttention` is a cheap bound of its local sensitivity, for the first look at many images: batched products and small
-norms. Names as in sensitivity.py. Heads jointly, with W_V and W_O of all heads together, and 1 for the residual where there is
-one:
+norms. Names as in sensitivity.py. Heads jointly, with W_V and W_O of all heads together, and 1 for a residual:
   ||F(X') - F(X)|| <= (1 + ||W_O|| max_l ||P_l|| ||W_V||) e + ||W_O|| sqrt(sum_l f_l^2),
   f_l = ||P_l' - P_l||_F (||C X V_l|| + e ||V_l||)          (rows of P' - P sum to 0, so C may stand before X),
   ||P_l' - P_l||_F <= tau_l max_i min(1/2, kappa(w_i) lam_i),

@@ -8,7 +8,7 @@ from timm.models.vision_transformer import Attention, Mlp, VisionTransformer
 from tiny_attacked import assert_slots_and_company_change_no_bit
 from torch import nn
 
-from benchmark.attacks.engine import class_token
+from benchmark.attacks.engine import fused_ops
 from benchmark.attacks.engine.fused_ops import FusedOps
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.runtime import arithmetic
@@ -71,7 +71,7 @@ def assert_same_function(model: nn.Module) -> None:
 )
 def test_values_and_gradients_are_the_models_own(options, monkeypatch) -> None:
     model = transformer(**options)
-    assert class_token.applies(model)
+    assert fused_ops.class_token_suffices(model)
     assert_same_function(model)
     seen = []
     own = Mlp.forward
@@ -137,7 +137,7 @@ def transposed(model: VisionTransformer) -> None:
 def test_attention_that_is_changed_is_computed_whole(change) -> None:
     model = transformer()
     change(model)
-    assert class_token.applies(model)
+    assert fused_ops.class_token_suffices(model)
     assert_same_function(model)
 
 
@@ -159,15 +159,15 @@ MIXED = {  # where other tokens count
 def test_where_other_tokens_count_the_model_is_left_as_it_is(change) -> None:
     model = transformer()
     change(model)
-    assert not class_token.applies(model)
+    assert not fused_ops.class_token_suffices(model)
     assert_same_function(model)
 
 
 def test_dropout_keeps_the_whole_block() -> None:
-    assert not class_token.applies(transformer(proj_drop_rate=0.5).train())
+    assert not fused_ops.class_token_suffices(transformer(proj_drop_rate=0.5).train())
     model = transformer(proj_drop_rate=0.5)
     model.blocks[-1].mlp.train()
-    assert not class_token.applies(model)
+    assert not fused_ops.class_token_suffices(model)
 
 
 def test_a_model_that_reads_all_tokens_by_itself_is_left_as_it_is() -> None:
@@ -178,7 +178,7 @@ def test_where_timms_attention_is_patched_the_model_is_left_as_it_is(monkeypatch
     """By its looks the model is timm's own; the first images show that it is not."""
     model, own = transformer(), Attention.forward
     monkeypatch.setattr(Attention, "forward", lambda self, x: own(self, x) - own(self, x).mean(1, keepdim=True))
-    assert class_token.applies(model)
+    assert fused_ops.class_token_suffices(model)
     assert_same_function(model)
 
 
