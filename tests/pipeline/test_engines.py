@@ -98,7 +98,7 @@ def same(project: Project, other: Project, rows: list[str] = ROWS) -> None:
 
 
 @slow
-@both
+@pytest.mark.parametrize("engine", ["ray", pytest.param("slurm", marks=long)])
 def test_a_row_and_what_it_starts_from_are_those_of_one_machine(project, tuned, engine) -> None:
     status, said = ended(start(project, engine, "Tiny2026Linear-tuned"))
     assert status == 0, said

@@ -214,6 +214,7 @@ def colours(project: Project) -> Project:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_colour_track_from_images_to_the_site(colours) -> None:
     """The column in record, CSV, JSON, `rvb show` and site says what a recount of the evidence says; and what reruns."""
     row = "Tiny2026Colour-small"
