@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from benchmark.results.record import Record
     from benchmark.results.verification import Contradiction, Verification
 
+CORES = os.cpu_count() or 1
 DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
 
@@ -37,6 +40,7 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Every row that is published.")] = False,
     sample: Annotated[int, typer.Option(min=0, help="Certified images to certify again in each row; 0 for all.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Which ones, and their attacks' starts.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")] = CORES,
     as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
     adversarial: Annotated[
         Path | None, typer.Option(help="A safetensors file of adversarial images to judge against one row.")
@@ -62,7 +66,9 @@ def verify(
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
     tracks = [track] if track else [DIGITS] if rows else baselines.published_tracks()
     found = [
-        one for name in tracks for one in verified(name, rows or baselines.published_rows(name), sample, seed, as_json)
+        one
+        for name in tracks
+        for one in verified(name, rows or baselines.published_rows(name), sample, seed, jobs, as_json)
     ]
     if as_json:
         typer.echo(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
@@ -82,8 +88,10 @@ def verify(
         )
 
 
-def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: bool = False) -> Iterable[Verification]:
-    """Each Record of these rows, built or published, printed unless `quiet`.
+def verified(
+    track: str, rows: Iterable[str], sample: int, seed: int, jobs: int = 1, quiet: bool = False
+) -> Iterable[Verification]:
+    """Each Record of these rows, built or published, `jobs` at a time, printed unless `quiet`.
 
     Raises:
         BenchmarkError: an unknown track, or a row that is neither built here nor published.
@@ -97,7 +105,7 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
 
     from benchmark.loading.run_settings import run_settings
     from benchmark.replay.verify import verify as verify_record
-    from benchmark.runtime.torch_setup import apart, set_up
+    from benchmark.runtime.torch_setup import set_up
     from benchmark.steps.data import step as data
 
     if not (data.folder(tracks.load(track)) / "data.json").exists():
@@ -108,10 +116,15 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, quiet: boo
             print(f"no images: {error}", file=sys.stderr)
 
     device = set_up(run_settings().evaluate.device)
-    for row, found in wanted:
-        for target in found:
-            today = _today(track, row, "" if target.own else target.record.sha256["weights"])
-            made = apart(device, verify_record, target, today, device, sample, seed)
+    calls = [
+        (target, _today(track, row, "" if target.own else target.record.sha256["weights"]), device, sample, seed)
+        for row, found in wanted
+        for target in found
+    ]
+    # a row in a fork of its own: a process that has started a GPU cannot fork another that uses one, as a sandboxed row does
+    with get_context("fork").Pool(1 if device.type == "cuda" else jobs, maxtasksperchild=1) as pool:
+        for result in [pool.apply_async(verify_record, arguments) for arguments in calls]:
+            made = result.get()
             if not quiet:
                 _print(made)
             yield made
