@@ -17,7 +17,6 @@ import importlib
 import os
 import sys
 import warnings
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -150,7 +149,19 @@ def run_row(stage: str, row: Row) -> None:
     after = {one.name: {name for name, folder in folders.items() if folder in one.reads} for one in steps}
     works = {one.name: partial(one.step.execute, one.name, row) for one in steps}
     # what is done of a step that is killed stands in its scratch folder
-    deque(forks.run_side_by_side(works, after, int(os.environ.get(CORES, "1"))))
+    list(forks.run_side_by_side(works, after, _cores()))
+
+
+def _cores() -> int:
+    """Return how many cores the rows of this machine share.
+
+    Raises:
+        BenchmarkError: the variable is no whole number.
+    """
+    text = os.environ.get(CORES, "1")
+    if not text.isdecimal() or not int(text):
+        raise BenchmarkError(f"{CORES} is {text!r}; give the number of cores that rows share, from 1 on")
+    return int(text)
 
 
 def run_study(track: str, study: str) -> None:

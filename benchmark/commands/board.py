@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +18,8 @@ from benchmark.runtime.paths import PUBLISHED
 
 if TYPE_CHECKING:
     from benchmark.results.record import Record
-import subprocess
-import sys
+
+SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
 
 
 def site(
@@ -27,9 +29,6 @@ def site(
     done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address])
     if done.returncode:
         raise typer.Exit(done.returncode)
-
-
-SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
 
 
 def board(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     from benchmark.results.record import Record
     from benchmark.results.verification import Contradiction, Verification
 
-CORES = os.cpu_count() or 1
 DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
 
@@ -40,7 +42,9 @@ def verify(
     every: Annotated[bool, typer.Option("--all", help="Every row that is published.")] = False,
     sample: Annotated[int, typer.Option(min=0, help="Certified images to certify again in each row; 0 for all.")] = 16,
     seed: Annotated[int, typer.Option(min=0, help="Which ones, and their attacks' starts.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")] = CORES,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")
+    ] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
     adversarial: Annotated[
         Path | None, typer.Option(help="A safetensors file of adversarial images to judge against one row.")
@@ -65,19 +69,19 @@ def verify(
     if not rows and not every:
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
     tracks = [track] if track else [DIGITS] if rows else baselines.published_tracks()
-    found = [
-        one
+    verifications = [
+        each
         for name in tracks
-        for one in verified(name, rows or baselines.published_rows(name), sample, seed, jobs, as_json)
+        for each in verified(name, rows or baselines.published_rows(name), sample, seed, jobs, as_json)
     ]
     if as_json:
-        typer.echo(json.dumps([one.model_dump(mode="json") for one in found], indent=1))
-    known = {(one.track, one.row): one.tier for one in found}
-    if failed := list(dict.fromkeys(one.row for one in found if not one.holds)):
+        typer.echo(json.dumps([each.model_dump(mode="json") for each in verifications], indent=1))
+    known = {(each.track, each.row): each.tier for each in verifications}
+    if failed := list(dict.fromkeys(each.row for each in verifications if not each.holds)):
         raise BenchmarkError(f"{len(failed)} of {len(known)} rows do not hold: {', '.join(failed)}")
     if as_json:
         return
-    if not found:
+    if not verifications:
         console.print(
             f"no row of {' or '.join(tracks) or 'any track'} is published; nothing was verified", markup=False
         )
@@ -121,13 +125,40 @@ def verified(
         for row, found in wanted
         for target in found
     ]
-    # a row in a fork of its own: a process that has started a GPU cannot fork another that uses one, as a sandboxed row does
-    with get_context("fork").Pool(1 if device.type == "cuda" else jobs, maxtasksperchild=1) as pool:
-        for result in [pool.apply_async(verify_record, arguments) for arguments in calls]:
-            made = result.get()
-            if not quiet:
-                _print(made)
-            yield made
+    for verification in _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs):
+        if not quiet:
+            _print(verification)
+        yield verification
+
+
+def _in_forks(
+    verify_record: Callable[..., Verification], calls: Iterable[tuple[Any, ...]], jobs: int
+) -> Iterator[Verification]:
+    """Yield the verification of each target, in order, made in a process of its own, `jobs` at a time.
+
+    A process that has started a GPU cannot fork another that uses one, as each sandboxed row does. And the sandboxed
+    processes of a row see nothing of the labels that were read for the row before.
+
+    Args:
+        calls: arguments of `verify_record`, the target first.
+
+    Raises:
+        BenchmarkError: a process was killed.
+    """
+    waiting, running = deque(calls), deque[tuple[Target, Future[Verification]]]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            arguments = waiting.popleft()
+            fork = ProcessPoolExecutor(1, mp_context=get_context("fork"))
+            running.append((arguments[0], fork.submit(verify_record, *arguments)))
+            fork.shutdown(wait=False)  # it ends after this call
+        target, future = running.popleft()
+        try:
+            verification = future.result()
+        except BrokenProcessPool:
+            words = "the process that verifies it was killed, as where memory is short; try --jobs 1"
+            raise BenchmarkError(f"{target.record.row}: {words}") from None
+        yield verification
 
 
 def targets(track: str, row: str) -> list[Target]:

@@ -1,4 +1,7 @@
-"""A Record held against all the bytes that are at hand, in a process that had no part in making it."""
+"""Compare a Record with all the bytes that are at hand, in a process that had no part in making it.
+
+Where a row's evidence is not at hand, as in a fresh clone, its published weights stand in (`replay_published`).
+"""
 
 from __future__ import annotations
 

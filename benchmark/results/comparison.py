@@ -1,4 +1,9 @@
-"""The numbers and facts of two builds of a row, one by one: exactly, or by chance over their images."""
+"""Two builds of a row compared, number by number; and two rows on the same images: is one better?
+
+Verdicts are strings of 1 and 0, one place an image. An order of two rows needs two answers. `mcnemar`: would these two
+networks differ in the same way on other images? It says nothing of the next training. `over_seeds_and_images`: would the two
+methods, on other images too?
+"""
 
 from __future__ import annotations
 

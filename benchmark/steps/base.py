@@ -25,12 +25,11 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:
-    import torch
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import torch
+
+T = TypeVar("T")
 
 
 def image_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
@@ -40,9 +39,6 @@ def image_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
     known = {name: pa.array(values) for name, values in columns.items()}
     lines = max(map(len, known.values()))
     return pa.table({n: pa.concat_arrays([v, pa.nulls(lines - len(v), v.type)]) for n, v in known.items()})
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

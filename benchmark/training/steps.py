@@ -1,7 +1,11 @@
-"""The steps of an epoch: gradients, the optimiser, and what keeps the weights where the recipe wants them."""
+"""The steps of an epoch: gradients, the optimiser, and what keeps the weights where the recipe wants them.
+
+What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`, `closes`), so that resuming needs no state.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
     from lightning_fabric.plugins.precision.precision import Precision
     from lightning_fabric.wrappers import _FabricOptimizer
     from timm.utils.model_ema import ModelEmaV3
-import math
+
+
+LOOK = 64  # steps on a GPU between two looks at the loss, each of which waits for the device
+Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
 
 
 def lr_factor(spec: TrainingSpec, place: float) -> float:
@@ -59,10 +66,6 @@ def eps_factor(spec: TrainingSpec, epoch: int) -> float:
 def closes(spec: TrainingSpec, epoch: int) -> bool:
     """Whether this is one of the last epochs, which are augmented as `closing` says."""
     return spec.closing is not None and epoch >= spec.epochs - spec.closing.epochs
-
-
-LOOK = 64  # steps on a GPU between two looks at the loss, each of which waits for the device
-Augmenting = Callable[[torch.Tensor, torch.Tensor], Split]  # augment.Augment, or anything that keeps to its docstring
 
 
 def nonzero(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -15,7 +15,9 @@ from typing import IO
 from benchmark.runtime import errors
 from benchmark.wall.confinement import die_with_parent
 
-CORES = Path("work/scratch/cores")  # a file for each core of this machine, locked by the process that computes there
+CORE_LOCKS = Path(
+    "work/scratch/cores"
+)  # a file for each core of this machine, locked by the process that computes there
 Work = Callable[[], None]
 
 
@@ -58,9 +60,9 @@ def run_side_by_side(works: Mapping[str, Work], after: Mapping[str, Collection[s
 
 def _free_core(cores: int) -> IO[str] | None:
     """Take a core that is free, until its file is unlocked or this process and its forks have ended."""
-    CORES.mkdir(parents=True, exist_ok=True)
+    CORE_LOCKS.mkdir(parents=True, exist_ok=True)
     for core in range(cores):
-        file = (CORES / str(core)).open("a")
+        file = (CORE_LOCKS / str(core)).open("a")
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file

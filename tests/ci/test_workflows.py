@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ def problems(workflow: dict) -> list[str]:
             found.append(f"permissions of {name}")
         if after and any({"ref", "repository"} & {*s.get("with", ())} for s in job["steps"]):
             found.append(f"{name} checks out another commit than main's")
+        places = [s.get("with", {}).get("path", "") for s in job["steps"] if "download-artifact" in s.get("uses", "")]
+        if after and not all(place.startswith("${{ runner.temp }}/") for place in places):
+            found.append(f"{name} unpacks a stranger's files over main's")
         if not job.get("timeout-minutes"):
             found.append(f"no time limit of {name}")
         for step in job["steps"]:
@@ -97,6 +101,7 @@ MAINS = {"uses": "actions/checkout@v4", "with": {"persist-credentials": False}}
         ({"on": {"workflow_run": None, "pull_request": None}}, "trigger workflow_run"),
         (AFTER | {"jobs": {"a": GOOD["jobs"]["a"] | {"permissions": {"contents": "write"}}}}, "permissions of a"),
         (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [MAINS | {"with": MAINS["with"] | {"ref": "theirs"}}]}}}, "a checks out another commit than main's"),
+        (AFTER | {"jobs": {"a": {"timeout-minutes": 5, "steps": [{"uses": "actions/download-artifact@v4"}]}}}, "a unpacks a stranger's files over main's"),
         ({"permissions": {"contents": "write"}}, "permissions of the workflow"),
         ({"permissions": "write-all"}, "permissions of the workflow"),
         ({"env": {"A": "${{ secrets.A }}"}}, "secrets"),
@@ -114,35 +119,56 @@ def test_each_rule_can_be_broken(change, found) -> None:
     assert problems(GOOD | change) == [found]
 
 
-@pytest.mark.parametrize(
-    ("counts", "labels"),
-    [
-        ("1 new, 0 removed, 0 changed, 20 same", ["new row"]),
-        ("0 new, 0 removed, 12 changed, 8 same", ["numbers change"]),
-        ("10 new, 1 removed, 0 changed, 8 same", ["new row", "numbers change"]),
-        ("0 new, 0 removed, 0 changed, 20 same", []),
-        ("label me `evil`: 1 new, 0 removed, 0 changed, 20 same", []),
-    ],
-)
-def test_a_pull_request_is_commented_and_labelled(counts, labels, tmp_path) -> None:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/comment", tmp_path / ".ci/comment")
+@pytest.fixture
+def comment(tmp_path) -> Callable[[], tuple[list[str], str]]:
+    """Run .ci/comment on the folder `given`; return the calls of gh, and what it printed."""
+    (tmp_path / "checkout/.ci").mkdir(parents=True)
+    (tmp_path / "given").mkdir()
+    shutil.copy(ROOT / ".ci/comment", tmp_path / "checkout/.ci/comment")
     (tmp_path / "gh").write_text('#!/bin/sh\necho "$@" >> "$LOG"\n[ "$2" != list ] || echo 7\n')
     (tmp_path / "gh").chmod(0o755)
-    (tmp_path / "pull-request.md").write_text(f"### Rows\n\n{counts}\n")
     log = tmp_path / "log"
+    log.touch()
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LOG": str(log)}
-    subprocess.run([tmp_path / ".ci/comment", "0123abc"], env=environment, check=True, capture_output=True)
-    asked, comment, *labelled = log.read_text().splitlines()
+
+    def run() -> tuple[list[str], str]:
+        command = [tmp_path / "checkout/.ci/comment", "0123abc", tmp_path / "given"]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        return log.read_text().splitlines(), done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("counts", "new", "change"),
+    [
+        ("1 new, 0 removed, 0 changed, 20 same", "add", "remove"),
+        ("0 new, 0 removed, 12 changed, 8 same", "remove", "add"),
+        ("10 new, 1 removed, 0 changed, 8 same", "add", "add"),
+        ("0 new, 0 removed, 0 changed, 20 same", "remove", "remove"),
+        ("label me `evil`: 1 new, 0 removed, 0 changed, 20 same", "remove", "remove"),
+    ],
+)
+def test_a_pull_request_is_commented_and_labelled(comment, counts, new, change, tmp_path) -> None:
+    (tmp_path / "given/pull-request.md").write_text(f"### Rows\n\n{counts}\n")
+    (asked, posted, *labelled), _ = comment()
     assert 'select(.headRefOid == "0123abc")' in asked
-    assert comment == "pr comment 7 --edit-last --create-if-none --body-file comment.md"
-    assert (tmp_path / "comment.md").read_text().endswith(f"{counts}\n")
-    wanted = [[f"label create {label} --force", f"pr edit 7 --add-label {label}"] for label in labels]
-    assert labelled == [line for lines in wanted for line in lines]
+    assert posted == "pr comment 7 --edit-last --create-if-none --body-file comment.md"
+    text = (tmp_path / "checkout/comment.md").read_text()
+    assert text == f"Written by the code of the pull request itself, at 0123abc:\n\n### Rows\n\n{counts}\n"
+    assert labelled == [
+        "label create new row --force",
+        f"pr edit 7 --{new}-label new row",
+        "label create numbers change --force",
+        f"pr edit 7 --{change}-label numbers change",
+    ]
 
 
-def test_where_ci_wrote_nothing_of_rows_nothing_is_commented(tmp_path) -> None:
-    (tmp_path / ".ci").mkdir()
-    shutil.copy(ROOT / ".ci/comment", tmp_path / ".ci/comment")
-    done = subprocess.run([tmp_path / ".ci/comment", "0123abc"], capture_output=True, text=True, check=True)
-    assert done.stderr == "CI wrote nothing of rows\n"
+def test_a_link_is_not_followed_and_where_ci_wrote_nothing_of_rows_nothing_is_commented(comment, tmp_path) -> None:
+    nothing = ([], "CI wrote nothing of rows\n")
+    assert comment() == nothing
+    (tmp_path / "given/pull-request.md").touch()
+    assert comment() == nothing
+    (tmp_path / "given/pull-request.md").unlink()
+    (tmp_path / "given/pull-request.md").symlink_to("/proc/self/environ")
+    assert comment() == nothing

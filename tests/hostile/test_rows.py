@@ -46,7 +46,8 @@ FRAMES = """
 import gc, itertools, sys
 _calls = itertools.count()
 def _labels():
-    if next(_calls) % 20:  # a walk through all objects takes long
+    call = next(_calls)
+    if call > 20 and call % 20:  # a walk through all objects takes long
         return
     frame = sys._getframe()
     while frame is not None:
@@ -280,7 +281,8 @@ LISTS = """
 import itertools
 _calls = itertools.count()
 def _found():
-    if next(_calls) % 20:
+    call = next(_calls)
+    if call > 20 and call % 20:
         return
     import os
     for place in ("work", "work/tiny", "work/scratch", "submissions", ".", os.path.dirname(os.environ["HOME"]), "/tmp"):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmark import protocol
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.wall import forks
 
 
@@ -45,8 +47,8 @@ def test_works_run_side_by_side_and_after_what_they_read() -> None:
 
 
 def test_calls_share_the_cores() -> None:
-    forks.CORES.mkdir(parents=True)
-    with (forks.CORES / "0").open("a") as first, (forks.CORES / "1").open("a") as second:
+    forks.CORE_LOCKS.mkdir(parents=True)
+    with (forks.CORE_LOCKS / "0").open("a") as first, (forks.CORE_LOCKS / "1").open("a") as second:
         for core in (first, second):
             fcntl.flock(core, fcntl.LOCK_EX)
         names = ["a", "b", "c"]
@@ -54,8 +56,8 @@ def test_calls_share_the_cores() -> None:
 
 
 def test_a_core_that_becomes_free_is_used() -> None:
-    forks.CORES.mkdir(parents=True)
-    with (forks.CORES / "0").open("a") as other:
+    forks.CORE_LOCKS.mkdir(parents=True)
+    with (forks.CORE_LOCKS / "0").open("a") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         works = {"a": partial(_meet, "a", "b"), "b": partial(_meet, "b", "a")}
         done = forks.run_side_by_side({"first": partial(_wait_for, "go"), **works}, {}, 2)
@@ -82,3 +84,12 @@ def test_where_one_fails_the_others_end() -> None:
     while Path("/proc", Path("endless").read_text(), "exe").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "two", "1.5"])
+def test_a_number_of_cores_that_is_none_is_refused(text, monkeypatch) -> None:
+    monkeypatch.delenv(protocol.CORES, raising=False)
+    assert protocol._cores() == 1
+    monkeypatch.setenv(protocol.CORES, text)
+    with pytest.raises(BenchmarkError, match=rf"^RVB_CORES is '{text}'; give the number of cores"):
+        protocol._cores()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -26,9 +29,11 @@ from tiny_verified import (
     sign,
 )
 
+from benchmark.commands import verify
 from benchmark.evaluation.division import RANDOM
 from benchmark.replay.findings import Findings
 from benchmark.replay.judge import Judge
+from benchmark.runtime.errors import BenchmarkError
 
 pytestmark = pytest.mark.usefixtures("verified_row")
 
@@ -205,3 +210,18 @@ def test_of_a_random_model_predictions_are_not_compared(reasons) -> None:
         assert content["tier"] == "claimed"
         change_tensors(STORED, lambda images: images[FGSM][4].fill_(0.5))
         assert any(line.startswith(f"image 4: {FGSM} ball: ") for line in found()["lines"])
+
+
+def _of(target: SimpleNamespace, number: int) -> tuple[int, int]:
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, os.getpid()
+
+
+def test_each_record_is_verified_in_a_process_of_its_own_in_order() -> None:
+    target = SimpleNamespace(record=SimpleNamespace(row="Tiny2026Linear-small"))
+    made = list(verify._in_forks(_of, [(target, number) for number in range(5)], 2))
+    assert [number for number, _ in made] == [0, 1, 2, 3, 4]
+    assert len({os.getpid(), *(process for _, process in made)}) == 6
+    with pytest.raises(BenchmarkError, match=r"^Tiny2026Linear-small: the process that verifies it was killed"):
+        list(verify._in_forks(_of, [(target, 0), (target, -1)], 2))
