@@ -145,7 +145,8 @@ def _in_forks(
     Raises:
         BenchmarkError: a process was killed.
     """
-    waiting, running = deque(calls), deque[tuple[Target, Future[Verification]]]()
+    waiting = deque(calls)
+    running: deque[tuple[Target, Future[Verification]]] = deque()
     while waiting or running:
         while waiting and len(running) < jobs:
             arguments = waiting.popleft()
