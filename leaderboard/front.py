@@ -1,12 +1,13 @@
 """The whole site: a front page with a card a track, and each track's board, in work/site. `python -m leaderboard.front`
 
-Pages of rows need their evidence, so they are rendered of the rows that are built in work/; a card counts the published rows
-too. What has not changed is not written again.
+Rows that are built in work/ are shown with their evidence, published ones by what git keeps: Record, verdicts by image,
+weights. What has not changed is not written again.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from collections.abc import Sequence
@@ -40,17 +41,16 @@ BEST = 3  # rows of a card
 
 @dataclass(frozen=True)
 class Card:
-    """A track on the front page: `rows` are the published and the built ones, `built` those of them that have pages."""
+    """A track on the front page: `rows` are the published and the built ones."""
 
     track: Track
     rows: Sequence[Row]
-    built: frozenset[str]
     studies: int
     changed: str
 
     @property
     def pages(self) -> bool:
-        return bool(self.built or self.studies)
+        return bool(self.rows or self.studies)
 
     @property
     def robust(self) -> tuple[str, list[tuple[Row, Proportion]]]:
@@ -84,13 +84,14 @@ def render(folder: Path, address: str) -> int:
         if card.pages:
             print(f"{track.name}: {len(board.rows)} rows, {card.studies} studies", file=sys.stderr, flush=True)
             site = build.render(folder / track.name, board)
-            write_times(folder / track.name, board.folder, list(board.rows))
+            write_times(folder / track.name, board.folder, list(board.rows), board.published)
             written += site.written
             pages += [f"{track.name}/{page}" for page in site.pages]
             charts = charts or overview(board.rows, track)
         else:
             shutil.rmtree(folder / track.name, ignore_errors=True)
-    cards.sort(key=lambda card: (-len(card.rows), -card.studies, card.track.name))
+    # real images first: those of most pixels
+    cards.sort(key=lambda card: (not card.rows, -math.prod(card.track.data.shape), -card.studies, card.track.name))
     if documentation := (DOCS / "index.html").exists():
         site = Site(folder / "docs")
         for path in (path for path in sorted(DOCS.rglob("*")) if path.is_file()):
@@ -120,25 +121,24 @@ def render(folder: Path, address: str) -> int:
 
 
 def _board(track: Track, changed: str) -> tuple[Board, Card]:
-    """The board of the rows that are built, and the card of all that are known."""
+    """The board of the rows that are built or published, and its card."""
     work, kept = build.WORK / track.name, build.PUBLISHED / track.name
     names = Path("pipelines") / track.name / "_all" / "rows.json"
     names = names if names.exists() else Path("pipelines") / track.name / "rows.json"
     wanted = files.read_json(names) if names.exists() else []
     places = {row: work / row / "record" for row in wanted if (work / row / "record/record.json").exists()}
     studies = study_table.read(kept / "studies")
-    built = _ranked(track, [read_record(place / "record.json") for place in places.values()], studies)
     every = {path.stem: path for path in sorted(kept.glob("*-*.json"))}
     every |= {row: place / "record.json" for row, place in places.items()}
-    known = _ranked(track, [read_record(path) for path in every.values()], studies)
+    rows, images = _ranked(track, [read_record(path) for path in every.values()], studies)
     claimed = read_claimed(Path("leaderboard/claimed") / track.name)
     papers = work / "inputs/papers.json"
     declared = read_papers(papers) if papers.exists() else {}
     board = Board(
-        track, built[0], work, studies, claimed, reproduced.read(kept), elsewhere=len(every) - len(places),
-        front="../index.html", images=built[1], papers=declared,
+        track, rows, work, studies, claimed, reproduced.read(kept), front="../index.html", images=images,
+        papers=declared, published=kept,
     )  # fmt: skip
-    return board, Card(track, known[0], frozenset(places), len(studies), changed)
+    return board, Card(track, rows, len(studies), changed)
 
 
 def _ranked(

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.results.brought import Brought
+from benchmark.results.per_image import PerImage
+from benchmark.results.record import Record
 
 ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
 PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a ball, whose distances are not kept
@@ -85,14 +87,44 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
         else:
             continue
         np.minimum(broken, distance, out=broken)
-    for image in [image for one in brought for image in one.images if image.image < len(broken)]:
-        broken[image.image] = min(broken[image.image], image.l2)
+    _bring(brought, broken)
     certified = _column(evidence, "certified_l2") if "certified_l2" in names else None
     smoothed = None
     if "smoothed_l2" in names:
         sure = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
         smoothed = np.where(sure, _column(evidence, "smoothed_l2"), -1.0)
     return ImageRadii(right, broken, certified, smoothed)
+
+
+def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
+    """From what git keeps of a row: an image is broken within the radius of the ball that it was lost in, no nearer.
+
+    Args:
+        pixels: numbers of an image, by which a Linf ball lies in an l2 one.
+    """
+    lost = {f"robust {one.threat.label}": one.threat for one in record.robust}
+    n = min((one.accuracy.n for one in record.robust), default=record.n)
+    right, broken = _digits(images.scores["clean"])[:n], np.full(n, np.inf)
+    for name, threat in lost.items():
+        reach = threat.eps * (pixels**0.5 if threat.norm == "Linf" else 1)
+        broken = np.where(_digits(images.scores[name])[:n], broken, np.minimum(broken, reach))
+    _bring(brought, broken)
+    radii = {name: np.array(values)[:n] for name, values in images.radii.items()}
+    smoothed = None
+    if "smoothed" in radii:
+        smoothed = np.where(_digits(images.scores["smoothed clean"])[:n], radii["smoothed"], -1.0)
+    return ImageRadii(right, broken, radii.get("certified"), smoothed)
+
+
+def _bring(brought: Sequence[Brought], broken: np.ndarray) -> None:
+    """Count in place what others broke."""
+    for image in [image for one in brought for image in one.images if image.image < len(broken)]:
+        broken[image.image] = min(broken[image.image], image.l2)
+
+
+def _digits(digits: str) -> np.ndarray:
+    """(n,) bool: where a digit is 1."""
+    return np.frombuffer(digits.encode(), np.uint8) == ord("1")
 
 
 def _attacked(evidence: pa.Table) -> int:

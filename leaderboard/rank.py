@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,6 +23,9 @@ TITLES = {
     "smoothed": "smoothed version, certified",
     "corrupted": "corrupted (ImageNet-C strengths)",
 }
+
+
+ROUNDED_UP = 5e-5  # pixels
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,19 @@ def columns(track: Track) -> list[str]:
 def heads(names: list[str]) -> list[Head]:
     """The columns' names in groups by their first word."""
     groups = itertools.groupby((name.partition(" ") for name in names), key=lambda parts: parts[0])
-    return [Head(TITLES.get(word, word), [rest for _, _, rest in parts]) for word, parts in groups]
+    return [Head(TITLES.get(word, word), [ball(rest) for _, _, rest in parts]) for word, parts in groups]
+
+
+def ball(name: str) -> str:
+    """A name that ends in a radius, such as "Linf 0.0314", as papers write it: "Linf 8/255".
+
+    So are radii of three digits or more that are a whole number of 255ths, rounded up.
+    """
+    words, _, radius = name.rpartition(" ")
+    if not re.fullmatch(r"0\.0*[1-9]\d{2,}", radius):
+        return name
+    levels = round(float(radius) * 255)
+    return f"{words} {levels}/255" if abs(float(radius) - levels / 255) < ROUNDED_UP else name
 
 
 def rank(

@@ -24,7 +24,12 @@ def read_record(path: Path) -> Record:
 
 def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
     """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
-    return _read(path, PerImage, again).scores
+    return read_per_image(path, again).scores
+
+
+def read_per_image(path: Path, again: str) -> PerImage:
+    """A row's verdicts and radii by image; exits with one line when the file is missing or damaged."""
+    return _read(path, PerImage, again)
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:

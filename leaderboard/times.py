@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmark.runtime import files
@@ -11,11 +13,16 @@ from benchmark.runtime.clock import device_cost
 from leaderboard.rank import Row
 
 
-def write_times(site: Path, folder: Path, rows: list[Row]) -> None:
-    files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows), sort_keys=True)};\n")
+def write_times(site: Path, folder: Path, rows: list[Row], published: Path | None = None) -> None:
+    """Write those of rows that are built in `folder`; of others those that are `published`, in times.json there."""
+    kept = published / "times.json" if published else None
+    known = files.read_json(kept) if kept and kept.exists() else {}
+    files.write(site / "times.js", f"const TIMES = {json.dumps(times(folder, rows, known), sort_keys=True)};\n")
 
 
-def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
+def times(
+    folder: Path, rows: list[Row], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
     """Seconds of training and of everything after it, by row, where they were measured, and both by device.
 
     A GPU's seconds are those for which a stage held it; a processor's are those of all cores that the stage's processes kept
@@ -26,6 +33,7 @@ def times(folder: Path, rows: list[Row]) -> dict[str, dict[str, Any]]:
         measured = {
             p.stem: json.loads(p.read_text()) for p in sorted((folder / row.record.row / "times").glob("*.json"))
         }
+        measured = measured or known.get(row.record.row, {})
         if "train" not in measured:
             continue
         parts = {"evaluation": [one for stage, one in measured.items() if stage != "train"]}

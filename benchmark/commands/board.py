@@ -25,7 +25,14 @@ SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are ot
 def site(
     address: Annotated[str, typer.Option(help="Where it will be published; the site map needs it.")] = "",
 ) -> None:
-    """Render the front page and every track's board, model, paper and compare pages, in work/site."""
+    """Render the front page and every track's board, model, paper and compare pages, in work/site.
+
+    Of rows that are built here, and of the published ones.
+    """
+    from benchmark.pipeline import inputs
+
+    for track in baselines.published_tracks():
+        inputs.write_papers(track)
     done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address])
     if done.returncode:
         raise typer.Exit(done.returncode)

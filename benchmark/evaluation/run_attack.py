@@ -74,6 +74,7 @@ class Attack:
         module: the attack; anything with the attributes of a file of benchmark/attacks.
         search: how an attack that goes image by image asks the model, `slots` and `flops`; a batch a call unless given.
         together: images that are attacked at a time, where it is not the verdict's `batch_size`.
+        wide: images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for no larger ones.
     """
 
     model: nn.Module
@@ -84,6 +85,7 @@ class Attack:
     module: Any
     search: Mapping[str, int] | None = None
     together: int | None = None
+    wide: int = 0
 
     def on(
         self, images: torch.Tensor, labels: torch.Tensor, checkpoint: Path | None = None, first: int = 0
@@ -132,7 +134,7 @@ class Attack:
     ) -> None:
         options: dict[str, Any] = {"component": component} if hasattr(self.module, "components") else {}
         if hasattr(self.module, "engines"):
-            options["engine"] = self.engine
+            options |= {"engine": self.engine, "wide": self.wide}
         together = self.together or self.batch_size
         if hasattr(self.module, "per_image"):
             options |= self.search or {"slots": together}

@@ -29,6 +29,7 @@ def run_suite(
     brought: Callable[[str], Any] = lambda _: None,
     open_division: bool = False,
     together: int | None = None,
+    wide: int = 0,
 ) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
     """Each attack with what it left and the verdict on it; partial work is kept in `folder`.
 
@@ -39,7 +40,7 @@ def run_suite(
     benchmark/attacks. In the open division those of benchmark/attacks may meet a model without gradients, and say so in
     their warnings; a brought one gets the model itself. torch's generator starts each batch at the attack's seed and the
     number of its first image. `together` images are a batch for attacks where it is given, `batch_size` ones elsewhere and
-    for verdicts.
+    for verdicts; `wide` is `Attack`'s.
     """
     for spec in specs:
         module, attacked, problem = brought(spec.attack), model, ""
@@ -60,6 +61,7 @@ def run_suite(
                 lambda text, place=place: report(f"{text}{place}"),  # type: ignore[misc]
                 module,
                 together=together,
+                wide=wide,
             )
             states.append(attack.on(images[batch], labels[batch], folder / kept, first))
         state, after = attack.verdict(states, labels)

@@ -58,6 +58,11 @@ def write_row(row: Row) -> None:
     _update(row.inputs, of_row(row, code.digests))
 
 
+def write_papers(track: str) -> None:
+    """Write what submissions declare on a track, for its board. Raises as `write` does."""
+    files.write_json(papers_file(track), declared_papers(track, grids.load_all(track)))
+
+
 def _update(home: Path, contents: dict[Path, dict[str, Any]]) -> None:
     wanted = {path: files.to_json(content) for path, content in contents.items()} | {code.KEPT: code.to_keep()}
     for path, text in wanted.items():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import platform
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
+
+from benchmark.runtime.errors import BenchmarkError
 
 
 def device_name(wanted: str) -> str:
@@ -17,7 +20,11 @@ def device_name(wanted: str) -> str:
 def gpu_name(index: int = 0) -> str:
     """Return the name of a GPU; "" where there is none.
 
-    A fork asks: a process that has asked by itself has started CUDA, which its later forks could not use.
+    A new process asks: one that asks by itself starts CUDA, which its later forks could not use; and a fork could not ask
+    where torch was made to describe itself before.
+
+    Raises:
+        BenchmarkError: it does not tell.
     """
     import torch
 
@@ -25,8 +32,12 @@ def gpu_name(index: int = 0) -> str:
         return ""
     if torch.cuda.is_initialized():
         return torch.cuda.get_device_name(index)
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(torch.cuda.get_device_name, (index,))
+    command = [sys.executable, "-c", f"import torch; print(torch.cuda.get_device_name({index}))"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise BenchmarkError(f"the GPU does not tell its name ({said}); `nvidia-smi` shows its state")
+    return asked.stdout.strip()
 
 
 def processor() -> str:

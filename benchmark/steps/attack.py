@@ -97,7 +97,7 @@ class Attack(EvaluationStep):
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
             engine=engine, report=report, brought=subject.companion, open_division=is_open,
-            together=subject.together,
+            together=subject.together, wide=subject.in_a_call(row, facts.flops),
         ):  # fmt: skip
             # one process for both, since what it sees of an attack afresh is no clean image
             with subject.spares.pop()() if subject.asked else nullcontext() as other:

@@ -128,7 +128,7 @@ def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
 
 def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in all,
-    but for why a model is in the open division, of which each reason stands once.
+    but for why a model is in the open division, of which each reason stands once, and what held the row's code.
 
     Raises:
         BenchmarkError: two steps say different things.
@@ -143,6 +143,8 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                 joined[name] = {**before, **value}
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
+            elif name == "wall":  # on machines that refuse parts of it: what held the row's code in every step
+                joined[name] = ", ".join(p for p in str(before).split(", ") if p in str(value).split(", ")) or "none"
             elif name == "division_reasons" and row.submission.division == "open":  # measured anew by each suite
                 joined[name] = list(dict.fromkeys(before + value))
             else:

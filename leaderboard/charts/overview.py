@@ -15,7 +15,7 @@ import altair as alt
 
 from benchmark.specs.track import Track
 from leaderboard.charts.vega import Chart, data
-from leaderboard.rank import TITLES, Row, columns, headline_columns
+from leaderboard.rank import TITLES, Row, ball, columns, headline_columns
 
 FEW, LABELLED = 40, 16  # rows: with more, intervals hide the points, and names each other
 NAMED = 8  # rows of a front that the words name
@@ -70,7 +70,7 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
 def label(name: str) -> str:
     """A headline number's name as the board says it."""
     word, _, rest = name.partition(" ")
-    return f"{TITLES.get(word, word)} {rest}".strip()
+    return f"{TITLES.get(word, word)} {ball(rest)}".strip()
 
 
 def _series(track: Track) -> dict[str, str]:

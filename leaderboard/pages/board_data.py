@@ -17,7 +17,7 @@ from benchmark.results.reproduced import Reproduced
 from benchmark.results.study import PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
-from leaderboard.rank import Head, Row, columns, heads
+from leaderboard.rank import Head, Row, ball, columns, heads
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -27,11 +27,11 @@ class Board:
     """A track's rows in the order of its board, with what was published beside them.
 
     Attributes:
-        folder: work/<track>, where each row's Record stands with its evidence.
+        folder: work/<track>, where the Records of rows that are built here stand with their evidence.
+        published: leaderboard/results/<track>, where those of published rows stand with their verdicts by image.
         studies: the published studies of the track.
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
-        elsewhere: how many rows are published and not built here.
         front: the address of the front page of all tracks from the board's; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
         papers: by submission what it declares on the track, run or not.
@@ -43,10 +43,15 @@ class Board:
     studies: Sequence[PublishedStudy] = ()
     claimed: Sequence[ClaimedBoard] = ()
     reproduced: Mapping[str, Reproduced] = field(default_factory=dict)
-    elsewhere: int = 0
     front: str = ""
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     papers: Mapping[str, DeclaredPaper] = field(default_factory=dict)
+    published: Path = Path()
+
+    def source(self, row: str) -> Path | None:
+        """Return the folder with a row's Record and evidence; None where the row is not built here."""
+        folder = self.folder / row / "record"
+        return folder if (folder / "record.json").exists() else None
 
     @cached_property
     def columns(self) -> list[str]:
@@ -84,6 +89,7 @@ def _environment() -> jinja2.Environment:
     made.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     made.filters["percent"] = lambda value: f"{100 * value:.1f}"
     made.filters["short"] = short
+    made.filters["ball"] = ball
     return made
 
 

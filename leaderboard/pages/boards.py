@@ -10,7 +10,7 @@ from benchmark.results.comparison import ERROR
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, columns, headline_columns, ranking_name
+from leaderboard.rank import Row, ball, columns, headline_columns, ranking_name
 from leaderboard.site import Site
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie
 
@@ -64,7 +64,7 @@ def arranged(board: Board) -> tuple[list[Column], list[Column]]:
         Column(
             name,
             KINDS.get(kind, kind),
-            name.partition(" ")[2],
+            ball(name.partition(" ")[2]),
             board.columns.index(name),
             kind != before,
             name.startswith("robust"),

@@ -135,8 +135,9 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
     if not board.rows:
         return None
-    path = board.folder / board.rows[0].record.row / "record" / "images.safetensors"
-    if not path.is_file():
+    sources = [source for row in board.rows if (source := board.source(row.record.row))]
+    path = next((path for source in sources if (path := source / "images.safetensors").is_file()), None)
+    if path is None:
         return None
     with safe_open(path, "np") as stored:
         shape = stored.get_slice("clean").get_shape() if "clean" in stored.keys() else []  # noqa: SIM118 no mapping

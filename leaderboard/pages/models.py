@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from benchmark.results.record import Record
+from benchmark.runtime import files
 from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts
 from leaderboard.charts.per_image import per_image
@@ -20,7 +21,7 @@ from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
 from leaderboard.pages.studies import on_page
-from leaderboard.rank import TITLES, Row, headline_columns
+from leaderboard.rank import TITLES, Row, ball, headline_columns
 from leaderboard.record_claims import compare
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
@@ -28,34 +29,51 @@ from leaderboard.verdict import verdict
 LARGE = {"robust": "attacked"}  # what the numbers in large are called, where not by their names
 
 
-def write_page(site: Site, board: Board, row: Row, evidence: pa.Table, found: ImageRadii) -> None:
-    """The page and what it links to, but for the Record and the evidence themselves."""
+def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
+    """The page and what it links to, but for the Record and the evidence themselves.
+
+    Args:
+        evidence: None of a row that is published and not built here.
+    """
     record, place = row.record, f"models/{row.record.row}"
-    source = board.folder / record.row / "record"
-    for picture in record.pictures:
-        site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
+    source = board.source(record.row)
+    if source:
+        for picture in record.pictures:
+            site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
     citation = bibtex(record.submission, record.paper)
     site.write(f"{place}/paper.bib", citation)
-    studies, files = on_page(record, board.tables, board.reproduced)
+    studies, sheets = on_page(record, board.tables, board.reproduced)
     radii = l2_radii(board.track)
     charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))
     for chart in (*charts.values(), *training):
         if chart is not None:
-            files[chart.file] = chart.csv
-    for name, text in files.items():
+            sheets[chart.file] = chart.csv
+    for name, text in sheets.items():
         site.write(f"{place}/{name}", text)
     text = board.render(
         "model.html", "../../", row=row, three=_three(board), sandwich=charts["sandwich"], radii=charts["radii"],
         settled=settled(found, radii), attacked=found.n, claims=compare(row, board.columns), studies=studies,
         verdict=verdict(record, row.brought, len(row.trainings.seeds) if row.trainings else 0),
-        curves=reliability_charts(record), shown=pictures(source, evidence, record), shown_radius=_shown_radius(board.track),
+        curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
+        shown_radius=_shown_radius(board.track),
         states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
         commands=commands(row), citation=citation, robustbench=robustbench(record, board.track),
-        evidence=evidence_table(evidence, found, record), whole=WHOLE,
+        evidence=evidence_table(evidence, found, record) if evidence else None, whole=WHOLE,
+        weights=_weights(site, board, record),
     )  # fmt: skip
     site.write(f"{place}/index.html", text)
-    site.write(f"{place}/evidence.csv", evidence_csv(evidence).to_pybytes())
+    if evidence:
+        site.write(f"{place}/evidence.csv", evidence_csv(evidence).to_pybytes())
+
+
+def _weights(site: Site, board: Board, record: Record) -> str:
+    """How large the weights are that are published; "" where none are. They are put beside the page."""
+    path = board.published / "weights" / f"{record.row}.safetensors"
+    if not path.exists() or files.sha256_file(path) != record.sha256.get("weights"):
+        return ""
+    site.copy(f"models/{record.row}/model.safetensors", path)
+    return f"{path.stat().st_size / 2**20:.1f} MiB"
 
 
 def l2_radii(track: Track) -> list[float]:
@@ -73,10 +91,9 @@ def _three(board: Board) -> list[tuple[str, str, int]]:
     """What the numbers in large are called, in which ball, and their column: clean, attacked, certified."""
     found = []
     for name in headline_columns(board.track):
-        kind, _, ball = name.partition(" ")
-        found.append(
-            (LARGE.get(kind, kind), f"{TITLES[kind]} {ball}" if kind in TITLES else ball, board.columns.index(name))
-        )
+        kind, _, within = name.partition(" ")
+        words = f"{TITLES[kind]} {ball(within)}" if kind in TITLES else ball(within)
+        found.append((LARGE.get(kind, kind), words, board.columns.index(name)))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -12,10 +13,11 @@ import pyarrow.parquet as pq
 from rich import progress
 from rich.console import Console
 
-from leaderboard.image_radii import image_radii
+from leaderboard.image_radii import image_radii, published_radii
 from leaderboard.pages import compare, models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
+from leaderboard.reading import read_per_image
 from leaderboard.site import Site
 
 MANY = 50  # rows, from which on processes share them and the build shows how far it is
@@ -34,12 +36,18 @@ def write_pages(site: Site, board: Board) -> None:
 
 
 def write_row(site: Site, board: Board, row: Row) -> None:
-    source, place = board.folder / row.record.row / "record", f"models/{row.record.row}"
-    site.copy(f"{place}/record.json", source / "record.json")
-    stored = (source / "evidence.parquet").read_bytes()
-    site.write(f"{place}/evidence.parquet", stored)
-    evidence = pq.read_table(pa.BufferReader(stored), use_threads=False)
-    found = image_radii(evidence, row.brought)
+    name, place, evidence = row.record.row, f"models/{row.record.row}", None
+    if source := board.source(name):
+        site.copy(f"{place}/record.json", source / "record.json")
+        stored = (source / "evidence.parquet").read_bytes()
+        site.write(f"{place}/evidence.parquet", stored)
+        evidence = pq.read_table(pa.BufferReader(stored), use_threads=False)
+        found = image_radii(evidence, row.brought)
+    else:
+        site.copy(f"{place}/record.json", board.published / f"{name}.json")
+        site.copy(f"{place}/per_image.json", board.published / "images" / f"{name}.json")
+        images = read_per_image(board.published / "images" / f"{name}.json", "bring it back with git")
+        found = published_radii(images, row.record, math.prod(board.track.data.shape), row.brought)
     models.write_page(site, board, row, evidence, found)
     compare.write_row(site, board, row, found)
 

@@ -79,8 +79,8 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_pa
     labels[3] = (labels[3] + 1) % 4  # wrong when clean: not attacked
     calls = []
 
-    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots, notes):
-        calls.append((component, engine, indices, slots))
+    def noting(model, images, labels, threat, *, seed, component, engine, indices, slots, wide, notes):
+        calls.append((component, engine, indices, slots, wide))
         return images
 
     monkeypatch.setattr(autoattack, "attack", noting)
@@ -88,7 +88,7 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_pa
     options = {"batch_size": 9, "checkpoint": tmp_path / "state"}
     state, _ = run_attack(model, images, labels, spec, engine="fast", **options)
     first, rest = [0, 1, 2, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15]
-    assert calls == [(name, "fast", part, 9) for name in autoattack.components for part in (first, rest)]
+    assert calls == [(name, "fast", part, 9, 0) for name in autoattack.components for part in (first, rest)]
     assert state.engine == "fast"
     assert run_attack(model, images, labels, spec, engine="fast", **options)[0].engine == "fast"
     with pytest.raises(BenchmarkError, match="was begun by the fast engine; delete it to attack by reference"):

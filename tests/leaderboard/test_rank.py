@@ -9,7 +9,7 @@ from tiny_record import proportion, record
 from benchmark.loading import tracks
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
-from leaderboard.rank import columns, heads, rank
+from leaderboard.rank import ball, columns, heads, rank
 
 TRACK = tracks.load("digits")
 STEADY = (-1, 1, 0, -1, 1)
@@ -32,6 +32,17 @@ def test_columns_stand_in_groups() -> None:
         ("certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
         ("smoothed version, certified", ["L2 0.1", "L2 0.25", "L2 0.5"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Linf 0.00785", "Linf 2/255"), ("Linf 0.0314", "Linf 8/255"), ("L2 0.1412", "L2 36/255"), ("L2 0.5", "L2 0.5"),
+        ("L2 0.2", "L2 0.2"), ("L2 0.125", "L2 0.125"), ("L2 1", "L2 1"), ("L2 2.14", "L2 2.14"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_radius_is_written_as_papers_write_it(name, shown) -> None:
+    assert ball(name) == shown
 
 
 def test_rows_stand_by_robust_accuracy_and_are_ordered_where_the_images_say_so() -> None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 import site_rows
-from published_study import published as published_study
-from tiny_record import record
+from tiny_record import proportion, record
 
 from benchmark.loading import tracks
+from benchmark.results.per_image import PerImage
+from benchmark.results.record import Record
 from leaderboard import build, changes, formats, front
+from leaderboard.image_radii import published_radii
 from leaderboard.pages import models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
 
-DIGITS = tracks.load("digits")
+DIGITS, PHOTOGRAPHS = tracks.load("digits"), tracks.load("cifar10_jpeg")
 
 
 def test_a_site_writes_what_changed_and_removes_what_nobody_wrote(tmp_path) -> None:
@@ -90,31 +94,65 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     assert front.render(Path("site"), "") == 0
 
 
-def test_machines_are_sent_to_no_board_that_is_empty_here(project) -> None:
-    """The published row's evidence is not here, so its track has pages of studies and no numbers."""
+def kept_images() -> PerImage:
+    """Of a row with 97 of 100 images right, 40, 30 and none robust, and 20 certified at 0.1."""
+    counts = {"clean": 97, "robust Linf 0.15": 40, "robust L2 0.5": 30, "robust L2 1": 0}
+    scores = {name: "1" * count + "0" * (100 - count) for name, count in counts.items()}
+    return PerImage(row="A-v", scores=scores, radii={"certified": (0.1,) * 20 + (0.0,) * 80})
+
+
+def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
+    shutil.rmtree(project / "work/digits/A-v")
+    (project / "results/digits/images").mkdir()
+    (project / "results/digits/images/A-v.json").write_text(kept_images().model_dump_json())
     front.render(Path("site"), "")
     assert 'href="digits/leaderboard.json"' in Path("site/index.html").read_text()
-    (project / "results/digits/studies").mkdir()
-    (project / "results/digits/studies/Sub-grid.json").write_text(published_study({"base": [0.5]}).model_dump_json())
-    (project / "work/digits/A-v/record/record.json").unlink()
+    assert 'href="models/A-v/index.html"' in Path("site/digits/index.html").read_text()
+    home = Path("site/digits/models/A-v")
+    page = (home / "index.html").read_text()
+    assert "benchmark.load_model(&#34;A-v&#34;" in page or 'benchmark.load_model("A-v"' in page
+    assert "adversarial images are not in git" in page
+    assert PerImage.model_validate_json((home / "per_image.json").read_text()) == kept_images()
+    assert {path.name for path in home.iterdir()} >= {"record.json", "images.js", "paper.bib"}
+    assert not [*home.glob("evidence.*")]
+
+
+def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> None:
+    found = published_radii(kept_images(), record("A", 40, 30, certified=20), pixels=64)
+    assert found.right.sum() == 97
+    assert set(found.broken[:30]) == {1.0}, "held at 0.5, lost at 1"
+    assert set(found.broken[30:]) == {0.5}
+    assert found.certified is not None
+    assert (found.certified > 0).sum() == 20
+    assert found.smoothed is None
+    assert not found.contradicted.any()
+
+
+def test_a_loss_in_a_linf_ball_counts_in_the_l2_ball_around_it() -> None:
+    made = record("A", 40, 30)
+    images = kept_images()
+    kept = made.model_copy(update={"robust": made.robust[:1]})
+    found = published_radii(images, kept, pixels=64)
+    assert set(found.broken[40:]) == {0.15 * 8}
+    assert np.isinf(found.broken[:40]).all()
+
+
+def test_real_images_stand_first(project) -> None:
+    track = PHOTOGRAPHS
+    source = Path(tracks.__file__).parent.parent / "tracks/cifar10_jpeg.yaml"
+    (project / "benchmark/tracks/cifar10_jpeg.yaml").write_text(source.read_text())
+    (project / "results/cifar10_jpeg").mkdir()
+    threats = [{"threat": one.model_dump(), "accuracy": proportion(9), "attacks": []} for one in track.threats]
+    made = record("B", 1, 1).model_dump() | {"track": track.name, "robust": threats}
+    (project / "results/cifar10_jpeg/B-v.json").write_text(Record.model_validate(made).model_dump_json())
+    (project / "results/cifar10_jpeg/images").mkdir()
+    scores = {f"robust {one.label}": "1" * 9 + "0" * 91 for one in track.threats} | {"clean": "1" * 97 + "000"}
+    kept = PerImage(row="B-v", scores=scores)
+    (project / "results/cifar10_jpeg/images/B-v.json").write_text(kept.model_dump_json())
     front.render(Path("site"), "")
     page = Path("site/index.html").read_text()
-    assert "none built here" in page
-    assert '<a href="digits/index.html">' in page
-    assert "leaderboard.json" not in page
-
-
-@pytest.mark.parametrize(
-    ("published", "words"),
-    [(1, "The one published model is not built here"), (2, "None of the 2 published models is built")],
-)
-def test_the_board_of_models_that_are_published_alone_says_so(project, published, words) -> None:
-    board = Board(DIGITS, [], Path("work/digits"), elsewhere=published, front="../index.html")
-    build.render(Path("site/digits"), board)
-    page = Path("site/digits/index.html").read_text()
-    assert words in page
-    assert '<a href="../index.html">front page</a>' in page
-    assert "No model has been evaluated" not in page
+    assert page.index("cifar10_jpeg/index.html") < page.index("digits/index.html")
+    assert "Best under AutoAttack, Linf 2/255" in page
 
 
 def test_the_site_map_names_every_page_of_an_address(project) -> None:

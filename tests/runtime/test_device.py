@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from functools import partial
 
 import pytest
 import torch
 
 from benchmark.runtime.device import device_name, gpu_name, processor
+from benchmark.runtime.errors import BenchmarkError
 
 
 def test_the_processor_is_named_with_family_and_model_without_torch(monkeypatch) -> None:
@@ -17,19 +16,23 @@ def test_the_processor_is_named_with_family_and_model_without_torch(monkeypatch)
     assert device_name("cpu") == processor() != ""
 
 
-def named(here: int, index: int) -> str:
-    """Stands in for torch's function, which starts CUDA in the process that calls it."""
-    return f"GPU {index}, asked by {'this' if os.getpid() == here else 'another'} process"
-
-
 @pytest.mark.parametrize(("wanted", "asked"), [("cuda", 0), ("auto", 0), ("cuda:1", 1)])
-def test_a_gpu_is_named_where_one_is_asked_for_and_there(monkeypatch, wanted, asked) -> None:
-    here = os.getpid()
+def test_a_gpu_is_named_by_another_process_where_one_is_asked_for_and_there(monkeypatch, wanted, asked) -> None:
+    """A process that asks by itself starts CUDA, which its forks could then not use."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", partial(named, here))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: pytest.fail("this process asked"))
+    monkeypatch.setattr("sys.executable", "echo")  # which prints what it is given
     gpu_name.cache_clear()
-    assert device_name(wanted) == f"GPU {asked}, asked by another process"
+    assert device_name(wanted) == f"-c import torch; print(torch.cuda.get_device_name({asked}))"
     gpu_name.cache_clear()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert device_name(wanted) == processor()
     gpu_name.cache_clear()
+
+
+def test_a_gpu_that_does_not_start_is_one_line(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("sys.executable", "false")
+    gpu_name.cache_clear()
+    with pytest.raises(BenchmarkError, match="does not tell its name"):
+        gpu_name()
