@@ -83,6 +83,7 @@ def smooth(
     alpha: float,
     seed: int,
     batch_size: int = 1000,
+    mixed: bool = False,
 ) -> Smoothed:
     """Certified l2 radii of the smoothed model: with probability at least 1 - alpha, for each image by itself, the
     smoothed classifier returns `prediction` for every image within `radius` of it.
@@ -99,6 +100,7 @@ def smooth(
         looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
         alpha: the probability, at most, of a radius that does not hold, for each image.
         batch_size: noisy images that the model sees at once.
+        mixed: whether these may be copies of several images, which is faster where calls are dear, and rounds otherwise.
 
     Raises:
         ValueError: a number out of its range, or not one index an image.
@@ -113,7 +115,7 @@ def smooth(
         _Noisy(image, index, np.random.default_rng([seed, index]), sigma)
         for image, index in zip(images, indices, strict=True)
     ]
-    votes = partial(_votes, model, batch_size=batch_size)
+    votes = partial(_votes, model, batch_size=batch_size, mixed=mixed)
     searches = [certify_by_looks(sizes, radii, sigma=sigma, alpha=alpha) for _ in streams]
     asked, reached = {place: next(search) for place, search in enumerate(searches)}, dict[int, Look]()
     candidates = [int(won.argmax()) for won in votes([(stream, n0) for stream in streams])]
@@ -217,13 +219,15 @@ class _Noisy:
 
 
 @torch.no_grad()
-def _votes(model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: int) -> list[torch.Tensor]:
+def _votes(
+    model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: int, mixed: bool
+) -> list[torch.Tensor]:
     """How many of the next copies of each stream, so many as it says, each class has won: (classes,) int64 a stream.
 
-    A tie for the first is no win. Copies of several images share a call.
+    A tie for the first is no win.
     """
     totals = [torch.zeros(1, dtype=torch.int64) for _ in wanted]
-    for batch in _batches([count for _, count in wanted], batch_size):
+    for batch in _batches([count for _, count in wanted], batch_size, mixed):
         logits = model(torch.cat([wanted[place][0].copies(count) for place, count in batch]))
         for (place, _), part in zip(batch, logits.split([count for _, count in batch]), strict=True):
             if not torch.isfinite(part).all():
@@ -238,15 +242,15 @@ def _votes(model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: i
     return totals
 
 
-def _batches(counts: Sequence[int], size: int) -> Iterator[list[tuple[int, int]]]:
-    """All counts in order, cut into batches of `size` together: (place, share of its count)."""
+def _batches(counts: Sequence[int], size: int, mixed: bool) -> Iterator[list[tuple[int, int]]]:
+    """All counts in order, cut into batches of `size` at most, of one count each unless `mixed`: (place, share of its count)."""
     batch, room = list[tuple[int, int]](), size
     for place, count in enumerate(counts):
         while count:
             share = min(count, room)
             batch.append((place, share))
             count, room = count - share, room - share
-            if not room:
+            if not room or not (mixed or count):
                 yield batch
                 batch, room = [], size
     if batch:

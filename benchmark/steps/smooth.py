@@ -72,9 +72,7 @@ class Smooth(EvaluationStep):
 def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict[str, torch.Tensor]:
     """The evidence by column: what `Smoothed` holds; resumed after a kill."""
     from benchmark.certificates.smoothing import smooth
-    from benchmark.verdicts.internals import internals
 
-    size = subject.in_a_call(work.row, internals(subject.model, subject.first_batch[0]).flops)
     with subject.spares.pop()() if subject.asked else nullcontext() as again:
 
         def votes(places: range) -> dict[str, torch.Tensor]:
@@ -84,7 +82,8 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
                 places,
                 work.row.track.certified_radii,
                 **rules.model_dump(),
-                batch_size=size,
+                batch_size=subject.together or subject.batch_size,
+                mixed=subject.together is not None,
             )
             if again is not None:
                 ask_again(work, subject, ASKED_AGAIN, again)

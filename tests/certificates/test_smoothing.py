@@ -198,6 +198,8 @@ def test_results_depend_on_seed_and_index_alone() -> None:
     model, images, _ = linear_trials(12)
     found = smooth(model, images, range(12), [0.1, 0.25], **RULES)
     assert same(smooth(model, images, range(12), [0.1, 0.25], batch_size=7, **RULES), found)
+    for size in (7, 250):
+        assert same(smooth(model, images, range(12), [0.1, 0.25], batch_size=size, mixed=True, **RULES), found)
     assert same(smooth(model, images[[9, 2]], [9, 2], [0.1, 0.25], **RULES), found, torch.tensor([9, 2]))
     assert not same(smooth(model, images, range(12), [0.1, 0.25], **RULES | {"seed": 1}), found)
     assert len(smooth(model, images[:0], [], [0.1], **RULES).radius) == 0
