@@ -243,7 +243,7 @@ def _votes(
 
 
 def _batches(counts: Sequence[int], size: int, mixed: bool) -> Iterator[list[tuple[int, int]]]:
-    """All counts in order, cut into batches of `size` at most, of one count each unless `mixed`: (place, share of its count)."""
+    """All counts in order, in batches of `size` at most, of one count each unless `mixed`: (place, share of its count)."""
     batch, room = list[tuple[int, int]](), size
     for place, count in enumerate(counts):
         while count:
