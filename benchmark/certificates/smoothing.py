@@ -219,9 +219,7 @@ class _Noisy:
 
 
 @torch.no_grad()
-def _votes(
-    model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: int, mixed: bool
-) -> list[torch.Tensor]:
+def _votes(model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: int, mixed: bool) -> list[torch.Tensor]:
     """How many of the next copies of each stream, so many as it says, each class has won: (classes,) int64 a stream.
 
     A tie for the first is no win.
