@@ -44,6 +44,17 @@ def changes(published: Path) -> list[Change]:
     return found
 
 
+def commit_here() -> tuple[str, str]:
+    """The commit that is checked out, shortened, and its day; "" each where there is no git or no history."""
+    command = ["git", "log", "-1", "--format=%h %cs"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "", ""
+    commit, day = done.stdout.split()
+    return commit, day
+
+
 def last_change(found: Sequence[Change], track: str) -> str:
     """The day on which a row of `track` was last published; "" where none is known."""
     return next((change.time[:10] for change in found if any(t == track for t, _ in change.rows)), "")

@@ -1,10 +1,12 @@
-"""How to cite a row's paper: BibTeX, whatever its title holds. Pure."""
+"""How to cite a row's paper, the benchmark and a row of it: BibTeX, whatever a title holds. Pure."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from importlib.metadata import version
 
+from benchmark.results.record import Record
 from benchmark.specs.submission import Paper, is_web_address
 
 SPECIAL = {
@@ -20,6 +22,24 @@ def bibtex(key: str, paper: Paper) -> str:
         fields["url"] = _address(paper.url)
     lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
     return f"@misc{{{re.sub('[^A-Za-z0-9_]', '', key) or 'paper'},\n{lines}\n}}\n"
+
+
+def bibtex_of_row(record: Record) -> str:
+    """The row, as numbers of this version of its track; the weights' digest says of which network."""
+    title = f"robust-vit-bench: {record.row} on {record.track}, track version {record.track_version}"
+    note = f"weights sha256 {record.sha256['weights']}" if "weights" in record.sha256 else ""
+    return _own(f"rvb_{record.row}_{record.track}", title, note)
+
+
+def bibtex_of_benchmark() -> str:
+    title = "robust-vit-bench: clean, attacked and certified accuracy of vision transformers, per image, with evidence"
+    return _own("robust_vit_bench", title, f"version {version('robust-vit-bench')}")
+
+
+def _own(key: str, title: str, note: str) -> str:
+    fields = {"title": f"{{{_text(title)}}}", "author": "{The robust-vit-bench authors}", "year": "2026"}
+    lines = ",\n".join(f"  {name} = {{{value}}}" for name, value in {**fields, "note": note}.items() if value)
+    return f"@misc{{{re.sub('[^A-Za-z0-9_]', '', key)},\n{lines}\n}}\n"
 
 
 def _text(words: str) -> str:

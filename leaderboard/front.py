@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import yaml
@@ -25,10 +26,11 @@ from benchmark.results.study import PublishedStudy
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import build
-from leaderboard.changes import changes, feed, last_change
+from leaderboard.changes import changes, commit_here, feed, last_change
 from leaderboard.charts import vega
 from leaderboard.charts.overview import overview
-from leaderboard.pages.board_data import ENVIRONMENT, Board
+from leaderboard.citation import bibtex_of_benchmark
+from leaderboard.pages.board_data import ENVIRONMENT, About, Board
 from leaderboard.rank import Row, headline_columns, rank, ranking_name
 from leaderboard.reading import read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
@@ -69,17 +71,21 @@ class Card:
         return sorted(known, key=lambda pair: (-pair[1].value, pair[0].record.row))[:BEST]
 
 
-def render(folder: Path, address: str) -> int:
+def render(folder: Path, address: str, repository: str = "") -> int:
     """Writes the site; how many files were new or other than before.
 
     Args:
+        repository: the address of the source, which each page then links.
         address: where the site will be, ending in "/", which feed and site map need; "" for one that is read from files.
     """
     published = changes(build.PUBLISHED)
+    documentation = (DOCS / "index.html").exists()
+    commit, day = commit_here()
+    about = About(version("robust-vit-bench"), commit, day, repository, documentation)
     written, cards, pages, charts = 0, [], ["index.html"], list[vega.Chart]()
     for path in sorted(Path("benchmark/tracks").glob("*.yaml")):
         track = Track.model_validate({"name": path.stem, **yaml.safe_load(path.read_text())})
-        board, card = _board(track, last_change(published, track.name))
+        board, card = _board(track, last_change(published, track.name), about)
         cards.append(card)
         if card.pages:
             print(f"{track.name}: {len(board.rows)} rows, {card.studies} studies", file=sys.stderr, flush=True)
@@ -92,7 +98,7 @@ def render(folder: Path, address: str) -> int:
             shutil.rmtree(folder / track.name, ignore_errors=True)
     # real images first: those of most pixels
     cards.sort(key=lambda card: (not card.rows, -math.prod(card.track.data.shape), -card.studies, card.track.name))
-    if documentation := (DOCS / "index.html").exists():
+    if documentation:
         site = Site(folder / "docs")
         for path in (path for path in sorted(DOCS.rglob("*")) if path.is_file()):
             site.copy(str(path.relative_to(DOCS)), path)
@@ -101,7 +107,7 @@ def render(folder: Path, address: str) -> int:
     page = ENVIRONMENT.get_template("front.html")
     shared: dict[str, str | bytes] = {
         "index.html": page.render(
-            root="", cards=cards, address=address, documentation=documentation, picture=bool(charts)
+            root="", cards=cards, address=address, about=about, picture=bool(charts), citation=bibtex_of_benchmark()
         ),
         "feed.xml": feed(published, address),
         "static/style.css": (build.STATIC / "style.css").read_text(),
@@ -120,7 +126,7 @@ def render(folder: Path, address: str) -> int:
     return written
 
 
-def _board(track: Track, changed: str) -> tuple[Board, Card]:
+def _board(track: Track, changed: str, about: About) -> tuple[Board, Card]:
     """The board of the rows that are built or published, and its card."""
     work, kept = build.WORK / track.name, build.PUBLISHED / track.name
     names = Path("pipelines") / track.name / "_all" / "rows.json"
@@ -136,7 +142,7 @@ def _board(track: Track, changed: str) -> tuple[Board, Card]:
     declared = read_papers(papers) if papers.exists() else {}
     board = Board(
         track, rows, work, studies, claimed, reproduced.read(kept), front="../index.html", images=images,
-        papers=declared, published=kept,
+        papers=declared, published=kept, about=about,
     )  # fmt: skip
     return board, Card(track, rows, len(studies), changed)
 
@@ -168,8 +174,10 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m leaderboard.front", description="Render the whole site in work/site."
     )
     reader.add_argument("--address", default="", help="where it will be, such as https://example.org/bench/")
-    given = reader.parse_args(arguments).address
-    written = render(SITE, given if not given or given.endswith("/") else f"{given}/")
+    reader.add_argument("--repository", default="", help="where its source is, such as https://example.org/me/bench")
+    given = reader.parse_args(arguments)
+    address = given.address if not given.address or given.address.endswith("/") else f"{given.address}/"
+    written = render(SITE, address, given.repository)
     print(f"{written} files written: open {SITE / 'index.html'}")
 
 

@@ -24,6 +24,7 @@ SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are ot
 
 def site(
     address: Annotated[str, typer.Option(help="Where it will be published; the site map needs it.")] = "",
+    repository: Annotated[str, typer.Option(help="The address of the source, which each page then links.")] = "",
 ) -> None:
     """Render the front page and every track's board, model, paper and compare pages, in work/site.
 
@@ -33,7 +34,7 @@ def site(
 
     for track in baselines.published_tracks():
         inputs.write_papers(track)
-    done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address])
+    done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address, "--repository", repository])
     if done.returncode:
         raise typer.Exit(done.returncode)
 

@@ -185,9 +185,10 @@ def _labels(base: alt.Chart, across: str, x: alt.X, y: alt.Y, when: Any) -> list
     ends = ends.transform_calculate(left=f"pow(datum.{across}, 2) <= datum.least * datum.greatest")
     opacity = when.then(alt.value(1)).otherwise(alt.value(0.05))
     sides: list[tuple[str, Any, int]] = [("datum.left", "left", -4), ("!datum.left", "right", 4)]
-    return [
-        ends.transform_filter(f"{ON_FRONT} && {side}")
+    return [  # each layer has all points: Vega warns of one that is left without any
+        ends.transform_filter(ON_FRONT)
+        .transform_calculate(name=f"{side} ? datum.model : ''")
         .mark_text(align=align, dx=dx, dy=-10, limit=150)
-        .encode(x, y, text="model:N", opacity=opacity)
+        .encode(x, y, text="name:N", opacity=opacity)
         for side, align, dx in sides
     ]

@@ -23,6 +23,22 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
 @dataclass(frozen=True)
+class About:
+    """What the site says of itself at the foot of each page: its commit and that commit's day, "" where git knows none.
+
+    Attributes:
+        repository: the address of the source; "" for none.
+        documentation: whether the documentation stands beside the boards, in docs/.
+    """
+
+    version: str
+    commit: str = ""
+    day: str = ""
+    repository: str = ""
+    documentation: bool = False
+
+
+@dataclass(frozen=True)
 class Board:
     """A track's rows in the order of its board, with what was published beside them.
 
@@ -35,6 +51,7 @@ class Board:
         front: the address of the front page of all tracks from the board's; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
         papers: by submission what it declares on the track, run or not.
+        about: of the whole site; None for the board of a track alone.
     """
 
     track: Track
@@ -47,6 +64,7 @@ class Board:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     papers: Mapping[str, DeclaredPaper] = field(default_factory=dict)
     published: Path = Path()
+    about: About | None = None
 
     def source(self, row: str) -> Path | None:
         """Return the folder with a row's Record and evidence; None where the row is not built here."""

@@ -14,7 +14,7 @@ from leaderboard.charts.lines import reliability_charts
 from leaderboard.charts.per_image import per_image
 from leaderboard.charts.sandwich import sandwich
 from leaderboard.charts.training import read_history, training_charts
-from leaderboard.citation import bibtex
+from leaderboard.citation import bibtex, bibtex_of_row
 from leaderboard.formats import robustbench
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
@@ -58,7 +58,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
         curves=reliability_charts(record), shown=pictures(source, evidence, record) if source else None,
         shown_radius=_shown_radius(board.track),
         states=_states(found, _shown_radius(board.track)), training=training, recipe=[*recipe(record)],
-        commands=commands(row), citation=citation, robustbench=robustbench(record, board.track),
+        commands=commands(row), citation=citation,
+        row_citation=bibtex_of_row(record), robustbench=robustbench(record, board.track),
         evidence=evidence_table(evidence, found, record) if evidence else None, whole=WHOLE,
         weights=_weights(site, board, record),
     )  # fmt: skip
