@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from benchmark.loading import tracks
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from leaderboard import build, changes, formats, front
+from leaderboard.changes import commit_here
 from leaderboard.image_radii import published_radii
 from leaderboard.pages import models
 from leaderboard.pages.board_data import Board
@@ -92,6 +94,23 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
     assert not Path("site/sitemap.xml").exists()
     assert front.render(Path("site"), "") == 0
+
+
+@pytest.mark.parametrize("place", ["index.html", "digits/index.html", "digits/models/A-v/index.html"])
+def test_each_page_says_version_source_and_how_to_cite(project, place) -> None:
+    (project / "build/docs").mkdir(parents=True)
+    (project / "build/docs/index.html").write_text("Documentation")
+    git("init")
+    git("commit", "--allow-empty", "-m", "First")
+    front.render(Path("site"), "", "https://example.org/me/bench")
+    foot = Path("site", place).read_text().partition("<footer>")[2]
+    assert f"robust-vit-bench {version('robust-vit-bench')}, MIT licence, commit {commit_here()[0]} of" in foot
+    assert '<a href="https://example.org/me/bench">Source</a>' in foot
+    for name, target in (("Documentation", "docs/index.html"), ("Cite", "index.html")):
+        href = foot.partition(f">{name}</a>")[0].rpartition('href="')[2].strip('"').removesuffix("#cite")
+        assert (Path("site", place).parent / href).resolve() == Path("site", target).resolve()
+    front.render(Path("site"), "", "javascript:alert(1)")
+    assert "javascript" not in Path("site", place).read_text()
 
 
 def kept_images() -> PerImage:
