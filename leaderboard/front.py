@@ -30,7 +30,7 @@ from leaderboard.changes import changes, commit_here, feed, last_change
 from leaderboard.charts import vega
 from leaderboard.charts.overview import overview
 from leaderboard.citation import bibtex_of_benchmark
-from leaderboard.pages.board_data import ENVIRONMENT, About, Board
+from leaderboard.pages.board_data import ENVIRONMENT, About, Board, of_no_paper
 from leaderboard.rank import Row, headline_columns, rank, ranking_name
 from leaderboard.reading import read_claimed, read_images, read_papers, read_record
 from leaderboard.site import Site
@@ -81,10 +81,11 @@ def render(folder: Path, address: str, repository: str = "") -> int:
     published = changes(build.PUBLISHED)
     documentation = (DOCS / "index.html").exists()
     commit, day = commit_here()
-    about = About(version("robust-vit-bench"), commit, day, repository, documentation)
+    paths = sorted(Path("benchmark/tracks").glob("*.yaml"))
+    tracks = [Track.model_validate({"name": path.stem, **yaml.safe_load(path.read_text())}) for path in paths]
+    about = About(version("robust-vit-bench"), commit, day, repository, documentation, _real(tracks))
     written, cards, pages, charts = 0, [], ["index.html"], list[vega.Chart]()
-    for path in sorted(Path("benchmark/tracks").glob("*.yaml")):
-        track = Track.model_validate({"name": path.stem, **yaml.safe_load(path.read_text())})
+    for track in tracks:
         board, card = _board(track, last_change(published, track.name), about)
         cards.append(card)
         if card.pages:
@@ -124,6 +125,17 @@ def render(folder: Path, address: str, repository: str = "") -> int:
             files.write(target, data)
             written += 1
     return written
+
+
+def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
+    """By submission the tracks of papers' data on which something of it is published."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for track in tracks:
+        kept = build.PUBLISHED / track.name
+        published = [*kept.glob("*-*.json"), *kept.glob("studies/*-*.json")]
+        for submission in sorted({path.stem.partition("-")[0] for path in published} if not of_no_paper(track) else ()):
+            found.setdefault(submission, []).append((track.name, track.title))
+    return found
 
 
 def _board(track: Track, changed: str, about: About) -> tuple[Board, Card]:

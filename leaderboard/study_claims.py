@@ -1,7 +1,8 @@
 """What a paper prints beside what came out, number by number. Pure.
 
 A rebuilt number is the mean over a study's seeds. A claim is a number without an interval; it lies within the seeds where
-the 95% interval of that mean (Student's, no spread taken below one image) holds it.
+the 95% interval of that mean (Student's, no spread taken below one image) holds it. On a track that no paper uses the two
+are of other data: they stand side by side, and no difference is drawn.
 """
 
 from __future__ import annotations
@@ -16,26 +17,29 @@ from benchmark.specs.study import BUILTIN, MeasureSpec, Study, Value
 
 MOST = 4  # numbers side by side, each with three columns
 
-Verdict = Literal["within", "above", "below", "one seed", "not run"]
+Verdict = Literal["within", "above", "below", "one seed", "other data", "not run"]
 
 
 @dataclass(frozen=True)
 class Compared:
     """One printed number.
 
-    `rebuilt` is None where it was not run; `difference` is rebuilt minus `claimed`, None with one seed too.
+    `rebuilt` is None where it was not run; `difference` is rebuilt minus `claimed`, None with one seed and of `other_data`.
     """
 
     column: Column
     claimed: float
     rebuilt: Entry | None = None
     difference: Difference | None = None
+    other_data: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """Where the rebuilt number lies: "above" the claim, "below" it, or with it "within" the seeds' interval."""
         if self.rebuilt is None:
             return "not run"
+        if self.other_data:
+            return "other data"
         if self.difference is None:
             return "one seed"
         if not self.difference.shown:
@@ -89,8 +93,12 @@ class Tally:
         return self["within"] + self["above"] + self["below"]
 
 
-def rebuilt_sheet(table: Table) -> ClaimSheet | None:
-    """The claims of a published study; None where it has none."""
+def rebuilt_sheet(table: Table, other_data: bool = False) -> ClaimSheet | None:
+    """The claims of a published study; None where it has none.
+
+    Args:
+        other_data: the study is of a track that no paper uses.
+    """
     claims, n = table.study.study.claims, table.study.result.n
     by_cell = {line.cell: line.entries for line in table.lines}
     cells = [*by_cell, *(cell for cell in claims if cell not in by_cell)]
@@ -105,6 +113,8 @@ def rebuilt_sheet(table: Table) -> ClaimSheet | None:
         entry = by_cell[cell][place] if cell in by_cell and place < len(table.columns) else None
         if entry is None or not entry.values:
             return Compared(column, value)
+        if other_data:
+            return Compared(column, value, entry, other_data=True)
         return Compared(column, value, entry, _difference(entry, value, 1 / n if column.share else 0.0))
 
     return _sheet(cells, known, [[compare(cell, i) for i in range(len(known))] for cell in cells])

@@ -29,6 +29,7 @@ class About:
     Attributes:
         repository: the address of the source; "" for none.
         documentation: whether the documentation stands beside the boards, in docs/.
+        real: by submission the tracks of data that papers use on which it has a row or a study, by name and title.
     """
 
     version: str
@@ -36,6 +37,7 @@ class About:
     day: str = ""
     repository: str = ""
     documentation: bool = False
+    real: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class Board:
     published: Path = Path()
     about: About | None = None
 
+    @property
+    def of_no_paper(self) -> bool:
+        return of_no_paper(self.track)
+
     def source(self, row: str) -> Path | None:
         """Return the folder with a row's Record and evidence; None where the row is not built here."""
         folder = self.folder / row / "record"
@@ -86,6 +92,11 @@ class Board:
     def render(self, template: str, root: str, **shown: Any) -> str:
         """A page; `root` is the way from it to the site's folder, such as "../../"."""
         return ENVIRONMENT.get_template(template).render(root=root, board=self, **shown)
+
+
+def of_no_paper(track: Track) -> bool:
+    """Whether a track's data come with this repository: small stand-ins that no paper uses."""
+    return not (track.data.path or "").startswith("data/")
 
 
 def short(count: int) -> str:

@@ -147,7 +147,9 @@ def _run(
         asked = declared.studies.get(result.name) if declared else None
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
-        found.append(PaperStudy(result.name, study, rebuilt_sheet(one.table), one, missing, result.command))
+        found.append(
+            PaperStudy(result.name, study, rebuilt_sheet(one.table, board.of_no_paper), one, missing, result.command)
+        )
     return found, files
 
 

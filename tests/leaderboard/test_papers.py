@@ -16,13 +16,16 @@ from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.finding import Finding
 from benchmark.results.record import Record
 from benchmark.specs.study import Study
+from benchmark.specs.track import Track
 from leaderboard import reading
 from leaderboard.pages import papers
-from leaderboard.pages.board_data import Board
+from leaderboard.pages.board_data import About, Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
 
 TRACK = tracks.load("digits")
+DATA = TRACK.data.model_copy(update={"path": "data/cifar"})
+OF_PAPERS = TRACK.model_copy(update={"data": DATA})  # the same, as if papers used its images
 CLAIMS = [
     {"track": "digits", "variant": "v", "metric": "clean", "value": 0.9, "source": "Table 8"},
     {"track": "imagenet", "metric": "clean", "value": 0.7234, "source": "Table 6 & 7"},
@@ -62,12 +65,12 @@ def pages(tmp_path: Path, board: Board) -> Path:
     return tmp_path / "site" / "papers"
 
 
-def board(**more) -> Board:
+def board(track: Track = OF_PAPERS, **more) -> Board:
     rows = rank([record("Sub", 40, 30, certified=20), record("Other", 50, 10)], TRACK)
     finding = Finding(statement="It <helps>", statistic="d", over="3 seeds", estimate=1, low=0.5, high=1.5)
     made = published(VALUES, claims=PRINTED).model_copy(update={"findings": (finding,)})
     content = {"studies": [made], "papers": {"Sub": declared(), "Idle": declared()}}
-    return Board(TRACK, rows, Path("nowhere"), **content | more)
+    return Board(track, rows, Path("nowhere"), **content | more)
 
 
 def text_of(cell: str) -> str:
@@ -95,6 +98,17 @@ def test_claimed_and_rebuilt_stand_side_by_side(tmp_path) -> None:
     section = page.partition('id="study-grid"')[2].partition("</section>")[0]
     assert "rvb study Sub grid" in section
     assert "never &lt;run&gt;" in section.partition("Not run:")[2].partition("</p>")[0]
+
+
+def test_numbers_of_other_data_have_no_difference_and_lead_to_the_papers_own(tmp_path) -> None:
+    about = About("1", real={"Sub": [("cifar10_jpeg", "Photographs")]})
+    folder = pages(tmp_path, board(TRACK, about=about))
+    page = (folder / "Sub/index.html").read_text()
+    found = lines(page, "A <study>: claimed and rebuilt")
+    assert found[2] == ["a", "50.0", "53.0 50.0–56.0", "≠ other data"]
+    assert '<a href="../../../cifar10_jpeg/papers/Sub/index.html">Photographs</a>' in page
+    assert lines(page, "tables and figures")[0] == ["table or figure", "state", "printed", "statements tested"]
+    assert "rebuilt below" not in page + (folder / "index.html").read_text()
 
 
 def test_the_summary_counts_every_printed_number(tmp_path) -> None:
