@@ -32,7 +32,9 @@ class SpreadOverSeeds(Frozen):
 
 
 class BoardRow(Frozen):
-    """One model. `rank` has the first and the last rank that are left to it; `record` is the address of its Record."""
+    """One model. `rank` has the first and the last rank that are left to it by the number that ranks, `ranks` those by each
+    number; `record` is the address of its Record.
+    """
 
     row: str
     submission: str
@@ -41,6 +43,7 @@ class BoardRow(Frozen):
     paper: str
     year: int
     rank: tuple[int, int]
+    ranks: dict[str, tuple[int, int]]
     trust: str
     division: str
     doubts: tuple[str, ...] | None = Field(description="signs that attacks fail on it; null where none were looked for")
@@ -105,6 +108,7 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
         paper=record.paper.title,
         year=record.paper.year,
         rank=(row.best, row.worst),
+        ranks={name: (one.best, one.worst) for name, one in row.standings.items()},
         trust=record.trust,
         division=record.division,
         doubts=tuple(signal.name for signal in found.failing) if found else None,

@@ -44,8 +44,8 @@ class Row:
     shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows between
     them: were it not, two of the other rows at least would be both worse than the one and better than the other.
     `trainings` is None where the row is one training. `brought` are adversarial images of others, which the numbers count.
-    `standings` are the same ranks, with the rows that are tied, by each robust accuracy by itself; `best` and `worst` are
-    those of the first.
+    `standings` are the same ranks by each number by itself, among the rows that have it, for robust ones with the rows that
+    are tied; `best` and `worst` are those of the first robust one.
     """
 
     best: int
@@ -118,11 +118,15 @@ def rank(
         return (-numbers[key].value, *rest, record.row)
 
     known, ordered = trainings(records, track, studies), sorted(records, key=order)
-    by_name = {name: _standings(name, ordered, images, known) for name in dict.fromkeys([key, *_robust(names)])}
+    robust = dict.fromkeys([key, *_robust(names)])
+    by_name = {name: _standings(name, ordered, images, known) for name in robust}
+    for name in (name for name in names if name not in robust and not name.startswith("corrupted")):
+        with_it = [record for record in ordered if name in values[record.row]]
+        by_name[name] = _standings(name, with_it, images, known, named=False)
     rows = []
     for record in ordered:
         seeds, numbers, row = known.get(record.row), values[record.row], record.row
-        own = {name: found[row] for name, found in by_name.items()}
+        own = {name: found[row] for name, found in by_name.items() if row in found}
         rows.append(
             Row(
                 own[key].best, own[key].worst, record,
@@ -155,9 +159,13 @@ def _robust(names: Sequence[str]) -> list[str]:
 
 
 def _standings(
-    name: str, records: Sequence[Record], images: Mapping[str, Scores], known: Mapping[str, Trainings]
+    name: str,
+    records: Sequence[Record],
+    images: Mapping[str, Scores],
+    known: Mapping[str, Trainings],
+    named: bool = True,
 ) -> dict[str, Standing]:
     """By row, of one number."""
     scores = {row: numbers[name] for row, numbers in images.items() if name in numbers}
     trained = {row: found.verdicts[name] for row, found in known.items() if name in found.verdicts}
-    return standings([record.row for record in records], scores, trained)
+    return standings([record.row for record in records], scores, trained, named)

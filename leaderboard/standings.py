@@ -40,7 +40,7 @@ class Standing:
 
 
 def standings(
-    rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]]
+    rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]], named: bool = True
 ) -> dict[str, Standing]:
     """By row. An order is shown as `better` of benchmark/results/comparison.py has it, among all pairs of `rows`.
 
@@ -48,6 +48,7 @@ def standings(
         rows: their names, in the order of the board.
         images: a digit an image, by row; a row without is not ordered.
         trained: by row the digits of each of its trainings, where more than one is known.
+        named: whether standings name the tied rows.
 
     Raises:
         ValueError: two rows are judged on other numbers of images.
@@ -71,6 +72,7 @@ def standings(
     np.fill_diagonal(known, True)
     tied = {IMAGES: (signs == 0) & known & ~seeds, SEEDS: seeds, UNKNOWN: ~known}
     np.fill_diagonal(tied[IMAGES], False)
+    tied = tied if named else {}
     return {row: _standing(place, rows, signs, tied) for place, row in enumerate(rows)}
 
 

@@ -75,13 +75,15 @@ def arranged(board: Board) -> tuple[list[Column], list[Column]]:
 
 
 def numbers(board: Board, shown: Sequence[Column]) -> dict[str, Any]:
-    """What the page's script sorts and filters by: exact counts, in the order of the columns, and the papers."""
-    rows = []
+    """What the page's script sorts and filters by: exact counts and ranks, in the order of the columns, and the papers."""
+    rows, ranks = [], []
     for row in board.rows:
         cells = [row.cells[column.place] for column in shown]
         rows.append([*(cell and cell.count for cell in cells), row.record.parameters, row.record.flops])
+        own = row.standings
+        ranks.append([own[column.name].rank if column.name in own else None for column in shown])
     papers = {row.record.submission: _paper(row.record.paper) for row in board.rows}
-    return {"names": [column.name for column in shown], "rows": rows, "papers": papers}
+    return {"names": [column.name for column in shown], "rows": rows, "ranks": ranks, "papers": papers}
 
 
 def norms(board: Board) -> list[str]:

@@ -36,10 +36,26 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
     const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, lead), row.cells[lead + 2].textContent.trim(),
       ...own.slice(lead), seconds.training ?? null, seconds.evaluation ?? null];
-    return { row, id, place, submission, text, norms, tier: row.querySelector(".trust .badge").textContent, keys };
+    const [rank, tip] = [row.cells[0].firstElementChild, row.querySelector(".tip")];
+    const said = [rank.textContent, tip?.textContent]; // by the number that ranks
+    return { row, id, place, submission, text, norms, tier: row.querySelector(".trust .badge").textContent, keys, rank, tip, said };
   });
   const worded = (k) => k === 1 || k === lead + 2;
   const first = (k) => k >= 2 && k < heads.length - 4 && !worded(k); // the highest first: shares of images
+
+  // The place of a column among the numbers, -1 of one that is none.
+  const number = (k) => { const n = k < lead + 2 ? k - 2 : k - 3; return k >= 2 && k !== lead + 2 && n < numbers.names.length ? n : -1; };
+
+  // Ranks are by the number that sorts, or by the one that ranks where none does.
+  function rank() {
+    const by = number(column);
+    const words = by < 0 ? "" : sort.options[column].text;
+    for (const { place, rank, tip, said } of facts) {
+      rank.textContent = by < 0 ? said[0] : numbers.ranks[place][by] ?? "–";
+      if (tip) tip.textContent = by < 0 ? said[1] : `By ${words} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
+    }
+    heads[0].querySelector("small").textContent = words && `by ${words}`;
+  }
 
   function arrange() {
     const sign = down ? -1 : 1;
@@ -53,6 +69,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
       else head.removeAttribute("aria-sort");
     });
     sort.value = String(column);
+    rank();
     if (column > lead + 2 && !all.checked) all.click(); // a column that orders the rows is shown
   }
 
@@ -136,6 +153,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     head.append(button);
     sort.append(new Option(said, String(k)));
   });
+  heads[0].append(document.createElement("small"));
   for (const { row, id } of facts) {
     const label = document.createElement("label");
     label.className = "pick";

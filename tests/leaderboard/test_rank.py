@@ -55,6 +55,18 @@ def test_rows_stand_by_robust_accuracy_and_are_ordered_where_the_images_say_so()
     assert len(rows[0].cells) == len(rows[0].spreads) == len(names)
 
 
+def test_each_number_ranks_by_itself_the_rows_that_have_it() -> None:
+    records = [record("A", 70, 0, certified=10), record("B", 40, 0, certified=60), record("C", 10, 0)]
+    scores = images(*records)
+    for made, count in zip(records, (10, 60), strict=False):
+        scores[made.row]["certified L2 0.1"] = verdicts(count)
+    found = {row.record.submission: row.standings for row in rank(records, TRACK, scores)}
+    assert {name: own["robust Linf 0.15"].rank for name, own in found.items()} == {"A": "1", "B": "2", "C": "3"}
+    assert {name: own["certified L2 0.1"].rank for name, own in found.items() if "certified L2 0.1" in own} == {
+        "A": "2", "B": "1",
+    }  # fmt: skip
+
+
 def test_a_difference_of_few_images_is_no_order() -> None:
     """6 images of 100 on which the two differ, all in favour of one: p is 0.03, and 0.19 among six pairs."""
     assert ranks([record("A", 46, 0), record("B", 40, 0)]) == [("A", "1"), ("B", "2")]
