@@ -268,6 +268,21 @@ def test_all_images_of_the_last_call_are_asked_about_again() -> None:
             check_answers(model, [(IMAGES, answers, None), *earlier], IMAGES, count=40, row="row", is_open=False)
 
 
+def test_a_model_that_hides_in_calls_larger_than_a_batch_is_refused() -> None:
+    """Of the calls of an attack, some thousand, a tenth are larger than those in which the verdict is given."""
+
+    class Hides(Honest):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 5 * (len(x) > len(IMAGES)) * torch.arange(3)
+
+    for _ in range(3):
+        model = Kept(Hides())
+        for place in range(1000):
+            model(IMAGES if place % 10 else IMAGES.repeat(4, 1, 1, 1))
+        with pytest.raises(BenchmarkError, match="get another answer"):
+            check_answers(Hides(), model.asked.take(), IMAGES, count=256, row="row", is_open=False)
+
+
 def test_clean_images_are_asked_about_last() -> None:
     """Or a model that lies once it has seen one of them would lie again, and seem the same."""
 
