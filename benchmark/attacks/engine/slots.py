@@ -148,8 +148,8 @@ def fuller(slots: int, images: torch.Tensor, flops: int) -> int:
     """How many images (n, c, h, w) a call takes where `slots` are a batch and the model spends `flops` on each.
 
     On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
-    times as many, while they are at most FULL operations and PIXELS numbers together. A stranger's model that answers otherwise
-    in such calls is refused, as some of its answers are asked again in small ones (evaluation/asked_again.py).
+    times as many, while they are at most FULL operations and PIXELS numbers together. A stranger's model that answers
+    otherwise in such calls is refused, as some of its answers are asked again in small ones (evaluation/asked_again.py).
     """
     if flops <= 0 or images.device.type != "cpu" or not len(images):
         return slots
