@@ -87,12 +87,12 @@ def numbers(board: Board, shown: Sequence[Column]) -> dict[str, Any]:
 
 
 def norms(board: Board) -> list[str]:
-    """What rows can be chosen by: "attacked in Linf", "certified in L2", where a row has such a number."""
+    """What rows can be chosen by: "attacked in Linf", "certified in L2", where a row has such a number above 0."""
     found = {
         f"{WORDS[name.split()[0]]} in {name.split()[1]}"
         for row in board.rows
         for name, cell in zip(board.columns, row.cells, strict=True)
-        if cell is not None and name.split()[0] in WORDS
+        if cell is not None and cell.count and name.split()[0] in WORDS
     }
     return sorted(found)
 

@@ -31,7 +31,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const norms = new Set();
     numbers.names.forEach((name, k) => {
       const [kind, of] = name.split(" ");
-      if (names[kind] && own[k] !== null) norms.add(`${names[kind]} in ${of}`);
+      if (names[kind] && own[k]) norms.add(`${names[kind]} in ${of}`);
     });
     const text = (row.cells[1].textContent + " " + numbers.papers[submission]).toLowerCase();
     const keys = [place, row.cells[1].textContent.trim(), ...own.slice(0, lead), row.cells[lead + 2].textContent.trim(),
@@ -83,7 +83,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     if (focus !== document.activeElement && body.contains(focus)) focus.focus();
     more.hidden = seen.length === stay.length;
     more.textContent = `Show all ${stay.length}`;
-    document.getElementById("count").textContent = `${stay.length} of ${facts.length} models`;
+    document.getElementById("count").textContent = stay.length ? `${stay.length} of ${facts.length} models` : `No model of ${facts.length} fits; Reset shows all`;
   }
 
   function remember() {
