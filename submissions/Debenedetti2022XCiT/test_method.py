@@ -146,7 +146,9 @@ def test_options_that_do_not_fit_are_refused(change, message) -> None:
 
 def test_the_rows_are_built_by_their_settings() -> None:
     track, submission = tracks.load("digits"), submissions.load(NAME)
-    for variant in submission.variants:
-        assert len(methods.build(submission, variant, track)[1].blocks) == 1
+    for name, variant in submission.variants.items():
+        for entered, settings in variant.tracks.items():
+            made = methods.build(submission, name, tracks.load(entered))
+            assert len(made[1].blocks) == settings.model["depth"]
     with pytest.raises(BenchmarkError, match="has no variant"):
         methods.build(submission, "adversarially", track)
