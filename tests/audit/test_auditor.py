@@ -40,6 +40,7 @@ def audited(model, labels, radii, certificate, plan=QUICK):
     return auditor.audit(model, GREY, labels, radii, certificate, "row", batch_size=4, plan=plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [network, flat])
 def test_a_sound_certificate_passes_and_everything_was_tried(make) -> None:
     model, labels = favoured(make())

@@ -122,6 +122,7 @@ def trained() -> nn.Sequential:
     return model.eval().requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_and_stands_the_audit() -> None:
     model, (images, labels) = trained(), blobs(8)
     radii, worldwide = certify(model, images, labels), lipschitz.certify(model, images, labels)

@@ -53,6 +53,7 @@ def rvb(*arguments: str):
     return CliRunner().invoke(app, ["evaluate", *arguments])
 
 
+@pytest.mark.slow
 def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None:
     torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, "weights.pt")
     done = rvb(

@@ -50,6 +50,7 @@ def test_a_command_outside_a_checkout_is_one_line(tmp_path) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_shell_completes_rows_and_tracks_anywhere_in_a_checkout(tmp_path) -> None:
     assert completed("rvb show Wong", cwd=ROOT / "docs") == ["Wong2020Fast-linf"]
     assert completed("rvb repro Wong2020Fast-linf Wo") == [], "it is named already"

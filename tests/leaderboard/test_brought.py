@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import site_rows
 from safetensors.numpy import save
 from tiny_record import record
@@ -57,6 +58,7 @@ def test_a_row_falls_by_what_others_broke(tmp_path) -> None:
     assert build.table(found, TRACK).splitlines()[2].startswith("A-v,0.97,0.35,0.3,")
 
 
+@pytest.mark.slow
 def test_the_page_names_who_broke_what_escaped(tmp_path) -> None:
     text = page(tmp_path, rows(tmp_path, range(2)), "index.html")
     cell = site_rows.board_row(text, "A-v")

@@ -24,6 +24,7 @@ def python(code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 @needs_avx2
 def test_what_is_fixed_reaches_torch_numpy_and_mkl() -> None:
     said = python(

@@ -111,6 +111,7 @@ def test_a_grid_is_the_product_of_cells_and_axes_and_every_cell_gets_its_setting
     }
 
 
+@pytest.mark.slow
 def test_a_study_resumes_after_its_last_network_counts_its_evidence_and_publishes(studied, capfd, monkeypatch) -> None:
     monkeypatch.setattr(tiny_study, "STUDY", tiny_study.STUDY.replace("  - {name: as it is}\n", ""))
     tiny_study.add(studied)
