@@ -97,7 +97,7 @@ class Attack(EvaluationStep):
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
             engine=engine, report=report, brought=subject.companion, open_division=is_open,
-            together=subject.together, wide=subject.in_a_call(row, facts.flops),
+            together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
             # one process for both, since what it sees of an attack afresh is no clean image
             with subject.spares.pop()() if subject.asked else nullcontext() as other:
@@ -167,6 +167,18 @@ def _reporter(work: Work) -> Callable[[str], None]:
         console.print(f"{work.row.name}: {text}", highlight=False)
 
     return report
+
+
+def _wide(subject: Subject, row: Row, flops: int) -> int:
+    """How many images AutoAttack's larger calls take; `flops` are the model's on one image.
+
+    A model of the open division, which draws noise call by call, is asked in batches.
+    """
+    from benchmark.attacks.engine.slots import fuller
+
+    if subject.together or row.submission.division == "open":
+        return subject.together or subject.batch_size
+    return fuller(subject.batch_size, subject.images, flops)
 
 
 def _kept(row: Row, suite: str) -> bool:

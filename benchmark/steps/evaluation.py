@@ -58,17 +58,6 @@ class Subject:
     def device(self) -> torch.device:
         return self.images.device
 
-    def in_a_call(self, row: Row, flops: int) -> int:
-        """Return how many images a call of a search or of votes takes; `flops` are the model's on one image.
-
-        A model of the open division, which draws noise call by call, is asked in batches.
-        """
-        from benchmark.attacks.engine.slots import fuller
-
-        if self.together or row.submission.division == "open":
-            return self.together or self.batch_size
-        return fuller(self.batch_size, self.images, flops)
-
 
 class EvaluationStep(Step):
     """A step on trained weights. Its evidence carries label, clean prediction and clean margin of each image too, of
