@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from real_browser import chromium, errors
+from browsers import chromium, complaints
 from safetensors.numpy import save_file
 from tiny_record import record
 
@@ -174,7 +174,7 @@ def look(site: Path, profile: Path) -> None:
         for name, step in STEPS.items():
             took = [browser.execute_script(TIMED.format(step)) for _ in range(RUNS)]
             print(f"{name}: {statistics.median(took):.0f} ms, at most {max(took):.0f}", flush=True)
-        print(f"console: {errors(browser) or 'no error'}")
+        print(f"console: {complaints(browser) or 'no error'}")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def numbers(board: Board, shown: Sequence[Column]) -> dict[str, Any]:
         cells = [row.cells[column.place] for column in shown]
         rows.append([*(cell and cell.count for cell in cells), row.record.parameters, row.record.flops])
         own = row.standings
-        ranks.append([own[column.name].rank if column.name in own else None for column in shown])
+        # a plain hyphen: an en dash takes six bytes here
+        ranks.append([own[c.name].rank.replace("–", "-") if c.name in own else None for c in shown])
     papers = {row.record.submission: _paper(row.record.paper) for row in board.rows}
     return {"names": [column.name for column in shown], "rows": rows, "ranks": ranks, "papers": papers}
 

@@ -51,7 +51,7 @@ addEventListener("DOMContentLoaded", () => { // after times.js
     const by = number(column);
     const words = by < 0 ? "" : sort.options[column].text;
     for (const { place, rank, tip, said } of facts) {
-      rank.textContent = by < 0 ? said[0] : numbers.ranks[place][by] ?? "–";
+      rank.textContent = by < 0 ? said[0] : numbers.ranks[place][by]?.replace("-", "–") ?? "–";
       if (tip) tip.textContent = by < 0 ? said[1] : `By ${words} McNemar's exact test over the images, with seeds where they are known, leaves it these places.`;
     }
     heads[0].querySelector("small").textContent = words && `by ${words}`;
