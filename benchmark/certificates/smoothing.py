@@ -100,8 +100,8 @@ def smooth(
         looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
         alpha: the probability, at most, of a radius that does not hold, for each image.
         batch_size: noisy images that the model sees at once.
-        mixed: whether these may be copies of several images, which is faster where calls are dear. The proof takes the model for
-            a function of each copy alone: rounding that depends on a call's other copies is not part of it.
+        mixed: whether these may be copies of several images, which is faster where calls are dear. The proof takes the model
+            for a function of each copy alone: rounding that depends on a call's other copies is not part of it.
 
     Raises:
         ValueError: a number out of its range, or not one index an image.
