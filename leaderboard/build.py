@@ -60,8 +60,7 @@ def build(name: str, *options: str) -> None:
     claimed = read_claimed(Path("leaderboard/claimed") / name)
     declared = read_papers(work / "inputs" / "papers.json")
     marks = reproduced.read(PUBLISHED / name)
-    kept = PUBLISHED / name
-    board = Board(track, rows, work, studies, claimed, marks, images=images, papers=declared, published=kept)
+    board = Board(track, rows, work, studies, claimed, marks, images=images, papers=declared)
     render(folder / "site", board)
     write_times(folder / "site", work, rows)
     print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")

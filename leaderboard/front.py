@@ -131,9 +131,11 @@ def _real(tracks: Sequence[Track]) -> dict[str, list[tuple[str, str]]]:
     """By submission the tracks of papers' data on which something of it is published."""
     found: dict[str, list[tuple[str, str]]] = {}
     for track in tracks:
+        if of_no_paper(track):
+            continue
         kept = build.PUBLISHED / track.name
         published = [*kept.glob("*-*.json"), *kept.glob("studies/*-*.json")]
-        for submission in sorted({path.stem.partition("-")[0] for path in published} if not of_no_paper(track) else ()):
+        for submission in sorted({path.stem.partition("-")[0] for path in published}):
             found.setdefault(submission, []).append((track.name, track.title))
     return found
 

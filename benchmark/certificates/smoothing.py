@@ -24,9 +24,9 @@ Floating-Point Arithmetics") build models for which floating-point smoothing giv
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import torch
@@ -83,7 +83,6 @@ def smooth(
     alpha: float,
     seed: int,
     batch_size: int = 1000,
-    mixed: bool = False,
 ) -> Smoothed:
     """Certified l2 radii of the smoothed model: with probability at least 1 - alpha, for each image by itself, the
     smoothed classifier returns `prediction` for every image within `radius` of it.
@@ -100,8 +99,6 @@ def smooth(
         looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
         alpha: the probability, at most, of a radius that does not hold, for each image.
         batch_size: noisy images that the model sees at once.
-        mixed: whether these may be copies of several images, which is faster where calls are dear. The proof takes the model
-            for a function of each copy alone: rounding that depends on a call's other copies is not part of it.
 
     Raises:
         ValueError: a number out of its range, or not one index an image.
@@ -111,26 +108,11 @@ def smooth(
         raise ValueError(f"{len(indices)} indices for {len(images)} images; give one each")
     if n0 < 1 or batch_size < 1 or not 0 < sigma < math.inf:
         raise ValueError(f"n0, batch_size and sigma must be positive, not {n0}, {batch_size} and {sigma}")
-    sizes = schedule(n, looks)
-    streams = [
-        _Noisy(image, index, np.random.default_rng([seed, index]), sigma)
-        for image, index in zip(images, indices, strict=True)
-    ]
-    votes = partial(_votes, model, batch_size=batch_size, mixed=mixed)
-    searches = [certify_by_looks(sizes, radii, sigma=sigma, alpha=alpha) for _ in streams]
-    asked, reached = {place: next(search) for place, search in enumerate(searches)}, dict[int, Look]()
-    candidates = [int(won.argmax()) for won in votes([(stream, n0) for stream in streams])]
-    while asked:  # images that are not settled yet: their next samples
-        won = votes([(streams[place], more) for place, more in asked.items()])
-        for place, counts in zip([*asked], won, strict=True):
-            try:
-                asked[place] = searches[place].send(int(counts[candidates[place]]))
-            except StopIteration as ended:
-                reached[place] = ended.value
-                del asked[place]
-    whole, found = [], []
-    for place, candidate in enumerate(candidates):
-        look = reached[place]
+    sizes, whole, found = schedule(n, looks), [], []
+    for image, index in zip(images, indices, strict=True):
+        noisy = _Noisy(model, image, index, np.random.default_rng([seed, index]), sigma, batch_size)
+        candidate = int(noisy.votes(n0).argmax())
+        look = certify_by_looks(noisy.hits_of(candidate), sizes, radii, sigma=sigma, alpha=alpha)
         prediction = candidate if look.radius > 0 else ABSTAIN
         whole.append((prediction, candidate, look.count, look.samples, n0 + look.drawn))
         found.append(look.radius)
@@ -146,13 +128,12 @@ def schedule(n: int, looks: int) -> tuple[int, ...]:
 
 
 def certify_by_looks(
-    sizes: Sequence[int], radii: Sequence[float], *, sigma: float, alpha: float
-) -> Generator[int, int, Look]:
-    """Return the largest radius that a look shows; larger than what holds with probability at most `alpha` (proof above).
-
-    It yields how many further samples to draw, and is sent how many of them fell on the candidate.
+    hits: Callable[[int], int], sizes: Sequence[int], radii: Sequence[float], *, sigma: float, alpha: float
+) -> Look:
+    """The largest radius that a look shows; larger than what holds with probability at most `alpha` (proof above).
 
     Args:
+        hits: draws that many further samples; how many of them fell on the candidate.
         sizes: samples at each look, increasing, fixed beforehand.
         radii: sampling stops when it is settled which of these are reached, and whether any radius is.
 
@@ -167,8 +148,7 @@ def certify_by_looks(
         return radius_below(clopper_pearson_below(count, samples, level), sigma)
 
     for place, size in enumerate(sizes):
-        more = yield size - drawn
-        count, drawn = count + more, size
+        count, drawn = count + hits(size - drawn), size
         found = radius(count, size)
         if found > best.radius or best.radius == 0:
             best = Look(found, count, size, size)
@@ -205,52 +185,32 @@ def radius_below(p: float, sigma: float) -> float:
 
 @dataclass
 class _Noisy:
-    """Noisy copies of one image (c, h, w): each call takes the next of the image's own stream of noise."""
+    """The model on noisy copies of one image; each call takes the next of the image's own stream of noise."""
 
-    image: torch.Tensor
+    model: nn.Module
+    image: torch.Tensor  # (c, h, w)
     index: int
     noise: np.random.Generator
     sigma: float
+    batch_size: int
 
-    def copies(self, count: int) -> torch.Tensor:
-        """(count, c, h, w) float32."""
-        clean = self.image.double().cpu()
-        drawn = torch.from_numpy(self.noise.standard_normal((count, *clean.shape)))
-        return (clean + self.sigma * drawn).float().to(self.image.device)
+    def hits_of(self, candidate: int) -> Callable[[int], int]:
+        return lambda m: int(self.votes(m)[candidate])
 
-
-@torch.no_grad()
-def _votes(model: nn.Module, wanted: Sequence[tuple[_Noisy, int]], batch_size: int, mixed: bool) -> list[torch.Tensor]:
-    """How many of the next copies of each stream, so many as it says, each class has won: (classes,) int64 a stream.
-
-    A tie for the first is no win.
-    """
-    totals = [torch.zeros(1, dtype=torch.int64) for _ in wanted]
-    for batch in _batches([count for _, count in wanted], batch_size, mixed):
-        logits = model(torch.cat([wanted[place][0].copies(count) for place, count in batch]))
-        for (place, _), part in zip(batch, logits.split([count for _, count in batch]), strict=True):
-            if not torch.isfinite(part).all():
-                stream = wanted[place][0]
+    @torch.no_grad()
+    def votes(self, m: int) -> torch.Tensor:
+        """How many of the next m noisy copies each class has won: (classes,) int64. A tie for the first is no win."""
+        clean, total = self.image.double().cpu(), torch.zeros(1, dtype=torch.int64)
+        for start in range(0, m, self.batch_size):
+            shape = (min(self.batch_size, m - start), *clean.shape)
+            noisy = (clean + self.sigma * torch.from_numpy(self.noise.standard_normal(shape))).float()
+            logits = self.model(noisy.to(self.image.device))
+            if not torch.isfinite(logits).all():
                 raise BenchmarkError(
-                    f"the model's logits are not finite (NaN or infinity) for evaluation image {stream.index} under noise of "
-                    f"deviation {stream.sigma:g}; it must bear pixels somewhat outside [0, 1]"
+                    f"the model's logits are not finite (NaN or infinity) for evaluation image {self.index} under noise of "
+                    f"deviation {self.sigma:g}; it must bear pixels somewhat outside [0, 1]"
                 )
-            first, second = part.topk(2, dim=1).values.unbind(1)
-            winners = part.argmax(1)[first > second]
-            totals[place] = totals[place] + torch.bincount(winners, minlength=part.shape[1]).cpu()
-    return totals
-
-
-def _batches(counts: Sequence[int], size: int, mixed: bool) -> Iterator[list[tuple[int, int]]]:
-    """All counts in order, in batches of `size` at most, of one count each unless `mixed`: (place, share of its count)."""
-    batch, room = list[tuple[int, int]](), size
-    for place, count in enumerate(counts):
-        while count:
-            share = min(count, room)
-            batch.append((place, share))
-            count, room = count - share, room - share
-            if not room or not (mixed or count):
-                yield batch
-                batch, room = [], size
-    if batch:
-        yield batch
+            first, second = logits.topk(2, dim=1).values.unbind(1)
+            winners = logits.argmax(1)[first > second]
+            total = total + torch.bincount(winners, minlength=logits.shape[1]).cpu()
+        return total

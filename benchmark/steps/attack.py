@@ -170,7 +170,7 @@ def _reporter(work: Work) -> Callable[[str], None]:
 
 
 def _wide(subject: Subject, row: Row, flops: int) -> int:
-    """How many images AutoAttack's larger calls take; `flops` are the model's on one image.
+    """Return how many images AutoAttack's larger calls take; `flops` are the model's on one image.
 
     A model of the open division, which draws noise call by call, is asked in batches.
     """

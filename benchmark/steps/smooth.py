@@ -83,7 +83,6 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
                 work.row.track.certified_radii,
                 **rules.model_dump(),
                 batch_size=subject.together or subject.batch_size,
-                mixed=subject.together is not None,
             )
             if again is not None:
                 ask_again(work, subject, ASKED_AGAIN, again)

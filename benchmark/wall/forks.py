@@ -15,9 +15,8 @@ from typing import IO
 from benchmark.runtime import errors
 from benchmark.wall.confinement import die_with_parent
 
-CORE_LOCKS = Path(
-    "work/scratch/cores"
-)  # a file for each core of this machine, locked by the process that computes there
+# a file for each core of this machine, locked by the process that computes there
+CORE_LOCKS = Path("work/scratch/cores")
 Work = Callable[[], None]
 
 

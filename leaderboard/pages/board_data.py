@@ -46,7 +46,8 @@ class Board:
 
     Attributes:
         folder: work/<track>, where the Records of rows that are built here stand with their evidence.
-        published: leaderboard/results/<track>, where those of published rows stand with their verdicts by image.
+        published: leaderboard/results/<track>, where those of published rows stand with their verdicts by image; of the
+            whole site alone, since DVC does not follow that folder's weights for the board of one track.
         studies: the published studies of the track.
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
@@ -96,7 +97,7 @@ class Board:
 
 def of_no_paper(track: Track) -> bool:
     """Whether a track's data come with this repository: small stand-ins that no paper uses."""
-    return not (track.data.path or "").startswith("data/")
+    return track.data.path is None or track.data.path.startswith("benchmark/")
 
 
 def short(count: int) -> str:

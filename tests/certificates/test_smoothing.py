@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import nn
 from benchmark.certificates import smoothing
 from benchmark.certificates.smoothing import (
     ABSTAIN,
-    Look,
     Smoothed,
     certify_by_looks,
     clopper_pearson_below,
@@ -86,17 +84,6 @@ def test_no_stopping_rule_exceeds_alpha_at_the_worst_p() -> None:
     assert max(violation(p, sizes, alpha) for p in worst) > alpha  # and without the split it would fail
 
 
-def look(hits: Callable[[int], int], sizes, radii, sigma: float, alpha: float) -> Look:
-    """What the looks show where so many of some samples fall on the candidate."""
-    search = certify_by_looks(sizes, radii, sigma=sigma, alpha=alpha)
-    more = next(search)
-    while True:
-        try:
-            more = search.send(hits(more))
-        except StopIteration as ended:
-            return ended.value
-
-
 def test_coverage_with_our_stopping_rule() -> None:
     """Radii asked for stand just above what holds, so that the rule stops at the first look that overshoots."""
     rng, alpha, sigma = np.random.default_rng(0), 0.1, 0.25
@@ -105,9 +92,9 @@ def test_coverage_with_our_stopping_rule() -> None:
 
         def run(level: float, p=p, truth=truth) -> int:
             radii = (0.9 * truth, truth, 1.001 * truth)
-            looks = [look(lambda m: rng.binomial(m, p), schedule(400, 5), radii, sigma, level)
+            looks = [certify_by_looks(lambda m: rng.binomial(m, p), schedule(400, 5), radii, sigma=sigma, alpha=level)
                      for _ in range(1500)]  # fmt: skip
-            return sum(one.radius > truth for one in looks)
+            return sum(look.radius > truth for look in looks)
 
         assert binomtest(run(alpha), 1500, alpha, alternative="greater").pvalue > 1e-3
         assert binomtest(run(5 * alpha), 1500, alpha, alternative="greater").pvalue < 1e-3
@@ -122,8 +109,8 @@ def test_stopping_early_loses_no_radius_asked_for(shares, radii) -> None:
         share = iter(shares)
         return lambda m: round(next(share) * m)
 
-    stopped = look(hits(), sizes, radii, sigma, alpha)
-    whole = look(hits(), sizes, [*radii, 1e9], sigma, alpha)  # 1e9 itself is out of reach
+    stopped = certify_by_looks(hits(), sizes, radii, sigma=sigma, alpha=alpha)
+    whole = certify_by_looks(hits(), sizes, [*radii, 1e9], sigma=sigma, alpha=alpha)  # 1e9 itself is out of reach
     draw, count, seen = hits(), 0, []
     for before, size in zip((0, *sizes), sizes, strict=False):
         count += draw(size - before)
@@ -138,10 +125,10 @@ def test_stopping_early_loses_no_radius_asked_for(shares, radii) -> None:
 def test_sampling_stops_when_all_is_settled() -> None:
     sizes = schedule(4000, 6)
     assert sizes == (125, 250, 500, 1000, 2000, 4000)
-    every = look(lambda m: m, sizes, (0.1, 0.5), 0.25, 0.001)
+    every = certify_by_looks(lambda m: m, sizes, (0.1, 0.5), sigma=0.25, alpha=0.001)
     assert (every.drawn, every.count, every.samples) == (500, 500, 500)
-    assert look(lambda m: 0, sizes, (0.1, 0.5), 0.25, 0.001).drawn == 2000
-    assert look(lambda m: m, sizes, (9.0,), 0.25, 0.001).drawn == 125
+    assert certify_by_looks(lambda m: 0, sizes, (0.1, 0.5), sigma=0.25, alpha=0.001).drawn == 2000
+    assert certify_by_looks(lambda m: m, sizes, (9.0,), sigma=0.25, alpha=0.001).drawn == 125
 
 
 def linear_trials(count: int) -> tuple[TwoSides, torch.Tensor, torch.Tensor]:
@@ -198,8 +185,6 @@ def test_results_depend_on_seed_and_index_alone() -> None:
     model, images, _ = linear_trials(12)
     found = smooth(model, images, range(12), [0.1, 0.25], **RULES)
     assert same(smooth(model, images, range(12), [0.1, 0.25], batch_size=7, **RULES), found)
-    for size in (7, 250):
-        assert same(smooth(model, images, range(12), [0.1, 0.25], batch_size=size, mixed=True, **RULES), found)
     assert same(smooth(model, images[[9, 2]], [9, 2], [0.1, 0.25], **RULES), found, torch.tensor([9, 2]))
     assert not same(smooth(model, images, range(12), [0.1, 0.25], **RULES | {"seed": 1}), found)
     assert len(smooth(model, images[:0], [], [0.1], **RULES).radius) == 0

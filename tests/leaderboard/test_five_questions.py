@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import site_rows
-from browsers import needs_chromium
+from browsers import click, needs_chromium, seen
 from safetensors.numpy import save_file
 
 from benchmark.loading import tracks
@@ -74,19 +73,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     site_rows.render(site, TRACK, rows, work, images=scores)
     (site / "times.js").write_text("const TIMES = {};\n")
     return f"file://{site}/index.html"
-
-
-def click(page: Any, css: str) -> None:
-    found = page.find_element("css selector", css)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
-    found.click()
-
-
-def seen(page: Any, css: str) -> str:
-    """The text of an element, none of it folded away."""
-    found = page.find_element("css selector", css)
-    assert found.is_displayed()
-    return " ".join(found.text.split())
 
 
 def test_which_row_is_most_robust_in_l2_and_is_that_settled(board) -> None:

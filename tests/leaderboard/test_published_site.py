@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browsers import needs_chromium
+from browsers import click, needs_chromium, seen
 
 from benchmark.results.headline import headline
 from benchmark.results.record import Record
@@ -26,18 +25,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         patch.setattr(front, "DOCS", Path("nowhere"))
         front.render(site, "")
     return f"file://{site}/index.html"
-
-
-def click(page: Any, css: str) -> None:
-    found = page.find_element("css selector", css)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
-    found.click()
-
-
-def seen(page: Any, css: str) -> str:
-    found = page.find_element("css selector", css)
-    assert found.is_displayed()
-    return " ".join(found.text.split())
 
 
 def test_real_images_are_the_first_card_and_its_best_row_has_a_page(board) -> None:

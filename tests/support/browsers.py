@@ -58,3 +58,16 @@ def scheme(driver, name: str) -> None:
 def complaints(driver) -> list[str]:
     """What stands in the console as an error."""
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def click(page, css: str) -> None:
+    element = page.find_element("css selector", css)
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    element.click()
+
+
+def seen(page, css: str) -> str:
+    """The text of an element, none of it folded away."""
+    element = page.find_element("css selector", css)
+    assert element.is_displayed()
+    return " ".join(element.text.split())
