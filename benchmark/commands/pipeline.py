@@ -139,7 +139,8 @@ def step(
     from benchmark.pipeline import inputs
     from benchmark.runtime import code
 
-    kind = protocol.load(name)
+    if name != "data":
+        protocol.load(name)
     if (name == "data") == bool(row):
         needs = "the data step takes no row" if row else f"step {name} needs a row: <submission>-<variant>"
         raise BenchmarkError(needs)
@@ -149,9 +150,9 @@ def step(
         if row:
             inputs.of_row(load_row(track, row), code.digests)  # else it would be left out
         inputs.write(track)
-        if name == "data":
-            kind.execute(track)
+        if row:
+            protocol.planned(load_row(track, row), name).execute(again=True)
         else:
-            kind.execute(name, load_row(track, row), again=True)
+            protocol.run("data", track)
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

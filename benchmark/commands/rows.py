@@ -26,7 +26,7 @@ def list_rows(
     from benchmark.loading.rows import load_rows
     from benchmark.specs.seeds import variant_of
     from benchmark.studies import grids
-    from benchmark.studies.published_files import published_files
+    from benchmark.studies.declared import published_files
 
     loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():

@@ -74,7 +74,7 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
     from benchmark.runtime import git
     from benchmark.specs.study import publish_command
     from benchmark.studies import grids
-    from benchmark.studies.published_files import read_published
+    from benchmark.studies.declared import read_published
 
     commit = git.clean_commit() if mark else ""
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)

@@ -110,9 +110,9 @@ def verified(
     from benchmark.loading.run_settings import run_settings
     from benchmark.replay.verify import verify as verify_record
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.steps.data import step as data
+    from benchmark.steps import data
 
-    if not (data.folder(tracks.load(track)) / "data.json").exists():
+    if not (paths.WORK / track / "data/data.json").exists():
         try:
             with redirect_stdout(sys.stderr):
                 data.execute(track)

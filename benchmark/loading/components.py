@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from benchmark.runtime.errors import BenchmarkError, near_miss
@@ -37,10 +37,14 @@ def certificate_file(name: str) -> Path:
     return PACKAGE / "certificates" / f"{name}.py"
 
 
-def check_parameters(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
-    """A BenchmarkError for a keyword-only parameter that `function` does not know or that is missing."""
+def check_parameters(
+    function: Callable[..., object], given: Mapping[str, object], where: str, filled: Collection[str] = ("seed", "loss")
+) -> None:
+    """A BenchmarkError for a keyword-only parameter that `function` does not know or that is missing, but for those `filled`
+    by the caller.
+    """
     known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
+    known = {name: p for name, p in known.items() if name not in filled}
     for name in given:
         if name not in known:
             raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")

@@ -26,8 +26,8 @@ from benchmark.results.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track
-from benchmark.studies.declared import papers_file
-from benchmark.studies.published_files import published_files
+from benchmark.steps.base import Step
+from benchmark.studies.declared import papers_file, published_files
 
 FOLDER = Path("pipelines")
 DEFAULT_TRACK = "digits"
@@ -174,7 +174,7 @@ def _data_stage(track: Track) -> dict[str, Any]:
     }
 
 
-def _row_stage(stage: str, row: Row, steps: Sequence[protocol.Planned]) -> dict[str, Any]:
+def _row_stage(stage: str, row: Row, steps: Sequence[Step]) -> dict[str, Any]:
     track, own = row.track.name, {one.folder for one in steps}
     read = [path for one in steps for path in one.reads if path not in own and path.parent not in own]
     return {

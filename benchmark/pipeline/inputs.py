@@ -80,9 +80,7 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     """Every file and what it should hold, but for rows and studies that are broken, which are named on stderr."""
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
-    found[file(track, "data")] = _inputs(
-        [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), [], digests
-    )
+    found[file(track, "data")] = _inputs(data.entries(rules), rules.data.model_dump(mode="json"), [], digests)
     found[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
         found |= unless_broken(row.name, partial(of_row, row, digests)) or {}

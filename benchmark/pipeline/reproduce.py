@@ -30,7 +30,7 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     row = replace(first, network=replace(first.network, study=f"{grid.id}-check"))
     inputs.write_row(row)
     for one in protocol.plan(row):
-        one.step.execute(one.name, row, again=True)
+        one.execute(again=True)
     retrained = results.run_of(row)
     for folder in (row.folder, row.inputs, row.times):
         shutil.rmtree(folder.parent)

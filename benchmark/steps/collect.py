@@ -24,19 +24,21 @@ class Collect(Step):
     are counted here, since they come of all steps' evidence together.
     """
 
-    name = "collect"
+    @property
+    def components(self) -> list[Path]:
+        return []
 
-    def applies(self, row: Row) -> bool:
-        return True
+    @property
+    def folder(self) -> Path:
+        return self.row.folder / "record"
 
-    def folder(self, row: Row, name: str) -> Path:
-        return row.folder / "record"
+    @property
+    def reads(self) -> list[Path]:
+        return [self.row.data, *self.earlier]
 
-    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        return [row.data, *earlier]
-
-    def settings(self, row: Row, name: str) -> dict[str, Any]:
-        submission = row.submission
+    @property
+    def settings(self) -> dict[str, Any]:
+        row, submission = self.row, self.row.submission
         return {
             "track": row.track.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"}),
             "submission": submission.model_dump(mode="json", exclude={"variants"}),
@@ -44,9 +46,6 @@ class Collect(Step):
             "settings": row.settings.model_dump(mode="json"),
             "start": initial_settings(row.settings, row.track.name, row.name).model_dump(mode="json"),
         }
-
-    def components(self, row: Row, name: str) -> list[Path]:
-        return []
 
     def run(self, work: Work) -> Outcome:
         """
@@ -192,4 +191,4 @@ def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
     return merged
 
 
-step = Collect()
+step = Collect

@@ -103,7 +103,9 @@ def _measure(
 ) -> Measured:
     assert row.network is not None  # the step applies
     name, function = row.submission.name, function_of(row.submission.name, measure.measure)
-    parts = {part: getattr(finding(part), part)(name, model()) for part in measures.parts_taken(function)}
+    parts = {
+        part: getattr(finding(part), part)(name, model()) for part in measures.PARTS if measures.takes(function, part)
+    }
     if measures.takes(function, measures.TRAINING):
         parts[measures.TRAINING] = tensors(load_split(row.data, "train"))
     return measures.own(function, model(), images, labels, measure, row.network.seed, parts)

@@ -23,7 +23,7 @@ def test_what_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatc
     method, track = (
         linear_row.root / name for name in ("submissions/Tiny2026Linear/method.py", "benchmark/tracks/tiny.yaml")
     )
-    stage = type(protocol.load("attack"))
+    stage = protocol.load("attack")
     honest = stage.run
 
     def edited(self, work):
@@ -140,12 +140,12 @@ def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
 
 
 def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear_row, capsys) -> None:
-    step, folder = protocol.load("attack"), ROW / "attack-papers"
+    folder = ROW / "attack-papers"
     inputs.write("tiny")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def ran() -> bool:
-        step.execute("attack-papers", load_row(*NAMES))
+        protocol.planned(load_row(*NAMES), "attack-papers").execute()
         return "attack-papers is kept" not in capsys.readouterr().out
 
     assert not ran()
@@ -155,4 +155,4 @@ def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear
     (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
     key = files.read_json(folder / "stage.json")["key"]
     assert stands(folder, key)
-    assert key != scratch.key(step.identity(load_row(*NAMES), "attack-papers")), "other weights, another key"
+    assert key != scratch.key(protocol.planned(load_row(*NAMES), "attack-papers").identity()), "other weights, another key"

@@ -21,9 +21,9 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
+from benchmark.studies.declared import published_files, read_published
 from benchmark.studies.measures import Measured, own
 from benchmark.studies.published import collect_study
-from benchmark.studies.published_files import published_files, read_published
 
 MEASURES = """\
 def confidence(model, images, labels, *, seed, shrink):
