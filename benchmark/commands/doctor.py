@@ -14,8 +14,8 @@ import typer
 from benchmark.commands.terminal import MachinesOption, console
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic
-from benchmark.runtime.environment import installed
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
+from benchmark.runtime.machine import installed
 from benchmark.runtime.paths import WORK
 
 CONSTRAINTS = Path("constraints.txt")

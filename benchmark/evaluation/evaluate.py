@@ -30,8 +30,8 @@ from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.loading import tracks
 from benchmark.runtime import files, paths
-from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.machine import environment
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, Engine

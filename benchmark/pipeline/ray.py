@@ -21,7 +21,7 @@ from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, locks, repro
 from benchmark.pipeline.gpus import needs
 from benchmark.pipeline.repro import Report, Runner, Targets
-from benchmark.runtime import environment, files
+from benchmark.runtime import files, machine
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
@@ -197,7 +197,7 @@ def _take(ray: Any, job: Any, key: str) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    found = environment.environment()
+    found = machine.environment()
     return {name: version for name, version in found.items() if name not in ("arithmetic", "threads")}
 
 

@@ -28,9 +28,8 @@ from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.regression import Built, differences
 from benchmark.results.verification import Source, Verification
-from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.machine import machine
+from benchmark.runtime.machine import environment, machine
 from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.prediction import predict

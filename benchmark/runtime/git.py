@@ -66,14 +66,11 @@ def changed_since(commit: str) -> set[Path]:
 
 def run(*arguments: str) -> str:
     """Return what git prints; raise a BenchmarkError with its last line where it fails."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise BenchmarkError("git is not installed; install it") from None
+    done = _call(*arguments)
     if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        words = (done.stderr or done.stdout).decode().strip().splitlines() or ["no output"]
         raise BenchmarkError(f"git {arguments[0]} failed: {words[-1]}")
-    return done.stdout
+    return done.stdout.decode()
 
 
 def known(path: str) -> bool:
@@ -87,8 +84,12 @@ def known_branch(name: str) -> bool:
 
 def _git(*arguments: str) -> bytes | None:
     """What git prints; None where it fails."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, check=False)
-    except FileNotFoundError:
-        raise BenchmarkError("git is not installed; install it, since this compares with another commit") from None
+    done = _call(*arguments)
     return None if done.returncode else done.stdout
+
+
+def _call(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("git is not installed; install it") from None

@@ -23,8 +23,8 @@ from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import computes_on, gpus_of
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.clock import BLOCKS, Clock
-from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.machine import environment
 from benchmark.runtime.paths import WORK
 
 if TYPE_CHECKING:

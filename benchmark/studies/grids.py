@@ -17,9 +17,10 @@ from pydantic import ValidationError
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Network, Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss, unless_broken
 from benchmark.runtime.paths import WORK
-from benchmark.runtime.yaml_file import read_yaml
+from benchmark.runtime.yaml_file import read_model
 from benchmark.specs import seeds
 from benchmark.specs.study import Cell, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
@@ -237,10 +238,7 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
         raise BenchmarkError(f"{submission} has no study {study!r}{near}")
     if not study.replace("_", "").isalnum():
         raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
-    try:
-        spec = Study.model_validate(read_yaml(file))
-    except ValidationError as error:
-        raise explain(error, Study, str(file)) from None
+    spec = read_model(file, Study, files.version(file))
     rules = tracks.load(spec.track)
     base = submissions.settings(owner, spec.variant, spec.track)
     cells = {cell.name: cell_settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}

@@ -38,8 +38,8 @@ def _read(kind: Any, value: object, place: str, due: str) -> Any:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f" {part!r}:" for part in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise BenchmarkError(f"{place}:{where} {message} (got {str(first['input'])[:80]}); {due} is due") from None
+        got = " ".join(str(first["input"]).split())[:80]
+        raise BenchmarkError(f"{place}:{where} {first['msg']} (got {got}); {due} is due") from None
 
 
 def read_points(classes: object, axes: object, place: str) -> Points:

@@ -70,16 +70,16 @@ def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() ->
 
 
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch) -> None:
-    from benchmark.runtime import environment
+    from benchmark.runtime import machine
 
-    real = environment.version
+    real = machine.version
 
     def version(package: str) -> str:
         if package == "robustbench":
-            raise environment.PackageNotFoundError(package)
+            raise machine.PackageNotFoundError(package)
         return real(package)
 
-    monkeypatch.setattr(environment, "version", version)
-    found = environment.environment()
+    monkeypatch.setattr(machine, "version", version)
+    found = machine.environment()
     assert "robustbench" not in found
     assert found["torch"]

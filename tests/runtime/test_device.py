@@ -7,8 +7,8 @@ import sys
 import pytest
 import torch
 
-from benchmark.runtime.device import device_name, gpu_name, processor
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.machine import device_name, gpu_name, processor
 
 
 def test_the_processor_is_named_with_family_and_model_without_torch(monkeypatch) -> None:

@@ -155,4 +155,6 @@ def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear
     (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
     key = files.read_json(folder / "stage.json")["key"]
     assert stands(folder, key)
-    assert key != scratch.key(protocol.planned(load_row(*NAMES), "attack-papers").identity()), "other weights, another key"
+    assert key != scratch.key(protocol.planned(load_row(*NAMES), "attack-papers").identity()), (
+        "other weights, another key"
+    )

@@ -1,10 +1,7 @@
-"""Under portable arithmetic torch multiplies matrices by numpy's BLAS library, to the bit, by every way that leads to a product."""
+"""Under portable arithmetic torch's roots, functions and matrix products are numpy's, to the bit, by every way to them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -12,13 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from benchmark.runtime import arithmetic, products
-from benchmark.runtime.arithmetic import VARIABLES
+from benchmark.runtime import arithmetic, kernels
 
-pytestmark = pytest.mark.skipif(
-    arithmetic.in_force() == "native", reason="native arithmetic keeps torch's own products"
-)
-products.replace()
+pytestmark = pytest.mark.skipif(arithmetic.in_force() == "native", reason="native arithmetic keeps torch's own kernels")
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 
 
@@ -30,10 +23,58 @@ def by_numpy(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.matmul(a.detach().numpy(), b.detach().numpy()))
 
 
+def wrong(ways: dict[str, torch.Tensor], expected: torch.Tensor) -> list[str]:
+    return [name for name, result in ways.items() if not torch.equal(result, expected)]
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.rand(200, 33, generator=torch.Generator().manual_seed(0)) * 0.99 + 1e-3
+
+
+def test_every_way_to_a_root_gives_the_nearest_float(x) -> None:
+    ways = {
+        "function": torch.sqrt(x),
+        "power": x**0.5,
+        "in place": x.clone().sqrt_(),
+        "power in place": x.clone().pow_(0.5),
+        "out": torch.sqrt(x, out=torch.empty(0)),
+        "power out": torch.pow(x, 0.5, out=torch.empty_like(x)),
+        "of a list": torch._foreach_sqrt([x])[0],
+        "transposed": x.mT.sqrt().mT,
+        "vmapped": torch.vmap(torch.sqrt)(x),
+    }
+    # float64's root has more than twice the digits, so that rounding twice is exact
+    assert wrong(ways, torch.from_numpy(np.sqrt(x.double().numpy()).astype(np.float32))) == []
+
+
+@pytest.mark.parametrize("name", kernels.FUNCTIONS)
+@BOTH
+def test_functions_are_numpys_where_mkl_approximates(name, dtype, x) -> None:
+    function, dtypes = kernels.FUNCTIONS[name]
+    result = getattr(torch, name)(x.to(dtype))
+    expected = torch.from_numpy(function(x.to(dtype).numpy()))
+    if dtype in dtypes:
+        assert torch.equal(result, expected)
+    torch.testing.assert_close(result, expected)
+
+
+def test_roots_of_other_types_and_values_are_torchs_and_gradients_pass(x) -> None:
+    assert torch.equal(torch.tensor([1, 4]).sqrt(), torch.tensor([1.0, 2.0]))
+    roots = torch.tensor([-1.0, 0.0, torch.inf]).sqrt()
+    assert torch.equal(roots.nan_to_num(7), torch.tensor([7.0, 0.0, torch.inf]).nan_to_num(7))
+    assert torch.tensor([4.0], dtype=torch.float16).sqrt().item() == 2
+    assert torch.tensor([-1 + 0j]).sqrt().item() == 1j
+    assert (torch.tensor([3.0]) ** 2).item() == 9
+    assert torch.empty(3, device="meta").sqrt().device.type == "meta"
+    x.requires_grad_().sqrt().sum().backward()
+    torch.testing.assert_close(x.grad, 0.5 / x.detach().sqrt())
+
+
 @BOTH
 def test_every_way_to_a_product_is_numpys(dtype) -> None:
     a, b, zero = drawn(36, 20, dtype=dtype), drawn(20, 17, dtype=dtype, seed=1), torch.zeros(36, 17, dtype=dtype)
-    found = {
+    ways = {
         "function": torch.mm(a, b),
         "operator": a @ b,
         "out": torch.mm(a, b, out=torch.empty(0, dtype=dtype)),
@@ -48,14 +89,14 @@ def test_every_way_to_a_product_is_numpys(dtype) -> None:
         "negated view": -(torch._neg_view(a) @ b),
         "einsum": torch.einsum("ij,jk->ik", a, b),
     }
-    assert [name for name, product in found.items() if not torch.equal(product, by_numpy(a, b))] == []
+    assert wrong(ways, by_numpy(a, b)) == []
 
 
 @BOTH
 def test_batches_of_products_are_numpys(dtype) -> None:
     a, b = drawn(6, 5, 20, dtype=dtype), drawn(6, 20, 7, dtype=dtype, seed=1)
     zero = torch.zeros(6, 5, 7, dtype=dtype)
-    found = {
+    ways = {
         "function": torch.bmm(a, b),
         "operator": a @ b,
         "out": torch.bmm(a, b, out=torch.empty(0, dtype=dtype)),
@@ -65,7 +106,7 @@ def test_batches_of_products_are_numpys(dtype) -> None:
         "vmapped": torch.vmap(torch.mm)(a, b),
         "einsum": torch.einsum("nij,njk->nik", a, b),
     }
-    assert [name for name, product in found.items() if not torch.equal(product, by_numpy(a, b))] == []
+    assert wrong(ways, by_numpy(a, b)) == []
     wide = b[:1].expand(6, -1, -1)  # the same matrix for all
     assert torch.equal(a @ wide, by_numpy(a, wide))
 
@@ -95,9 +136,8 @@ def test_gradients_and_their_batches_pass() -> None:
     torch.testing.assert_close(slope, layer.weight.detach().sum(0).expand(3, -1))
     jacobian = torch.func.jacrev(lambda y: layer(y))(x[0].detach())
     torch.testing.assert_close(jacobian, layer.weight.detach())
-    y = layer(x)
     rows = torch.eye(4, dtype=torch.float64)[:, None].expand(4, 3, 4)
-    batched = torch.autograd.grad(y, x, rows, is_grads_batched=True)[0]
+    batched = torch.autograd.grad(layer(x), x, rows, is_grads_batched=True)[0]
     torch.testing.assert_close(batched[:, 0], layer.weight.detach())
 
 
@@ -115,6 +155,8 @@ def test_what_is_no_product_of_float_matrices_is_torchs() -> None:
         torch.mm(torch.ones(2, 3), torch.ones(2, 3))
     with pytest.raises(RuntimeError, match="same dtype"):
         torch.mm(torch.ones(2, 3), torch.ones(3, 2).double())
+    with pytest.raises(RuntimeError, match="same dtype"):
+        torch.addmm(drawn(4, 3, dtype=torch.float64), drawn(4, 5), drawn(5, 3))
 
 
 def test_infinity_and_nan_multiply_without_a_warning() -> None:
@@ -125,15 +167,8 @@ def test_infinity_and_nan_multiply_without_a_warning() -> None:
     assert product.isnan().all()
 
 
-def test_what_is_added_is_of_the_products_dtype() -> None:
-    a, b = drawn(4, 5), drawn(5, 3)
-    with pytest.raises(RuntimeError, match="same dtype"):
-        torch.addmm(drawn(4, 3, dtype=torch.float64), a, b)
-
-
-@pytest.mark.slow
-def test_native_arithmetic_keeps_torchs_own() -> None:
-    code = "from benchmark.runtime import products; products.replace(); print(len(products._registered))"
-    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert result.stdout.strip() == "0", result.stderr
+def test_native_arithmetic_keeps_torchs_own(monkeypatch) -> None:
+    monkeypatch.setattr(arithmetic, "in_force", lambda: "native")
+    monkeypatch.setattr(kernels, "_registered", [])
+    kernels.replace()
+    assert not kernels._registered
