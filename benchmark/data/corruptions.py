@@ -15,7 +15,7 @@ from types import ModuleType
 import numpy as np
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import SMALLEST
+from benchmark.specs.track import SMALLEST
 
 PARAMETERS = (
     "The strengths are ImageNet-C's, chosen for photographs of 224 pixels a side and mostly stronger than those of the "

@@ -10,7 +10,7 @@ from benchmark.evaluation.proportion import mean_proportion, proportion
 from benchmark.results.beside import CorruptionAccuracy, CorruptionResult
 from benchmark.results.proportion import Proportion
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.track import CorruptionSpec
 
 
 def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versions: dict[str, str]) -> CorruptionResult:

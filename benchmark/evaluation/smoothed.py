@@ -16,7 +16,7 @@ from benchmark.evaluation.evidence import column, finite_column, reaching
 from benchmark.evaluation.proportion import proportion
 from benchmark.results.beside import SmoothedResult
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.smoothing import SmoothingSpec
+from benchmark.specs.track import SmoothingSpec
 
 
 def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:

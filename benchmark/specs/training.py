@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from benchmark.specs.base import Frozen
+from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
@@ -169,8 +169,7 @@ class TrainingSpec(Frozen):
     @model_validator(mode="after")
     def _each_once(self) -> TrainingSpec:
         for what, items in (("penalty", self.penalties), ("preparation", self.prepare)):
-            names = [item.name for item in items]
-            if twice := next((name for name in names if names.count(name) > 1), None):
+            if twice := repeated(item.name for item in items):
                 raise ValueError(f"the {what} {twice} is given twice; give it once, with all its parameters")
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.track import CorruptionSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 

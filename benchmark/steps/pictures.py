@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.results.pictures import Picture
 from benchmark.runtime import files
-from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
+from benchmark.specs.track import PicturesSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 

@@ -12,7 +12,7 @@ from tiny_colours import textures
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import COMMON, EXTRA
+from benchmark.specs.track import COMMON, EXTRA
 
 QUICK = (
     "gaussian_noise",

@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from benchmark.data import corruptions
 from benchmark.loading import methods
-from benchmark.specs.corruptions import COMMON, EXTRA, CorruptionSpec
-from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.track import COMMON, EXTRA, CorruptionSpec, PicturesSpec
 
 
 @pytest.mark.parametrize(
