@@ -19,8 +19,9 @@ from typing import Any
 from benchmark import protocol
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, locks, repro
+from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
-from benchmark.pipeline.repro import Report, Runner, Targets
+from benchmark.pipeline.repro import Runner, Targets
 from benchmark.runtime import files, machine
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK

@@ -15,8 +15,9 @@ import psutil
 
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, locks, repro
+from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
-from benchmark.pipeline.repro import Report, Runner, Targets
+from benchmark.pipeline.repro import Runner, Targets
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from benchmark.commands.main import app
 from benchmark.pipeline import dvc
-from benchmark.pipeline.gpus import Places, default_jobs
+from benchmark.pipeline.gpus import default_jobs, places
 from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
 
 
@@ -47,18 +47,15 @@ def three_gpus(monkeypatch) -> None:
 def test_a_stage_has_a_core_or_a_gpu_for_each_of_its_processes(monkeypatch, there, chosen, jobs, gpus) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     assert default_jobs(chosen) == jobs
-    places = Places(chosen, 4)
-    with places.one() as first, places.one() as second, places.one() as third, places.one() as fourth:
-        assert [first, second, third, fourth] == gpus
-        assert places.free.empty()
-    assert places.free.qsize() == 4
+    free = places(chosen, 4)
+    assert [free.get() for _ in range(4)] == gpus
+    assert free.empty()
 
 
 @pytest.mark.usefixtures("three_gpus")
 def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-1a")
-    with Places(settings("cuda", "cuda"), 2).one() as gpu:
-        assert gpu == "4"
+    assert places(settings("cuda", "cuda"), 2).get() == "4"
 
 
 @pytest.mark.usefixtures("three_gpus")
