@@ -122,9 +122,13 @@ def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
         board = board_file(track.name, everything)
         folder = "/".join([".."] * (len(board.parts) - 1) + [str(file.parent)])
         # one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board
-        drawn = {"y": {f"{folder}/leaderboard.csv": "row"}, "template": "bar_horizontal"}
-        plots = [{f"{track.name} {name}": {"x": name, **drawn}} for name in headline_names(track)]
-        contents[board] |= {"metrics": [f"{folder}/leaderboard.json"], "plots": plots}
+        contents[board] |= {
+            "metrics": [f"{folder}/leaderboard.json"],
+            "plots": [
+                {f"{track.name} {x}": {"x": x, "y": {f"{folder}/leaderboard.csv": "row"}, "template": "bar_horizontal"}}
+                for x in headline_names(track)
+            ],
+        }
     for file, content in contents.items():
         if up := "/".join([".."] * (len(file.parts) - 1)):
             stages = {name: {"cmd": stage["cmd"], "wdir": up, **stage} for name, stage in content["stages"].items()}

@@ -237,12 +237,12 @@ def stages(row: Row) -> list[str]:
 
 
 def haste(row: Row) -> tuple[float, bool, int]:
-    """Return a key that sorts rows which take longest first: by what their steps took (costs.py), endless where that is not
-    known; then those trained against attacks, which their images withstand for long; then those of many steps.
+    """A key that sorts rows which take longest first: by what their steps took, endless where that is not known; then those
+    trained against attacks, which their images withstand for long; then those of many steps.
     """
     known, steps = costs.costs(row), len(protocol.plan(row))
-    took = sum(one["wall_seconds"] for one in known.values()) if len(known) == steps else float("inf")
-    return -took, not (row.settings.training and row.settings.training.attack), -steps
+    seconds = sum(cost["wall_seconds"] for cost in known.values()) if len(known) == steps else float("inf")
+    return -seconds, not (row.settings.training and row.settings.training.attack), -steps
 
 
 def refresh_times(track: str, everything: bool) -> None:
