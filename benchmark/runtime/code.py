@@ -5,7 +5,8 @@ the Record, so the three cannot disagree. A test compares it with what a running
 
 A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
 that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
-What a tree says is kept in `KEPT` by the sha256 of the file's path and bytes: only an edited file is parsed again.
+What a tree says is kept in `KEPT` by the sha256 of the parser and of the file's path and bytes: only an edited file is
+parsed again.
 """
 
 from __future__ import annotations
@@ -61,23 +62,22 @@ def combined(digests: Mapping[str, str]) -> str:
 
 
 def to_keep() -> bytes:
-    """What `KEPT` should hold: what was parsed here and before, under a seal; nothing where that grew too long."""
-    table = json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
-    return _seal(table) + b"\n" + table
+    """What `KEPT` should hold: what was parsed here and before; nothing where that grew too long."""
+    return json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
 
 
 @cache
 def _kept() -> dict[str, Parsed]:
-    """What was parsed, by sha256; empty where `KEPT` is missing, damaged, another version's or not for a sandbox to read."""
-    with contextlib.suppress(OSError):
-        seal, _, table = KEPT.read_bytes().partition(b"\n")
-        return json.loads(table) if seal == _seal(table) else {}
+    """What was parsed, by sha256; empty where `KEPT` is missing, damaged or not for a sandbox to read."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(KEPT.read_bytes())
     return {}
 
 
-def _seal(table: bytes) -> bytes:
-    """The sha256 of a table, of this code and of Python's version, both of which parse."""
-    return files.sha256_bytes(Path(__file__).read_bytes() + sys.version.encode() + table).encode()
+@cache
+def _parser() -> bytes:
+    """What parses: this code, and Python."""
+    return Path(__file__).read_bytes() + sys.version.encode()
 
 
 def check(path: Path) -> None:
@@ -90,7 +90,7 @@ def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
     content = path.read_bytes()
     if path.suffix != ".py":
         return files.sha256_bytes(content), False, []
-    sha256 = files.sha256_bytes(path.as_posix().encode() + content)
+    sha256 = files.sha256_bytes(_parser() + path.as_posix().encode() + content)
     if sha256 not in _kept():
         _kept()[sha256] = _parse(path, content)
     return _kept()[sha256]

@@ -206,13 +206,9 @@ def _evidence(
     from benchmark.verdicts.ball import distances
 
     moved = distances(adversarial, images)
-    return {
-        f"{spec.id}:success": success,
-        f"{spec.id}:prediction": after.prediction,
-        f"{spec.id}:margin": after.margin,
-        f"{spec.id}:linf": moved["Linf"],
-        f"{spec.id}:l2": moved["L2"],
-    }
+    columns = {"success": success, "prediction": after.prediction, "margin": after.margin}
+    columns |= {"linf": moved["Linf"], "l2": moved["L2"]}
+    return {f"{spec.id}:{name}": column for name, column in columns.items()}
 
 
 step = Attack

@@ -138,8 +138,8 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
             before = joined.get(name)
             if name not in joined or before == value:
                 joined[name] = value
-            elif isinstance(value, dict) and isinstance(before, dict) and not _conflicting(before, value):
-                joined[name] = {**before, **value}
+            elif isinstance(value, dict) and isinstance(before, dict) and value | before == before | value:
+                joined[name] = before | value
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
             elif name == "wall":  # on machines that refuse parts of it: what held the row's code in every step
@@ -152,10 +152,6 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                     "under work/, run `rvb repro`"
                 )
     return joined
-
-
-def _conflicting(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return any(one[name] != other[name] for name in one.keys() & other.keys())
 
 
 def _objects(value: object) -> bool:
@@ -176,9 +172,12 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
 
 def _published(folders: Sequence[Path]) -> dict[str, bytes]:
     """Files that the steps put beside the Record."""
-    homes = [folder / "record" for folder in folders]
-    found = [(home, path) for home in homes for path in sorted(home.rglob("*")) if path.is_file()]
-    return {path.relative_to(home).as_posix(): path.read_bytes() for home, path in found}
+    return {
+        path.relative_to(folder / "record").as_posix(): path.read_bytes()
+        for folder in folders
+        for path in sorted((folder / "record").rglob("*"))
+        if path.is_file()
+    }
 
 
 def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
