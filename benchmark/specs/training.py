@@ -107,11 +107,8 @@ class PenaltySpec(Frozen):
     parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
-class PrepareSpec(Frozen):
+class PrepareSpec(PenaltySpec):
     """A step that changes the starting weights before the epochs: the file `benchmark/training/prepare/<name>.py`."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
 class TrainingSpec(Frozen):
@@ -185,7 +182,7 @@ def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | Non
     problems += [_augmentation_problem(spec.augmentation, shape)]
     if spec.closing and (wrong := _augmentation_problem(spec.closing.augmentation, shape)):
         problems.append(f"closing.{wrong}")
-    return next((wrong for wrong in problems if wrong), None)
+    return next(filter(None, problems), None)
 
 
 def _augmentation_problem(augmentation: Augmentation, shape: tuple[int, int, int]) -> str | None:
