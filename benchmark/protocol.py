@@ -45,10 +45,8 @@ CORES = "RVB_CORES"  # the variable that says how many cores rows share; one wit
 
 @cache
 def load(name: str) -> type[Step]:
-    """The step that does `name`, such as attack-standard.
-
-    Raises:
-        BenchmarkError: there is none; the near miss is suggested.
+    """The step that does `name`, such as attack-standard. Raises BenchmarkError: there is none; the near miss is
+    suggested.
     """
     kind, _, what = name.partition("-")
     step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS else None
@@ -75,10 +73,8 @@ def stages(row: Row) -> dict[str, list[Step]]:
 
 
 def planned(row: Row, name: str) -> Step:
-    """One step of a row by name, such as attack-standard.
-
-    Raises:
-        BenchmarkError: there is no such step, or it does not apply to the row.
+    """One step of a row by name, such as attack-standard. Raises BenchmarkError: there is no such step, or it does not
+    apply to the row.
     """
     kind, steps = load(name), {step.name: step for step in plan(row)}
     if name not in steps:
@@ -125,10 +121,8 @@ def _cores() -> int:
 
 
 def run_study(track: str, study: str) -> None:
-    """Train and measure the networks of a study, as many at a time as there are cores; then write its table.
-
-    Raises:
-        BenchmarkError: a study that does not load, or networks, recipes or measures that do not fit; before any is trained.
+    """Train and measure the networks of a study, as many at a time as there are cores; then write its table. Raises
+    BenchmarkError: a study that does not load, or networks, recipes or measures that do not fit; before any is trained.
     """
     from benchmark.studies import building, grids, results
 

@@ -39,10 +39,8 @@ def file(track: str, name: str) -> Path:
 
 
 def write(track: str) -> None:
-    """Write the inputs of every step of a track, and remove those of steps that are gone.
-
-    Raises:
-        BenchmarkError: the track does not load.
+    """Write the inputs of every step of a track, and remove those of steps that are gone. Raises BenchmarkError: the
+    track does not load.
     """
     _update(folder(track), contents(track))
 

@@ -196,10 +196,8 @@ def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: b
 
 
 def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
-    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders.
-
-    Raises:
-        BenchmarkError: unknown track or row, or a track without rows.
+    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders. Raises BenchmarkError:
+    unknown track or row, or a track without rows.
     """
     tracks.load(track)
     named, rows = [load_row(track, name) for name in dict.fromkeys(names)], load_rows(track)
@@ -256,11 +254,7 @@ def refresh_times(track: str, everything: bool) -> None:
 
 def repro_study(grid: Grid, report: Report) -> None:
     """Bring the data that a study needs and the weights from which its networks start up to date by DVC; then the study.
-
-    Its steps keep their results under their own keys. DVC has no stage for it.
-
-    Raises:
-        BenchmarkError: as `repro`.
+    Its steps keep their results under their own keys. DVC has no stage for it. Raises BenchmarkError: as `repro`.
     """
     track = grid.track.name
     prepare(track, grid.sources(), report)

@@ -35,10 +35,8 @@ def possible(wanted: Arithmetic) -> Arithmetic:
 
 
 def fix(wanted: Arithmetic) -> None:
-    """Sets what the libraries read. Has to come before any of them is imported, in every process that computes.
-
-    Raises:
-        BenchmarkError: they were imported before, with other kernels.
+    """Sets what the libraries read. Has to come before any of them is imported, in every process that computes. Raises
+    BenchmarkError: they were imported before, with other kernels.
     """
     if possible(wanted) == "native" or in_force() == "portable":
         return

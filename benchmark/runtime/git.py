@@ -12,9 +12,7 @@ WRITTEN_BY_RUNS = ("**/dvc.lock", "pipelines/**/leaderboard.*", "leaderboard/res
 
 def merge_base(base: str) -> str:
     """The commit at which this branch left `base`, a branch or commit; where there is no such branch, origin's is taken.
-
-    Raises:
-        BenchmarkError: no git repository, no such branch, or no commit that both have.
+    Raises BenchmarkError: no git repository, no such branch, or no commit that both have.
     """
     known = [
         name for name in (base, f"origin/{base}") if _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
@@ -30,10 +28,8 @@ def merge_base(base: str) -> str:
 
 
 def clean_commit() -> str:
-    """Return the first 12 digits of the commit that is checked out.
-
-    Raises:
-        BenchmarkError: no commit, or uncommitted changes. Files that a run itself writes do not count.
+    """Return the first 12 digits of the commit that is checked out. Raises BenchmarkError: no commit, or uncommitted
+    changes. Files that a run itself writes do not count.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude,glob){path}" for path in WRITTEN_BY_RUNS))

@@ -79,13 +79,9 @@ def device_name(wanted: str) -> str:
 
 @cache
 def gpu_name(index: int = 0) -> str:
-    """Return the name of a GPU; "" where there is none.
-
-    A new process asks. One that asks by itself starts CUDA, which its later forks could not use. A fork that asked failed on
-    an H200: "initialization error".
-
-    Raises:
-        BenchmarkError: it does not tell.
+    """Return the name of a GPU; "" where there is none. A new process asks. One that asks by itself starts CUDA, which
+    its later forks could not use. A fork that asked failed on an H200: "initialization error". Raises BenchmarkError: it
+    does not tell.
     """
     import torch
 

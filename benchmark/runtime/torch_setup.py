@@ -52,10 +52,8 @@ def set_up(device: str) -> torch.device:
 
 
 def start(device: torch.device) -> None:
-    """Start CUDA in this process, if it computes there.
-
-    Raises:
-        BenchmarkError: the GPU cannot be used; what the driver says, and what to do.
+    """Start CUDA in this process, if it computes there. Raises BenchmarkError: the GPU cannot be used; what the driver
+    says, and what to do.
     """
     if device.type != "cuda":
         return

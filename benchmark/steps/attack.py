@@ -131,11 +131,9 @@ def _attacked_afresh(
     state: AttackState,
     after: Predictions,
 ) -> Predictions:
-    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state` then
-    holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its own.
-
-    Raises:
-        BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
+    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state`
+    then holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its
+    own. Raises BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
     """
     from benchmark.evaluation.asked_again import broken_afresh, compare
     from benchmark.verdicts.prediction import logits, predict

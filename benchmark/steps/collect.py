@@ -48,10 +48,7 @@ class Collect(Step):
         }
 
     def run(self, work: Work) -> Outcome:
-        """
-        Raises:
-            BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written.
-        """
+        """Raises BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written."""
         import io
 
         import pyarrow.parquet as pq
@@ -126,11 +123,9 @@ def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
 
 
 def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in all,
-    but for why a model is in the open division, of which each reason stands once, and what held the row's code.
-
-    Raises:
-        BenchmarkError: two steps say different things.
+    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in
+    all, but for why a model is in the open division, of which each reason stands once, and what held the row's code.
+    Raises BenchmarkError: two steps say different things.
     """
     joined: dict[str, Any] = {}
     for stage, part in parts.items():

@@ -68,10 +68,7 @@ class Pretrained(Step):
 
 
 def _check(given: WeightsSpec, row: Row) -> None:
-    """
-    Raises:
-        BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned.
-    """
+    """Raises BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned."""
     from benchmark.runtime import files
 
     if given.path is None:

@@ -13,10 +13,8 @@ from benchmark.studies.own import SECONDS, finding, function_of, is_function
 
 
 def check(grid: Grid) -> None:
-    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours.
-
-    Raises:
-        BenchmarkError: networks, recipes or measures that do not fit.
+    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours. Raises
+    BenchmarkError: networks, recipes or measures that do not fit.
     """
     held = wall()
     if not held.stands:

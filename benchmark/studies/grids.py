@@ -155,10 +155,8 @@ class Grid:
         return [*networks.values()]
 
     def sources(self) -> list[Row]:
-        """Return the rows from whose weights its networks start.
-
-        Raises:
-            BenchmarkError: one does not exist, or starts from itself in the end.
+        """Return the rows from whose weights its networks start. Raises BenchmarkError: one does not exist, or starts
+        from itself in the end.
         """
         networks = self.networks()
         for row in networks:
@@ -208,10 +206,8 @@ def exists(submission: str, study: str, track: str) -> bool:
 
 
 def seeds_grid(row: Row) -> Grid:
-    """The row's training with other seeds.
-
-    Raises:
-        BenchmarkError: its weights were trained elsewhere, or its training's file, an attack or certificate is none.
+    """The row's training with other seeds. Raises BenchmarkError: its weights were trained elsewhere, or its training's
+    file, an attack or certificate is none.
     """
     if row.settings.training is None:
         raise BenchmarkError(
@@ -223,11 +219,9 @@ def seeds_grid(row: Row) -> Grid:
 
 
 def load(submission: str, study: str, track: str = "digits") -> Grid:
-    """The study of this name; `track` is for a row's study over seeds alone, others name theirs.
-
-    Raises:
-        BenchmarkError: unknown submission, study, variant, track, key, setting, measure or cell (the near miss is
-            suggested), or a value that does not fit.
+    """The study of this name; `track` is for a row's study over seeds alone, others name theirs. Raises BenchmarkError:
+    unknown submission, study, variant, track, key, setting, measure or cell (the near miss is suggested), or a value that
+    does not fit.
     """
     if variant := seeds.variant_of(study):
         return seeds_grid(load_row(track, f"{submission}-{variant}"))

@@ -63,10 +63,8 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
 
 def _asked(walled: Walled, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
-    """Ask the process for a measure of images (n, c, h, w) and labels (n,).
-
-    Raises:
-        BenchmarkError: the measure fails or returns what it may not.
+    """Ask the process for a measure of images (n, c, h, w) and labels (n,). Raises BenchmarkError: the measure fails or
+    returns what it may not.
     """
     message = {"ask": "measure", "measure": measure.model_dump(mode="json")}
     answer, columns = walled.ask(message, {"images": images, "labels": labels}, most=MOST_BYTES)

@@ -23,11 +23,9 @@ SECONDS = 600.0  # that findings may take
 
 
 def collect_study(grid: Grid) -> PublishedStudy:
-    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's statements.
-
-    Raises:
-        BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study asks for now, or
-            findings that are none.
+    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's
+    statements. Raises BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study
+    asks for now, or findings that are none.
     """
     path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():

@@ -15,9 +15,7 @@ from benchmark.studies.grids import Grid
 
 def write(grid: Grid) -> None:
     """Write the study's result beside the folders of its networks. Remove the folders of networks it no longer has.
-
-    Raises:
-        BenchmarkError: a curve has other places `x` in another network.
+    Raises BenchmarkError: a curve has other places `x` in another network.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
