@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +88,7 @@ class Attack(EvaluationStep):
         from benchmark.evaluation.suite import run_suite
         from benchmark.runtime import files
 
-        row, size, report = work.row, subject.batch_size, _reporter(work)
+        row, size = work.row, subject.batch_size
         is_open = row.submission.division == "open"
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
         clean = subject.clean
@@ -98,7 +97,7 @@ class Attack(EvaluationStep):
         results = []
         for spec, state, after in run_suite(
             subject.model, subject.images, subject.labels, self.specs, batch_size=size, folder=work.blocks,
-            engine=work.settings["engine"], report=report, brought=subject.companion, open_division=is_open,
+            engine=work.settings["engine"], report=work.say, brought=subject.companion, open_division=is_open,
             together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
             # one process for both, since what it sees of an attack afresh is no clean image
@@ -111,7 +110,7 @@ class Attack(EvaluationStep):
             columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
             adversarial[spec.id] = state.adversarial.cpu().contiguous()
             results.append(_result(spec, self.what, state, robust))
-            report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
+            work.say(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
             **facts.model_dump(mode="json"),
@@ -154,19 +153,6 @@ def _attacked_afresh(
         return after
     state.adversarial[broken.index], state.robust[broken.index] = broken.images, False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
-
-
-def _reporter(work: Work) -> Callable[[str], None]:
-    """Says on stderr what is running; the time so far is kept too."""
-    from rich.console import Console
-
-    console = Console(stderr=True, soft_wrap=True)
-
-    def report(text: str) -> None:
-        work.clock.lap()
-        console.print(f"{work.row.name}: {text}", highlight=False)
-
-    return report
 
 
 def _wide(subject: Subject, row: Row, flops: int) -> int:

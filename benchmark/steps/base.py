@@ -30,7 +30,7 @@ from benchmark.runtime.paths import WORK
 if TYPE_CHECKING:
     import torch
 
-SLOW = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "rich.console", "torch._dynamo")
+SLOW = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "torch._dynamo")
 
 
 @dataclass(frozen=True)
