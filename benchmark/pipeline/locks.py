@@ -41,14 +41,17 @@ def check_rwlock() -> None:
         raise BenchmarkError(f"{RWLOCK} is cut short, as by a killed dvc; once no dvc runs here, remove it")
 
 
+def cut_short() -> list[Path]:
+    """The dvc.lock files that a killed dvc left cut short. Raises BenchmarkError: one holds the conflict markers of a merge."""
+    locks = (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock"))
+    return [path for path in locks if path.exists() and not _whole(path)]
+
+
 def remove_cut(report: Callable[[str], None]) -> None:
-    """Remove the dvc.lock files that a killed dvc left cut short: their stages run again, and find what their steps did.
-    Raises BenchmarkError: one holds the conflict markers of a merge.
-    """
-    for path in (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock")):
-        if path.exists() and not _whole(path):
-            path.unlink()
-            report(f"removed {path}, which a killed dvc had left cut short")
+    """Removes them: their stages run again, and find what their steps did."""
+    for path in cut_short():
+        path.unlink()
+        report(f"removed {path}, which a killed dvc had left cut short")
 
 
 def _whole(lock: Path) -> bool:
