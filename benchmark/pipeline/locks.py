@@ -42,7 +42,7 @@ def check_rwlock() -> None:
 
 
 def cut_short() -> list[Path]:
-    """The dvc.lock files that a killed dvc left cut short. Raises BenchmarkError: one holds the conflict markers of a merge."""
+    """The dvc.lock files that a killed dvc left cut short. Raises BenchmarkError: one holds a merge's conflict markers."""
     locks = (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock"))
     return [path for path in locks if path.exists() and not _whole(path)]
 
