@@ -90,26 +90,26 @@ BUILD = "import sys\nimport torch\nfrom torch import nn\n\n\ndef build(data):\n 
 FORWARD = "class Odd(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n\n    def forward(self, x):\n"
 
 
+WHOLE = "return super().forward(x)"
+
+
 @pytest.mark.parametrize(
-    ("forward", "words"),
+    ("stage", "forward", "words"),
     [
-        ("return super().forward(x) if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
-        ("return super().forward(x) if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
-        ("return super().forward(x)[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
+        ("train", f"{WHOLE} if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
+        ("train", f"{WHOLE} if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
+        ("train", f"{WHOLE}[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
+        (
+            "attack-papers",
+            f"{WHOLE} if len(x) == 2 or not x.requires_grad else sys.exit(0)",
+            "line 15: it calls sys.exit(0)",
+        ),
+        ("attack-papers", f"{WHOLE}[: 2 if len(x) == 8 else None]", "the model gives (2, 10) for 8 images"),
     ],
 )
-def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, forward, words) -> None:
+def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, stage, forward, words) -> None:
     (linear_row.root / "submissions/Tiny2026Linear/method.py").write_text(f"{BUILD}{FORWARD}        {forward}\n")
-    assert words in ended_with("train")
-
-
-def test_one_that_only_attacks_meet_is_one_line_too(linear_row) -> None:
-    method = linear_row.root / "submissions/Tiny2026Linear/method.py"
-    forward = "        return super().forward(x) if len(x) == 2 or not x.requires_grad else sys.exit(0)\n"
-    method.write_text(BUILD + FORWARD + forward)
-    assert "error: submissions/Tiny2026Linear/method.py, line 15: it calls sys.exit(0)" in ended_with("attack-papers")
-    method.write_text(BUILD + FORWARD + "        return super().forward(x)[: 2 if len(x) == 8 else None]\n")
-    assert "the model gives (2, 10) for 8 images" in ended_with("attack-papers")
+    assert words in ended_with(stage)
 
 
 def test_a_place_where_this_user_may_not_write_is_one_line(linear_row, monkeypatch) -> None:
