@@ -132,9 +132,12 @@ class Step(ABC):
         return [self.row.data, self.row.weights]
 
     @property
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """All settings that its result depends on, with their defaults, as JSON values."""
+        return {
+            "data": self.row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            **self.row.settings.model_dump(mode="json", include={"model", self.declared_in.rpartition(".")[2]}),
+        }
 
     @property
     def components(self) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from benchmark.loading import submissions
 from benchmark.loading.rows import Row
@@ -30,13 +29,6 @@ class Pretrained(Step):
     @property
     def reads(self) -> list[Path]:
         return [Path(self.declared.path)] if self.declared.path else []
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "data": self.row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            **self.row.settings.model_dump(mode="json", include={"model", "weights"}),
-        }
 
     def versions(self) -> dict[str, str]:
         return {name: version(name) for name in ("torch", "timm", "robustbench")}

@@ -34,12 +34,8 @@ class Train(Step):
         run, source = run_settings().train, self._source
         if self.row.network:  # of a study, with a seed of its own
             run = run.model_copy(update={"seed": self.row.network.seed})
-        return {
-            "data": self.row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "run": run.model_dump(mode="json"),
-            **self.row.settings.model_dump(mode="json", include={"model", "training"}),
-            **({"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}),
-        }
+        more = {"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}
+        return super().settings | {"run": run.model_dump(mode="json"), **more}
 
     @property
     def components(self) -> list[Path]:
