@@ -32,7 +32,7 @@ def corrupt(images: np.ndarray, indices: Sequence[int], name: str, severity: int
     Args:
         images: (n, 3, h, w) float32 in [0, 1], h and w at least 32; rounded to 8 bits before they are corrupted.
         indices: (n,) each image's place among the evaluation images.
-        name: one of COMMON or EXTRA of benchmark/specs/corruptions.py.
+        name: one of COMMON or EXTRA of benchmark/specs/track.py.
         severity: 1 to 5.
 
     Returns:
