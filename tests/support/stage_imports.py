@@ -39,11 +39,12 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     loads, row = "from benchmark.loading.rows import load_row", f"load_row({track!r}, {subject!r})"
     if subject.endswith(("-grid", "-seeds")):  # the first network of a study
         loads, row = LOADS_STUDY, f"grids.load(*grids.split_id({subject!r}), {track!r}).networks()[0]"
-    run = f"{loads}\nfrom benchmark import protocol\nprotocol.load({name!r})({row}, {name!r}).execute(again=True)"
+    run = (
+        f"from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n{loads}\n"
+        f"from benchmark import protocol\nprotocol.load({name!r})({row}, {name!r}).execute(again=True)\n"
+    )
     script = (
         "import sys, pathlib\n"
-        "from benchmark.runtime import arithmetic\n"
-        "arithmetic.fix('portable')\n"
         f"{run if subject else f'from benchmark.steps import data; data.execute({track!r})'}\n"
         "root = pathlib.Path.cwd()\n"
         "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
