@@ -123,10 +123,6 @@ class Grid:
         return self.study.images or self.track.evaluation.images
 
     @property
-    def data(self) -> Path:
-        return WORK / self.track.name / "data"
-
-    @property
     def folder(self) -> Path:
         """Where its results stand."""
         return WORK / self.track.name / "studies" / self.id

@@ -67,7 +67,7 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
         for name in ("train", "measure"):
             codes |= files.read_json(row.inputs / f"{name}.json")["code"]
     about = files.read_json(rows[0].folder / "measure" / "stage.json")
-    data = files.read_json(grid.data / "data.json")["sha256"]
+    data = files.read_json(rows[0].data / "data.json")["sha256"]
     return StudyResult(
         submission=grid.submission.name,
         name=grid.name,
