@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.analysis import jacobian
-from benchmark.analysis.blocks import BlockInput, block_inputs, default_blocks
+from benchmark.layers import encoder_jacobian as jacobian
+from benchmark.layers.encoder_blocks import BlockInput, block_inputs, default_blocks
 from benchmark.layers.vit import vision_transformer
 from benchmark.runtime import arithmetic
 from benchmark.runtime.torch_setup import set_up

@@ -72,7 +72,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     """
     import torch
 
-    from benchmark.audit import auditor
+    from benchmark.evaluation import audit as auditor
     from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmark.evaluation.proportion import proportion
+from benchmark.evaluation.evidence import proportion
 from benchmark.results.proportion import Proportion
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError

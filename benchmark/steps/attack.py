@@ -83,7 +83,7 @@ class Attack(EvaluationStep):
         from safetensors.torch import save
 
         from benchmark.evaluation.division import inspect
-        from benchmark.evaluation.suite import run_suite
+        from benchmark.evaluation.run_attack import run_suite
         from benchmark.runtime import files
 
         row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
@@ -192,7 +192,7 @@ def _suite(name: str) -> str:
 
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
     """What one attack left, as a Record has it."""
-    from benchmark.evaluation.proportion import proportion
+    from benchmark.evaluation.evidence import proportion
     from benchmark.results.attack import AttackResult
 
     return AttackResult(

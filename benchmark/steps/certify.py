@@ -33,8 +33,8 @@ class Certify(EvaluationStep):
         return [*row.method_files, certificate_file(needed(row.settings.certificate).name)]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        from benchmark.audit import auditor
-        from benchmark.audit.balls import Balls
+        from benchmark.evaluation import audit as auditor
+        from benchmark.evaluation.audit import Balls
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
@@ -70,8 +70,8 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
     """Radii of the images, and whether their verdicts differ between float32 and float64: the audit's attacks on each
     of their balls have failed.
     """
-    from benchmark.audit import auditor
-    from benchmark.audit.balls import Balls
+    from benchmark.evaluation import audit as auditor
+    from benchmark.evaluation.audit import Balls
     from benchmark.evaluation.certified_radii import certified_radii
 
     spec, size = needed(work.row.settings.certificate), subject.batch_size

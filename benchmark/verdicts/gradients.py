@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from benchmark.runtime.errors import out_of_memory, said
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 
 def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, str]:

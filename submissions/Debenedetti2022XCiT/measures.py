@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmark.analysis.classifiers import fitted, timm_classifier
-from benchmark.analysis.perturbations import semantic_content as shares
-from benchmark.verdicts.margins import margins
+from benchmark.evaluation.classifiers import fitted, timm_classifier
+from benchmark.evaluation.pictures import semantic_content as shares
+from benchmark.verdicts.prediction import margins
 
 
 def semantic_content(

@@ -12,14 +12,14 @@ from searched import draws, few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
-from benchmark.audit.auditor import Plan, audit
-from benchmark.audit.layers import Effort
 from benchmark.certificates import box_lipschitz, lipschitz, local
 from benchmark.certificates.bounds.box import Matrix
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.box_lipschitz import BoxedNetwork, _linears, certify
 from benchmark.certificates.local import above
+from benchmark.evaluation.audit import Plan, audit
+from benchmark.evaluation.audit_layers import Effort
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise

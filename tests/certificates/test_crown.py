@@ -139,7 +139,7 @@ def test_the_real_package_bounds_a_transformer() -> None:
     ).requires_grad_(False)
     model[-1].bias.data -= model(IMAGES).mean(0)
     labels = model(IMAGES).argmax(1)
-    from benchmark.audit.balls import Balls
+    from benchmark.evaluation.audit import Balls
 
     crowned, ours = (certificate(model, IMAGES, labels) for certificate in (certify, local.certify))
     assert (crowned > 0).any()

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates.smoothing import smooth
-from benchmark.evaluation.asked_again import ROUNDING, broken_afresh, check_answers, compare
-from benchmark.evaluation.vote_checks import _as_often, check_radii
+from benchmark.evaluation.asked_again import ROUNDING, _as_often, broken_afresh, check_answers, check_radii, compare
 from benchmark.loading.walled import CALLS, ROWS, Asked
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel

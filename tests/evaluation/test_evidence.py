@@ -8,9 +8,7 @@ import pytest
 
 from benchmark.certificates.smoothing import clopper_pearson_below, radius_below
 from benchmark.evaluation import evidence
-from benchmark.evaluation import smoothed as smoothing
-from benchmark.evaluation.proportion import proportion
-from benchmark.evaluation.smoothed import check_smoothed
+from benchmark.evaluation.evidence import check_smoothed, proportion
 from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
 
@@ -156,7 +154,7 @@ def test_smoothed_numbers_are_counted_from_the_evidence() -> None:
     """0.25 needs 0.2 Phi^-1(p) >= 0.25: 500 of 500 reach it, 121 of 125 reach 0.1; image 2 has the wrong class."""
     track = tracks.load("digits")
     check_smoothed(table(), RULES, "row")
-    found = smoothing.smoothed(table(), track.certified_radii, RULES, "G.")
+    found = evidence.smoothed(table(), track.certified_radii, RULES, "G.")
     assert found.clean.count == 2
     assert {c.threat.label: c.accuracy.count for c in found.certified} == {"L2 0.1": 2, "L2 0.25": 1, "L2 0.5": 0}
     assert all(c.accuracy.count <= found.clean.count for c in found.certified)

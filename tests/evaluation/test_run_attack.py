@@ -129,7 +129,7 @@ def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch)
 
 def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(linear, tmp_path) -> None:
     """What the fast engine finds for an image depends on no other image; the model is asked about more at a time."""
-    from benchmark.evaluation.suite import run_suite
+    from benchmark.evaluation.run_attack import run_suite
 
     model, images, labels = linear
     spec, asked = AttackSpec(attack="apgd", norm="L2", eps=0.02), []

@@ -6,7 +6,7 @@ import torch
 from tiny_networks import Draw
 from torch import nn
 
-from benchmark.audit.ascent import float64_copy, lower_margins
+from benchmark.evaluation.audit_layers import float64_copy, lower_margins
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 
 def test_margins_are_true_less_best_other() -> None:
