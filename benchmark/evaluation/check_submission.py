@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmark.evaluation import check_model, division
 from benchmark.evaluation.certified_radii import certified_radii
-from benchmark.evaluation.check_model import Sample
+from benchmark.evaluation.check_model import failed, passed
 from benchmark.layers.derived import cache_weights
 from benchmark.loading import fitting, methods, own_code, submissions
 from benchmark.loading.confining import messages, submission_files, wall
@@ -24,7 +24,6 @@ from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start
 from benchmark.specs.submission import Submission
-from benchmark.verdicts.prediction import MIN_ROWS
 from benchmark.wall.channel import Channel
 from benchmark.wall.process import plain
 
@@ -42,16 +41,8 @@ PROCESSES = ("ctypes", "multiprocessing", "subprocess", "threading")
 KINDS = dict.fromkeys(NETWORK, "network") | dict.fromkeys(PROCESSES, "process")
 DOWNLOADS = ("torch.hub", "load_state_dict_from_url", "download_url_to_file", "snapshot_download", "hf_hub_download")
 FILES = (
-    "torch.load",
-    "torch.save",
-    "np.load",
-    "np.save",
-    "numpy.load",
-    "numpy.save",
-    "os.environ",
-    "os.system",
-    "os.remove",
-)
+    "torch.load", "torch.save", "np.load", "np.save", "numpy.load", "numpy.save", "os.environ", "os.system", "os.remove",
+)  # fmt: skip
 METHODS = ("read_text", "write_text", "read_bytes", "write_bytes", "unlink", "mkdir", "rmtree")
 CALLS = ("open", "exec", "eval", "compile", "__import__", "input")
 GLOBAL = (
@@ -61,7 +52,7 @@ GLOBAL = (
 
 
 def check_submission(name: str, variant: str = "", seconds: float = SECONDS, device: torch.device = CPU) -> CheckReport:
-    """Tries the submission, or its one `variant`, on each track that it enters.
+    """Check the submission, or its one `variant`, on each track that it enters.
 
     Args:
         seconds: rows that are not begun by then count as failed, with what to do.
@@ -77,18 +68,17 @@ def check_submission(name: str, variant: str = "", seconds: float = SECONDS, dev
     try:
         loaded = submissions.load(name)
     except BenchmarkError as error:
-        return CheckReport(submission=name, checks=(_failed("schema", error),), notes=())
+        return CheckReport(submission=name, checks=(failed("schema", error),), notes=())
     if variant and variant not in loaded.variants:
         submissions.settings(loaded, variant, "")  # the same of variants
-    found: list[Check | Note] = [_checked("schema", f"{folder}/submission.yaml loads"), *_of_folder(loaded, folder)]
+    found: list[Check | Note] = [passed("schema", f"{folder}/submission.yaml loads"), *_of_folder(loaded, folder)]
     for one in [variant] if variant else sorted(loaded.variants):
         for track in sorted(loaded.variants[one].tracks):
-            at = {"row": f"{name}-{one}", "track": track}
-            if time.monotonic() > until:
-                words = f"not begun within {seconds:g} s; run `rvb check {name}-{one}`"
-                found.append(Check(name="time", ok=False, found=words, **at))
-                continue
-            found += [finding.model_copy(update=at) for finding in _of_row(track, f"{name}-{one}", device)]
+            row = f"{name}-{one}"
+            late = time.monotonic() > until
+            words = f"not begun within {seconds:g} s; run `rvb check {row}`"
+            findings = [failed("time", words)] if late else _of_row(track, row, device)
+            found += [finding.model_copy(update={"row": row, "track": track}) for finding in findings]
     return CheckReport(
         submission=name,
         checks=tuple(one for one in found if isinstance(one, Check)),
@@ -98,33 +88,35 @@ def check_submission(name: str, variant: str = "", seconds: float = SECONDS, dev
 
 def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
     """License, citation and files."""
-    readme = folder / "README.md"
+    readme, paper = folder / "README.md", submission.paper
     text = readme.read_text(errors="replace") if readme.exists() else ""
-    yield _required("README", bool(text.strip()), f"{readme}: what differs from the paper, and why")
     given = LICENSE.search(text)
-    yield _required("license", bool(given), f"in {readme} a line such as `License: {OURS}`")
+    tests = [path for path in folder.glob("test_*.py") if "\ndef test_" in path.read_text(errors="replace")]
+    cited = bool(paper.title.strip() and paper.authors.strip())
+    for name, there, what in (
+        ("README", bool(text.strip()), f"{readme}: what differs from the paper, and why"),
+        ("license", bool(given), f"in {readme} a line such as `License: {OURS}`"),
+        ("citation", cited, "title and authors under `paper` in submission.yaml"),
+        ("tests", bool(tests), f"{folder}/test_method.py with the paper's identities on tiny inputs"),
+    ):
+        if name == "citation" and str(paper.year) not in submission.name:
+            words = f"is {paper.year}, not the year of the folder's name; change one of them"
+            yield failed(name, f"`paper.year` in submission.yaml {words}")
+        else:
+            yield passed(name, "present") if there else failed(name, f"missing: write {what}")
     if given and given["name"] != OURS:
         yield Note(name="license", found=f"{given['name']}, not this repository's {OURS}: may it be kept here?")
-    paper = submission.paper
-    if str(paper.year) in submission.name:
-        cited = bool(paper.title.strip() and paper.authors.strip())
-        yield _required("citation", cited, "title and authors under `paper` in submission.yaml")
-    else:
-        words = f"is {paper.year}, not the year of the folder's name; change one of them"
-        yield _failed("citation", f"`paper.year` in submission.yaml {words}")
     if not paper.url:
         yield Note(name="citation", found="`paper` has no url: is it published?")
-    tests = [path for path in folder.glob("test_*.py") if "\ndef test_" in path.read_text(errors="replace")]
-    yield _required("tests", bool(tests), f"{folder}/test_method.py with the paper's identities on tiny inputs")
     try:
         for words in accesses(folder):
             yield Note(name="beside computing", found=words)
     except BenchmarkError as error:
-        yield _failed("code", error)
+        yield failed("code", error)
 
 
 def _of_row(track: str, name: str, device: torch.device) -> Iterator[Check | Note]:
-    """What `_tried` finds, behind the wall where there is one."""
+    """What `_tried` finds, in the sandbox where there is one."""
     held = wall()
     try:
         row = load_row(track, name)
@@ -143,27 +135,28 @@ def _of_row(track: str, name: str, device: torch.device) -> Iterator[Check | Not
             found = FINDINGS[kind].model_validate(fields)
             yield found.model_copy(update={"name": plain(found.name), "found": plain(found.found)})
     except BenchmarkError as error:
-        yield _failed("builds", error)
+        yield failed("builds", error)
     except (ValidationError, KeyError):
-        yield _failed("builds", "its process says what is no check")
+        yield failed("builds", "its process says what is no check")
 
 
 def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
-    """The recipe, the model and what stages ask of it; a stranger's exception becomes a failure with its place."""
+    """The recipe, the model and what steps ask of it; a stranger's exception becomes a failure with its place."""
     try:
         start(device)
         model = _make(row, 0, device)
     except BenchmarkError as error:
-        yield _failed("builds", error)
+        yield failed("builds", error)
         return
-    yield _checked("builds", f"by build(data, **{dict(row.settings.model)})")
+    yield passed("builds", f"by build(data, **{dict(row.settings.model)})")
+    images, labels = check_model.sample(row.track, device)
     for name, part in (("model", _model), ("training", _training), ("certificate", _certificate), ("size", _look)):
         try:
-            yield from part(row, model, device)
+            yield from part(row, model, images, labels)
         except BenchmarkError as error:
-            yield _failed(name, error)
+            yield failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
-            yield _failed(name, f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}")
+            yield failed(name, f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}")
 
 
 def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
@@ -171,26 +164,25 @@ def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
     return methods.build(row.submission, row.variant, row.track).to(device).eval()
 
 
-def _model(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
+def _model(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
     sound = True
-    for check in check_model.checks(lambda seed: _make(row, seed, device), row.track, device):
+    for check in check_model.checks(lambda seed: _make(row, seed, images.device), row.track, images):
         sound = sound and check.ok
         yield check
     if not sound:
         return  # the division's words would say the same again
-    sample = Sample.of(row.track, device)
     try:
-        facts = division.inspect(model, sample.images, sample.labels, row.submission)
+        facts = division.inspect(model, images, labels, row.submission)
     except BenchmarkError as error:
-        yield _failed("division", error)
+        yield failed("division", error)
         return
-    yield _checked("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
+    yield passed("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
     if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
-        yield check_model.by_itself(model, sample)
-    yield check_model.gradients(model, sample, row.track, row.submission.division == "open")
+        yield check_model.by_itself(model, images)
+    yield check_model.gradients(model, images, labels, row.track, row.submission.division == "open")
 
 
-def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
+def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
     """One step's gradients by the recipe."""
     spec = row.settings.training
     if spec is None:
@@ -202,68 +194,51 @@ def _training(row: Row, model: nn.Module, device: torch.device) -> Iterator[Chec
         return
     fitting.check_recipe(spec)
     attack = fitting.training_attack(spec.attack) if spec.attack else None
-    objective, sample = fitting.training_objective(spec, attack), Sample.of(row.track, device)
-    trained = _make(row, 0, device).train()
-    loss = objective.loss(trained, sample.images, sample.labels, 1.0)
+    objective = fitting.training_objective(spec, attack)
+    trained = _make(row, 0, images.device).train()
+    loss = objective.loss(trained, images, labels, 1.0)
     if loss.requires_grad:
         loss.backward()
     learned = {name: p.grad for name, p in trained.named_parameters() if p.requires_grad}
     wrong = [name for name, grad in learned.items() if grad is not None and not torch.isfinite(grad).all()]
+    idle = [name for name, grad in learned.items() if grad is None or not grad.any()]
     if wrong or not torch.isfinite(loss):
         where = wrong[0] if wrong else "the loss"
-        yield _failed("training", f"{where} is not finite in the first step; mend the scale of the model")
-        return
-    idle = [name for name, grad in learned.items() if grad is None or not grad.any()]
-    if len(idle) == len(learned):
-        yield _failed("training", "no parameter gets a gradient; mend what cuts them off")
-        return
-    yield _checked("training", f"a step of {spec.objective}: loss {float(loss.detach()):.3g}, gradients finite")
-    if idle:
-        yield Note(name="parameters without gradient", found=f"{len(idle)}, such as {idle[0]}: are they used?")
+        yield failed("training", f"{where} is not finite in the first step; mend the scale of the model")
+    elif len(idle) == len(learned):
+        yield failed("training", "no parameter gets a gradient; mend what cuts them off")
+    else:
+        yield passed("training", f"a step of {spec.objective}: loss {float(loss.detach()):.3g}, gradients finite")
+        if idle:
+            yield Note(name="parameters without gradient", found=f"{len(idle)}, such as {idle[0]}: are they used?")
 
 
-def _certificate(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
+def _certificate(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
     """Whether the certificate knows the model's layers."""
-    spec, sample = row.settings.certificate, Sample.of(row.track, device)
-    if spec is None:
-        return
-    certified = _make(row, 0, device).requires_grad_(False)
-    cache_weights(certified)
-    radii = certified_radii(certified, sample.images[:CERTIFIED], sample.labels[:CERTIFIED], spec, CERTIFIED)
-    yield _checked("certificate", f"{spec.name} gives {len(radii)} images of the untrained model their radii")
+    if spec := row.settings.certificate:
+        certified = _make(row, 0, images.device).requires_grad_(False)
+        cache_weights(certified)
+        radii = certified_radii(certified, images[:CERTIFIED], labels[:CERTIFIED], spec, CERTIFIED)
+        yield passed("certificate", f"{spec.name} gives {len(radii)} images of the untrained model their radii")
 
 
-def _look(row: Row, model: nn.Module, device: torch.device) -> Iterator[Check | Note]:
+def _look(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
     """What a maintainer reads before running anything."""
-    sample = Sample.of(row.track, device)
     count = sum(p.numel() for p in model.parameters())
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")
-    seconds = check_model.seconds_an_image(model, sample)
-    yield Note(
-        name="time", found=f"{1000 * seconds:.2g} ms an image in batches of {2 * MIN_ROWS}, forward, on this machine"
-    )
+    speed = f"{1000 * check_model.seconds_an_image(model, images):.2g} ms an image in batches of {check_model.IMAGES}"
+    yield Note(name="time", found=f"{speed}, forward, on this machine")
     prefix = f"submissions.{row.submission.name}."
     own = sorted({type(m).__name__ for m in model.modules() if type(m).__module__.startswith(prefix)})
     yield Note(name="modules of its own", found=", ".join(own) or "none")
-    if left := check_model.left_behind(model, sample):
+    if left := check_model.left_behind(model, images):
         yield Note(name="a pass leaves traces", found=", ".join(left))
 
 
-def _required(name: str, there: bool, what: str) -> Check:
-    return Check(name=name, ok=there, found="present" if there else f"missing: write {what}")
-
-
-def _checked(name: str, found: str) -> Check:
-    return Check(name=name, ok=True, found=found)
-
-
-def _failed(name: str, words: object) -> Check:
-    return Check(name=name, ok=False, found=str(words))
-
-
 def accesses(folder: Path) -> list[str]:
-    """Network, files, processes and global state that the folder's code names, `<what>: <expression> (<file>, line <n>)`.
+    """Network, files, processes and global state that the folder's code names, `<what>: <expression> (<file>, line <n>)`;
+    read from its syntax trees, and nothing is run.
 
     Raises:
         BenchmarkError: a file that is no Python.
@@ -297,11 +272,7 @@ def _accesses(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
                 yield "file", words, node.lineno
             elif words in GLOBAL:
                 yield "global state", words, node.lineno
-        elif isinstance(node, ast.keyword) and node.arg == "pretrained" and not _is_false(node.value):
+        elif isinstance(node, ast.keyword) and node.arg == "pretrained" and ast.unparse(node.value) != "False":
             yield "network", f"pretrained={ast.unparse(node.value)}", node.value.lineno
         elif isinstance(node, ast.Global):
             yield "global state", f"global {', '.join(node.names)}", node.lineno
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False

@@ -14,15 +14,15 @@ import torch
 from scipy.stats import binomtest
 from torch import nn
 
-from benchmark.runtime.errors import BenchmarkError, out_of_memory, said
-from benchmark.specs.threat import Norm, as_number
-from benchmark.verdicts.gradients import FiniteGradients, odd_gradients
+from benchmark.runtime.errors import BenchmarkError, near_miss, out_of_memory, said
+from benchmark.specs.threat import AttackSpec, Engine, Norm, as_number
+from benchmark.verdicts.gradients import FiniteGradients, margin_gradient
 from benchmark.verdicts.prediction import MIN_ROWS, padded
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
 BLIND = 0.1  # share of gradients that are not finite, and of images that stand, from which an attack says nothing
 MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
-NORMS = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
+NORMS: dict[str, Norm] = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
 # where torch keeps the precision of float32 products, by the kind of device: the switch, its name, what it says for float32;
 # on a GPU the older switches, which set the newer ones too, as a model that reads them wants it
 PRODUCTS = {
@@ -39,28 +39,38 @@ class TimeIsUp(Exception):
     """The limit that the caller gave has passed."""
 
 
-def norm_named(norm: object) -> Norm:
-    """Return the norm by its usual names, in any case: Linf or L∞, and L2."""
-    if known := NORMS.get(str(norm).lower()):
-        return known  # type: ignore[return-value]
-    raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
+def autoattack_spec(norm: object, eps: Any, seed: SupportsIndex, images: torch.Tensor) -> AttackSpec:
+    """Return AutoAttack as the harness takes it. The norm has its usual names, in any case: Linf or L∞, and L2.
+
+    Raises:
+        BenchmarkError: another norm, or a radius or seed that is none.
+    """
+    known = NORMS.get(str(norm).lower())
+    if not known:
+        raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
+    number = whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    return AttackSpec(attack="autoattack", norm=known, eps=radius(known, eps, images), seed=number)
 
 
-def radius(norm: Norm, eps: Any, pixels: int | None = None) -> float:
-    """Return any real number as a radius: numpy's scalars and tensors without axes too, but no bool, which is a mistake.
+def check_engine(engine: object) -> None:
+    """Raise a BenchmarkError where there is no such engine of AutoAttack."""
+    if engine not in get_args(Engine):
+        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
 
-    Args:
-        pixels: numbers of an image, c * h * w, where they are known.
+
+def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
+    """Return any real number as a radius for images (n, c, h, w): numpy's scalars and tensors without axes too, but no bool,
+    which is a mistake.
     """
     if getattr(eps, "ndim", 0):
         raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
-    value = eps.item() if hasattr(eps, "item") else eps
-    value = as_number(value)
+    value = as_number(eps.item() if hasattr(eps, "item") else eps)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
         raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
     size = float(value)
     if norm == "Linf" and size > 1:
         raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+    pixels = images[0].numel() if images.ndim == 4 and len(images) else 0
     if norm == "L2" and pixels and size > pixels**0.5:
         raise BenchmarkError(
             f"L2 eps {size:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
@@ -196,21 +206,26 @@ def doubts(clean: torch.Tensor, classes: int) -> list[str]:
     ]
 
 
-def odd_gradients_words(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
+def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
     """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
-    odd = odd_gradients(model, images, labels, batch_size)
+    odd: list[int] = []
+    for rows in torch.arange(len(images), device=images.device).split(batch_size):
+        gradient, _ = margin_gradient(model, images[rows], labels[rows])
+        if gradient is not None:
+            odd += rows[~torch.isfinite(gradient).flatten(1).all(1)].tolist()
     shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
     return [f"the input gradient is not finite at images {shown}: attacks follow 0 there"] if odd else []
 
 
-def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[str]:
-    """Return a warning of gradients that were not finite on an attack's way; none where all were.
+def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tensor) -> list[str]:
+    """Return warnings of gradients that were not finite on an attack's way, and of verdicts that differ between two passes.
 
     Args:
-        robust: (n,) bool, the images that the attack left.
+        robust: (n,) bool, the images that the attack left; again: (n,) bool, those that another pass gets right.
 
     Raises:
-        BenchmarkError: more than a tenth of them were not, and more than a tenth of the images stand: the attack was blind.
+        BenchmarkError: more than a tenth of the gradients were not finite, and more than a tenth of the images stand: the
+            attack was blind.
     """
     share = model.odd / max(model.asked, 1)
     if share > BLIND and int(robust.sum()) > BLIND * len(robust):
@@ -218,7 +233,10 @@ def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[st
             f"the model's input gradient is not finite (NaN or infinity) at {share:.0%} of the points that the attack asked "
             "about; AutoAttack cannot judge it"
         )
-    return [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
+    words = [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
+    if other := int((again != robust).sum()):
+        words.append(f"on {other} of {len(robust)} images the model is right in one pass and wrong in another")
+    return words
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -101,32 +102,30 @@ class Report:
     seconds: float
     environment: dict[str, str]
 
+    def _counted(self) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """Each accuracy: its name, the images that count (m,), and how many were undecided when the time was up."""
+        yield "clean", self.clean, 0
+        for one in self.attacks:
+            yield f"AutoAttack {one.threat.label}", one.robust, int((~one.decided).sum())
+        if self.certified:
+            for radius in self.radii:
+                reached = self.clean & (self.certified.radii >= radius)
+                yield f"certified L2 {radius:g}", reached, len(self.labels) - self.certified.done
+        if self.smoothed:
+            right, left = self.smoothed.prediction == self.labels, len(self.labels) - self.smoothed.done
+            yield "smoothed clean", right, left
+            for radius in self.radii:
+                yield f"smoothed L2 {radius:g}", right & (self.smoothed.radius >= radius), left
+
     @property
     def numbers(self) -> dict[str, Proportion]:
         """Accuracies by name, such as "AutoAttack Linf 0.0313725", with 95% intervals. Undecided images are not robust."""
-        found = {"clean": proportion(self.clean.numpy())}
-        for one in self.attacks:
-            found[f"AutoAttack {one.threat.label}"] = proportion(one.robust.numpy())
-        for radius in self.radii if self.certified else ():
-            assert self.certified is not None
-            found[f"certified L2 {radius:g}"] = proportion((self.clean & (self.certified.radii >= radius)).numpy())
-        if self.smoothed:
-            right = self.smoothed.prediction == self.labels
-            found["smoothed clean"] = proportion(right.numpy())
-            for radius in self.radii:
-                found[f"smoothed L2 {radius:g}"] = proportion((right & (self.smoothed.radius >= radius)).numpy())
-        return found
+        return {name: proportion(hits.numpy()) for name, hits, _ in self._counted()}
 
     @property
     def undecided(self) -> dict[str, int]:
         """Images that were undecided when the time was up, by number."""
-        open_ = {f"AutoAttack {one.threat.label}": int((~one.decided).sum()) for one in self.attacks}
-        for name in self.numbers:
-            if name.startswith("certified") and self.certified:
-                open_[name] = len(self.labels) - self.certified.done
-            elif name.startswith("smoothed") and self.smoothed:
-                open_[name] = len(self.labels) - self.smoothed.done
-        return {name: count for name, count in open_.items() if count}
+        return {name: count for name, _, count in self._counted() if count}
 
     @property
     def images(self) -> dict[str, np.ndarray]:
@@ -145,10 +144,8 @@ class Report:
         if self.certified:
             columns["certified_l2"] = self.certified.radii.numpy()
         if self.smoothed:
-            columns |= {
-                "smoothed_prediction": self.smoothed.prediction.numpy(),
-                "smoothed_l2": self.smoothed.radius.numpy(),
-            }
+            columns["smoothed_prediction"] = self.smoothed.prediction.numpy()
+            columns["smoothed_l2"] = self.smoothed.radius.numpy()
         return columns
 
     def lines(self) -> list[tuple[str, str, str, str]]:

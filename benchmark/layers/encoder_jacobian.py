@@ -9,10 +9,11 @@ for the images around it, and nothing is rounded outwards.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -86,7 +87,9 @@ BASIS = 2**28  # bytes of Lanczos vectors that are held at once
 
 ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
 
-Progress = Callable[[int, int], None]  # (image, block) pairs done, of how many
+ENCODER = ""  # beside the names of blocks
+
+Values = tuple[str, dict[str, float]]  # of a block, by quantity
 
 
 @dataclass(frozen=True)
@@ -122,30 +125,6 @@ class Amplification:
     why_not: str
 
 
-@dataclass
-class _Task:
-    """What is asked for, and what is found: `values` by block and quantity, the encoder's `norms` by image."""
-
-    quantities: Sequence[str]
-    steps: int
-    seed: int
-    progress: Progress
-    total: int
-    done: int = 0
-    why_not: str = ""
-    entries: dict[str, int] = field(default_factory=dict)
-    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    norms: list[float] = field(default_factory=list)
-
-    def keep(self, block: str, found: dict[str, float]) -> None:
-        for quantity, value in found.items():
-            self.values.setdefault((block, quantity), []).append(value)
-
-    def advance(self, pairs: int) -> None:
-        self.done += pairs
-        self.progress(self.done, self.total)
-
-
 def amplification(
     model: nn.Module,
     blocks: Blocks,
@@ -156,7 +135,7 @@ def amplification(
     batch_size: int = 50,
     steps: int = STEPS,
     seed: int = 0,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Amplification:
     """Diagnostics of each block's Jacobian at each image, never certificates.
 
@@ -171,6 +150,7 @@ def amplification(
         quantities: of QUANTITIES.
         batch_size: images a pass of the model.
         steps: of Lanczos; `seed` draws where it starts.
+        progress: told how many (image, block) pairs are done, of how many.
 
     Raises:
         BenchmarkError: an unknown quantity, no image, or a block that is not called once, changes its input's shape, or has
@@ -182,41 +162,43 @@ def amplification(
     if not len(images):
         raise BenchmarkError("no image to take a block's Jacobian at")
     wanted = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
-    task = _Task(wanted, steps, seed, progress, len(images) * len(blocks), why_not="" if encoder else "not asked for")
+    why_not, done = "" if encoder else "not asked for", 0
+    entries: dict[str, int] = {}
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for chunk in images.split(batch_size):
         inputs = block_inputs(model, blocks, chunk)
-        for block in inputs:
-            task.entries[block.name] = block.tokens[0].numel()
-        task.why_not = task.why_not or _no_chain(inputs, task)
-        if formed := [block for block in inputs if task.entries[block.name] <= DENSE]:
-            _formed(task, formed, len(chunk))
-        for block in inputs:
-            if task.entries[block.name] > DENSE:
-                _matrix_free(task, block)
-    return _collected(task, [name for name, _ in blocks], quantities)
+        entries = {block.name: block.tokens[0].numel() for block in inputs}
+        why_not = why_not or _no_chain(inputs)
+        formed = [block for block in inputs if entries[block.name] <= DENSE]
+        larger = [_matrix_free(block, wanted, steps, seed) for block in inputs if entries[block.name] > DENSE]
+        for name, found in chain(_formed(formed, wanted, not why_not), *larger):
+            for quantity, value in found.items():
+                values[name, quantity].append(value)
+            done += name != ENCODER
+            progress(done, len(images) * len(blocks))
 
-
-def _collected(task: _Task, names: list[str], quantities: Sequence[str]) -> Amplification:
     def of(name: str, quantity: str) -> torch.Tensor:
-        return torch.tensor(task.values[name, quantity], dtype=torch.float64)
+        return torch.tensor(values[name, quantity], dtype=torch.float64)
 
-    found = tuple(
-        BlockAmplification(name, task.entries[name], task.entries[name] <= DENSE, {q: of(name, q) for q in quantities})
-        for name in names
+    found_blocks = tuple(
+        BlockAmplification(name, count, count <= DENSE, {q: of(name, q) for q in quantities})
+        for name, count in entries.items()
     )
-    if task.why_not:
-        return Amplification(found, None, task.why_not)
-    gains = torch.stack([of(name, "residual_gain") for name in names])
-    branches = torch.stack([of(name, "sigma_max") for name in names])
-    norms = torch.tensor(task.norms, dtype=torch.float64)
-    return Amplification(found, EncoderAmplification(norms, gains.prod(0), branches.sum(0).exp()), "")
+    if why_not:
+        return Amplification(found_blocks, None, why_not)
+    gains = torch.stack([of(name, "residual_gain") for name in entries])
+    branches = torch.stack([of(name, "sigma_max") for name in entries])
+    whole = EncoderAmplification(of(ENCODER, "residual_gain"), gains.prod(0), branches.sum(0).exp())
+    return Amplification(found_blocks, whole, "")
 
 
-def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
-    """Why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
-    large = next((block.name for block in inputs if task.entries[block.name] > DENSE), None)
-    if large is not None:
-        return f"block {large!r} has {task.entries[large]:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
+def _no_chain(inputs: list[BlockInput]) -> str:
+    """Return why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
+    for block in inputs:
+        if (entries := block.tokens[0].numel()) > DENSE:
+            return (
+                f"block {block.name!r} has {entries:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
+            )
     for block, after in pairwise(inputs):
         with torch.no_grad():
             out = block.at(block.tokens)
@@ -230,19 +212,18 @@ def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
     return ""
 
 
-def _formed(task: _Task, blocks: list[BlockInput], n: int) -> None:
-    """Blocks whose Jacobian is formed, image by image."""
-    for image in range(n):
-        chain: np.ndarray | None = None
+def _formed(blocks: list[BlockInput], quantities: Sequence[str], chained: bool) -> Iterator[Values]:
+    """Blocks whose Jacobian is formed, image by image, and the encoder where they are one chain."""
+    for image in range(len(blocks[0].tokens) if blocks else 0):
+        product: np.ndarray | None = None
         for block in blocks:
             rows = [part.cpu() for _, part in _rows(block, block.tokens[image])]
             jacobian = torch.cat(rows).to(torch.promote_types(rows[0].dtype, torch.float32)).numpy()
-            task.keep(block.name, {quantity: _dense(jacobian, quantity) for quantity in task.quantities})
-            if not task.why_not:
-                chain = jacobian if chain is None else jacobian @ chain
-        if chain is not None:
-            task.norms.append(_dense(chain, "residual_gain"))
-        task.advance(len(blocks))
+            yield block.name, {quantity: _dense(jacobian, quantity) for quantity in quantities}
+            if chained:
+                product = jacobian if product is None else jacobian @ product
+        if product is not None:
+            yield ENCODER, {"residual_gain": _dense(product, "residual_gain")}
 
 
 def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -294,24 +275,22 @@ def _largest(symmetric: np.ndarray) -> float:
     return float(found[0])
 
 
-def _matrix_free(task: _Task, block: BlockInput) -> None:
+def _matrix_free(block: BlockInput, quantities: Sequence[str], steps: int, seed: int) -> Iterator[Values]:
     """A block whose Jacobian is not formed: batches of images whose Lanczos vectors fit."""
-    entries = task.entries[block.name]
-    at_once = max(1, BASIS // (block.tokens.element_size() * entries * task.steps))
+    at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * steps))
     for tokens in block.tokens.split(at_once):
-        found = {q: _by_products(block, tokens, q, task) for q in task.quantities if q != "norm_bound"}
-        if "norm_bound" in task.quantities:
+        found = {q: _by_products(block, tokens, q, steps, seed) for q in quantities if q != "norm_bound"}
+        if "norm_bound" in quantities:
             found["norm_bound"] = torch.tensor([_streamed_bound(block, one) for one in tokens], dtype=torch.float64)
         for image in range(len(tokens)):
-            task.keep(block.name, {quantity: float(values[image]) for quantity, values in found.items()})
-        task.advance(len(tokens))
+            yield block.name, {quantity: float(values[image]) for quantity, values in found.items()}
 
 
-def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, task: _Task) -> torch.Tensor:
+def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, steps: int, seed: int) -> torch.Tensor:
     """One of the first three quantities at each image (n,), a measured lower bound; NaN where Lanczos does not converge."""
-    generator = torch.Generator().manual_seed(task.seed)
+    generator = torch.Generator().manual_seed(seed)
     start = torch.randn(1, tokens[0].numel(), generator=generator).to(tokens).expand(len(tokens), -1)
-    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start, steps=task.steps)
+    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start, steps=steps)
     return found if quantity == "log_norm" else found.clamp(min=0).sqrt()
 
 

@@ -139,8 +139,8 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, images, labels, **options)
     monkeypatch.setattr(Attack, "on", on)
-    run = Attack._run
-    monkeypatch.setattr(Attack, "_run", lambda self, *a: (begun.append(a[-1]), run(self, *a))[1])
+    run = Attack._attack
+    monkeypatch.setattr(Attack, "_attack", lambda self, *a: (begun.append(a[-1]), run(self, *a))[1])
     report = evaluate(model, images, labels, **options)
     assert {*begun} == {8}, "what was done is not done again"
     assert torch.equal(
