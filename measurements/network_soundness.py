@@ -32,8 +32,8 @@ warnings.simplefilter("ignore", FutureWarning)
 from tiny_networks import Draw, random_network
 
 from benchmark.certificates.local import certify
-from benchmark.evaluation.audit_layers import float64_copy, lower_margins
-from benchmark.evaluation.audit_planted import plants
+from benchmark.evaluation.audit_layers import float64_copy
+from benchmark.evaluation.audit_planted import lower_margins, plants
 
 LEVELS = 3
 STARTS = 2

@@ -1,4 +1,6 @@
-"""Runs all parts of the audit on one model and counts what was tried."""
+"""The audit: tries to break a row's certificates. Attacks on certified balls are here; audit_layers.py ascends against the
+bounds of single layers, audit_planted.py plants ties and counterexamples.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,28 @@ class Plan:
     seed: int = 0
 
 
-class Balls:
-    """A row's model and certified images, with the attacks on the images' certified balls."""
+DEFAULT = Plan()
+
+
+def deep(restarts: int, seed: int) -> Plan:
+    """What `rvb audit` does: every part on all images certified."""
+    effort = Effort(radii=(0.001, 0.01, 0.1, 1.0, 10.0), starts=8, steps=30)
+    return Plan(None, restarts, 50, ("apgd-ce", "apgd-t"), effort, 3, seed)
+
+
+class Audit:
+    """Tries to break the certified l2 `radii` (n,) of `images` (n, c, h, w), and the certificate that gave them.
+
+    The balls are attacked at the certified radius itself, evaluated in float32 and in float64: the track's attacks use a few
+    fixed radii, at which a certificate that is a little too large would not be noticed.
+
+    Args:
+        first: the number of the first of these images in the data set, by which a failure names them.
+        report: is told what is running.
+
+    Raises:
+        BenchmarkError: of each method: the first failure, with what failed, the image, the radius and the margins.
+    """
 
     def __init__(
         self,
@@ -46,18 +68,40 @@ class Balls:
         radii: torch.Tensor,
         row: str,
         first: int = 0,
+        plan: Plan = DEFAULT,
+        report: Report = lambda _: None,
     ) -> None:
-        """`first` is the number of the first of these images in the data set, by which a failure names them."""
         self.model, self.images, self.labels, self.radii = model, images, labels, radii
-        self.row, self.first = row, first
+        self.row, self.first, self.plan, self.report = row, first, plan, report
         self.network = float64_copy(model)
         self.certified = (radii > 0).nonzero()[:, 0]
+
+    def run(self, certify: Certify, batch_size: int) -> AuditResult:
+        """Run every part; `summary` describes `certify`."""
+        return self.summary(certify, int(self.attack_balls(batch_size).sum()))
+
+    def attack_balls(self, batch_size: int) -> torch.Tensor:
+        """Attack every certified image, which may be done batch by batch.
+
+        Returns:
+            Whether float32 and float64 verdicts differ, (n,).
+        """
+        certified, plan = self.certified, self.plan
+        self.report("comparing float32 with float64 verdicts")
+        differ = self.disagreements(batch_size)
+        for number, image in enumerate(certified.tolist()):
+            if number % 20 == 0:
+                self.report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
+            self.pgd(image, plan.restarts, plan.seed + self.first + image, plan.steps)
+        if len(certified):
+            self.report(f"descending the margins over the nearest rivals of {len(certified)} images")
+            self.descend(certified, plan.seed + self.first, plan.steps)
+        return differ
 
     def disagreements(self, batch_size: int) -> torch.Tensor:
         """Which images (n,) have different float32 and float64 verdicts; float64 runs image by image, float32 in batches.
 
-        Raises:
-            BenchmarkError: one of them is certified, or a certified image is wrong or tied in float64.
+        One of them may not be certified, nor a certified image wrong or tied in float64.
         """
         single = predict(self.model, self.images, self.labels, batch_size).margin.double()
         with torch.no_grad():
@@ -74,14 +118,16 @@ class Balls:
             )
         return differ
 
-    def refute(self, image: int, adversarial: torch.Tensor, attack: str) -> None:
-        """Evaluates the images (k, c, h, w), in any precision, that an attack found in the ball of one image.
-
-        Raises:
-            BenchmarkError: one is an adversarial example, for the float32 network or its float64 copy.
-        """
+    def _repeated(self, image: int, count: int) -> tuple[torch.Tensor, torch.Tensor, ThreatModel]:
+        """Copies of an image, its label, and its certified ball."""
         threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
-        start, label = self.images[image].expand_as(adversarial), self.labels[image].expand(len(adversarial))
+        return self.images[image].repeat(count, 1, 1, 1), self.labels[image].repeat(count), threat
+
+    def refute(self, image: int, adversarial: torch.Tensor, attack: str) -> None:
+        """Evaluate the images (k, c, h, w), in any precision, that an attack found in the ball of one image: none may be an
+        adversarial example, for the float32 network or its float64 copy.
+        """
+        start, label, threat = self._repeated(image, len(adversarial))
         inside = into_ball(adversarial, start, threat, attack)
         single = predict(self.model, inside, label, len(adversarial)).margin.double()
         with torch.no_grad():
@@ -94,129 +140,92 @@ class Balls:
             )
 
     def pgd(self, image: int, restarts: int, seed: int, steps: int) -> None:
-        """`restarts` runs of PGD on the cross-entropy; raises as `refute`."""
-        threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
-        start, label = self.images[image].repeat(restarts, 1, 1, 1), self.labels[image].repeat(restarts)
+        """`restarts` runs of PGD on the cross-entropy."""
+        start, label, threat = self._repeated(image, restarts)
         found = pgd.attack(self.model, start, label, threat, seed=seed, steps=steps, step_size=threat.eps / 5)
         self.refute(image, found, "pgd at the certified radius")
 
     def apgd(self, image: int, restarts: int, seed: int, components: tuple[str, ...]) -> None:
-        """`restarts` runs of each APGD of AutoAttack (100 steps); raises as `refute`."""
-        threat = ThreatModel(norm="L2", eps=float(self.radii[image]))
-        start, label = self.images[image].repeat(restarts, 1, 1, 1), self.labels[image].repeat(restarts)
+        """`restarts` runs of each APGD of AutoAttack (100 steps)."""
+        start, label, threat = self._repeated(image, restarts)
         for component in components:
             found = autoattack.attack(self.model, start, label, threat, seed=seed, component=component)
             self.refute(image, found, f"{component} at the certified radius")
 
     def descend(self, images: torch.Tensor, seed: int, steps: int) -> None:
-        """Descends the float64 margin over each of the nearest rivals of each of `images` (k,); raises as `refute`."""
-        x, labels = self.images[images].double(), self.labels[images]
+        """Descend the float64 margin over each of the nearest rivals of each of `images` (k,)."""
         with torch.no_grad():
-            others = self.network(x).scatter(1, labels[:, None], -torch.inf)
+            others = self.network(self.images[images].double()).scatter(1, self.labels[images, None], -torch.inf)
         count = min(RIVALS, others.shape[1] - 1)
-        rivals = others.topk(count, dim=1).indices.flatten()
-        every = images.repeat_interleave(count)
-        _, found = lower_margins(
-            self.network,
-            self.images[every].double(),
-            self.labels[every],
-            rivals,
-            self.radii[every],
-            steps=steps,
-            seed=seed,
-        )
+        rivals, every = others.topk(count, dim=1).indices.flatten(), images.repeat_interleave(count)
+        x, y, radii = self.images[every].double(), self.labels[every], self.radii[every]
+        _, found = lower_margins(self.network, x, y, rivals, radii, steps=steps, seed=seed)
         for image, tried in zip(images.tolist(), found.split(count), strict=True):
             self.refute(image, tried, "margin descent at the certified radius")
 
+    def summary(self, certify: Certify, disagreements: int) -> AuditResult:
+        """Run the parts that take a sample of all the images; return what was tried in all.
 
-DEFAULT = Plan()
+        Args:
+            certify: (model, images, labels) to radii, as the row's certificate with its parameters.
+            disagreements: between float32 and float64 verdicts.
+        """
+        model, certified, plan = self.model, self.certified, self.plan
+        sample = spread(
+            certified if len(certified) else torch.arange(len(self.images), device=self.radii.device), plan.sample
+        )
+        with torch.no_grad():
+            classes = model(self.images[:1]).shape[1]
+        components = plan.components if classes >= 4 else ()  # AutoAttack's losses need four
+        for number, image in enumerate(sample.tolist() if len(certified) and components else ()):
+            if number % 5 == 0:
+                self.report(f"{', '.join(components)}, {plan.restarts} starts: image {number + 1} of {len(sample)}")
+            self.apgd(image, plan.restarts, plan.seed + image, components)
+        tally = self._layers(sample)
+        ties, planted, closest = 0, 0, 0.0
+        if has_head(model):
+            self.report(f"tying a rival with the label of {len(sample)} images")
+            ties = audit_ties(model, self.images[sample], self.labels[sample], certify, self.row)
+            self.report(f"planting counterexamples for {len(sample)} images")
+            planted, closest = self._planted(sample, certify, classes)
+        return AuditResult(
+            images=len(certified),
+            restarts=plan.restarts,
+            attacks=("pgd", "margin descent", *components) if len(certified) else (),
+            sample=len(sample),
+            layers=tally.layers,
+            layer_trials=tally.trials,
+            worst_ratio=tally.worst,
+            float64_disagreements=disagreements,
+            ties=ties,
+            planted=planted,
+            closest_plant=closest,
+        )
 
+    def _layers(self, sample: torch.Tensor) -> Tally:
+        total, seed = Tally(), self.plan.seed
+        for number, part in enumerate(sample.split(CHUNK)):
+            self.report(f"ascending against each layer's bounds: image {number * CHUNK + 1} of {len(sample)}")
+            images, names = self.images[part], part.tolist()
+            tally = audit_layers(self.model, images, names, self.row, effort=self.plan.effort, seed=seed + number)
+            total = Tally(tally.layers, total.trials + tally.trials, max(total.worst, tally.worst))
+        return total
 
-def deep(restarts: int, seed: int) -> Plan:
-    """What `rvb audit` does: every part on all images certified."""
-    effort = Effort(radii=(0.001, 0.01, 0.1, 1.0, 10.0), starts=8, steps=30)
-    return Plan(None, restarts, 50, ("apgd-ce", "apgd-t"), effort, 3, seed)
+    def _planted(self, sample: torch.Tensor, certify: Certify, classes: int) -> tuple[int, float]:
+        """Plant counterexamples for the images `sample`; how many, and the largest ratio of radius to distance.
 
-
-def audit(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    radii: torch.Tensor,
-    certify: Certify,
-    row: str,
-    *,
-    batch_size: int,
-    plan: Plan = DEFAULT,
-    report: Report = lambda _: None,
-) -> AuditResult:
-    """Tries to break the certified l2 `radii` (n,) of `images` (n, c, h, w) and the certificate that gave them.
-
-    Args:
-        certify: (model, images, labels) to radii, as the row's certificate with its parameters.
-        report: is told what is running.
-
-    Raises:
-        BenchmarkError: the first failure, with what failed, the image, the radius and the margins.
-    """
-    balls = Balls(model, images, labels, radii, row)
-    differ = attack_balls(balls, batch_size, plan=plan, report=report)
-    return summary(balls, certify, int(differ.sum()), plan=plan, report=report)
-
-
-def attack_balls(
-    balls: Balls, batch_size: int, *, plan: Plan = DEFAULT, report: Report = lambda _: None
-) -> torch.Tensor:
-    """The part of `audit` that attacks every certified image. It may be done batch by batch.
-
-    Returns:
-        Whether float32 and float64 verdicts differ, (n,).
-
-    Raises:
-        BenchmarkError: the first certified image that an attack broke, or whose verdicts differ.
-    """
-    report("comparing float32 with float64 verdicts")
-    differ = balls.disagreements(batch_size)
-    certified = balls.certified
-    for number, image in enumerate(certified.tolist()):
-        if number % 20 == 0:
-            report(f"pgd, {plan.restarts} starts: image {number + 1} of {len(certified)}")
-        balls.pgd(image, plan.restarts, plan.seed + balls.first + image, plan.steps)
-    if len(certified):
-        report(f"descending the margins over the nearest rivals of {len(certified)} images")
-        balls.descend(certified, plan.seed + balls.first, plan.steps)
-    return differ
-
-
-def summary(
-    balls: Balls, certify: Certify, disagreements: int, *, plan: Plan = DEFAULT, report: Report = lambda _: None
-) -> AuditResult:
-    """The parts of `audit` that take a sample of all the images, and what was tried in all; raises as `audit`."""
-    model, images, labels, certified = balls.model, balls.images, balls.labels, balls.certified
-    sample = spread(certified if len(certified) else torch.arange(len(images), device=balls.radii.device), plan.sample)
-    with torch.no_grad():
-        classes = model(images[:1]).shape[1]
-    attacks = _attack_sample(balls, sample, classes, plan, report) if len(certified) else ()
-    tally = _audit_layers(balls, sample, plan, report)
-    ties, planted, closest = 0, 0, 0.0
-    if has_head(model):
-        report(f"tying a rival with the label of {len(sample)} images")
-        ties = audit_ties(model, images[sample], labels[sample], certify, balls.row)
-        report(f"planting counterexamples for {len(sample)} images")
-        planted, closest = _audit_planted(balls, sample, certify, classes, plan)
-    return AuditResult(
-        images=len(certified),
-        restarts=plan.restarts,
-        attacks=attacks,
-        sample=len(sample),
-        layers=tally.layers,
-        layer_trials=tally.trials,
-        worst_ratio=tally.worst,
-        float64_disagreements=disagreements,
-        ties=ties,
-        planted=planted,
-        closest_plant=closest,
-    )
+        Rivals take turns, so that a certificate that ignores a class is found out, and so do radii of half, once and twice
+        the median.
+        """
+        which = sample.repeat(self.plan.planted)
+        turn = torch.arange(len(which), device=sample.device)
+        x, y, certified = self.images[which], self.labels[which], self.radii[self.radii > 0]
+        rivals = (y + 1 + turn % (classes - 1)) % classes
+        usual = float(certified.median()) if len(certified) else 0.1
+        sizes = usual * torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, device=sample.device)
+        radii = sizes[(turn + turn // len(sizes)) % len(sizes)]
+        made = plants(self.model, x, y, rivals, radii, steps=30, seed=self.plan.seed)
+        return len(made), audit_planted(made, x, y, certify, self.row)
 
 
 def spread(index: torch.Tensor, count: int | None) -> torch.Tensor:
@@ -224,41 +233,3 @@ def spread(index: torch.Tensor, count: int | None) -> torch.Tensor:
     if count is None or count >= len(index):
         return index
     return index[torch.linspace(0, len(index) - 1, count).long().to(index.device)]
-
-
-def _attack_sample(balls: Balls, sample: torch.Tensor, classes: int, plan: Plan, report: Report) -> tuple[str, ...]:
-    """Attacks the balls of the sample by AutoAttack's APGD; the names of all attacks on balls."""
-    components = plan.components if classes >= 4 else ()  # AutoAttack's losses need four
-    for number, image in enumerate(sample.tolist()):
-        if components and number % 5 == 0:
-            report(f"{', '.join(components)}, {plan.restarts} starts: image {number + 1} of {len(sample)}")
-        balls.apgd(image, plan.restarts, plan.seed + image, components)
-    return ("pgd", "margin descent", *components)
-
-
-def _audit_layers(balls: Balls, sample: torch.Tensor, plan: Plan, report: Report) -> Tally:
-    total, row = Tally(), balls.row
-    for number, part in enumerate(sample.split(CHUNK)):
-        report(f"ascending against each layer's bounds: image {number * CHUNK + 1} of {len(sample)}")
-        part_tally = audit_layers(
-            balls.model, balls.images[part], part.tolist(), row, effort=plan.effort, seed=plan.seed + number
-        )
-        total.layers, total.trials = part_tally.layers, total.trials + part_tally.trials
-        total.worst = max(total.worst, part_tally.worst)
-    return total
-
-
-def _audit_planted(balls: Balls, sample: torch.Tensor, certify: Certify, classes: int, plan: Plan) -> tuple[int, float]:
-    """Plants counterexamples for the images `sample`; how many, and the largest ratio of radius to distance.
-
-    Rivals take turns, so that a certificate that ignores a class is found out, and so do radii of half, once and twice the
-    median.
-    """
-    which = sample.repeat(plan.planted)
-    turn = torch.arange(len(which), device=sample.device)
-    x, y, certified = balls.images[which], balls.labels[which], balls.radii[balls.radii > 0]
-    rivals = (y + 1 + turn % (classes - 1)) % classes
-    usual = float(certified.median()) if len(certified) else 0.1
-    sizes = usual * torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, device=sample.device)
-    made = plants(balls.model, x, y, rivals, sizes[(turn + turn // len(sizes)) % len(sizes)], steps=30, seed=plan.seed)
-    return len(made), audit_planted(made, x, y, certify, balls.row)

@@ -10,6 +10,7 @@ Nothing is run here. Counts are of the images that are correct when clean.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,9 +46,7 @@ def correct(results: ProbeResults) -> torch.Tensor:
 def step_curve(results: ProbeResults) -> tuple[StepPoint, ...]:
     """Empty when no image is correct."""
     at = correct(results)
-    if not at.any():
-        return ()
-    margins = {k: results[f"steps {k}"] for k in STEPS}
+    margins = {k: results[f"steps {k}"] for k in STEPS if at.any()}
     return tuple(
         StepPoint(steps=k, margin=float(m[at].mean()), accuracy=float((at & (m > 0)).double().mean()))
         for k, m in margins.items()
@@ -55,15 +54,16 @@ def step_curve(results: ProbeResults) -> tuple[StepPoint, ...]:
 
 
 def radius_curve(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> tuple[RadiusPoint, ...]:
-    """Each ball is attacked separately: an image broken in a small ball may be left in a larger one, which is a failure."""
+    """Each ball is attacked separately: an image broken in a small ball may be left in a larger one, which is a failure.
+    Empty when no image is correct.
+    """
     at = correct(results)
-    if not at.any():
-        return ()
-    robust = {ball.eps: at & (results[f"radius {ball.eps:g}"] > 0) for ball in balls}
+    robust = {ball.eps: at & (results[f"radius {ball.eps:g}"] > 0) for ball in balls if at.any()}
     return tuple(RadiusPoint(eps=eps, accuracy=float(s.double().mean())) for eps, s in robust.items())
 
 
 def gradient_norms(results: ProbeResults) -> GradientNorms | None:
+    """None when no image is correct."""
     norms = results["gradient"][correct(results)]
     if not len(norms):
         return None
@@ -74,174 +74,133 @@ def gradient_norms(results: ProbeResults) -> GradientNorms | None:
     return GradientNorms(images=len(norms), zeros=int((~usable).sum()), quantiles=pairs)
 
 
+def _usable(norms: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(norms) & (norms > 0)
+
+
 def failure_indicators(
     results: ProbeResults, threat: ThreatModel, balls: tuple[ThreatModel, ...]
 ) -> list[FailureIndicator]:
     """All indicators from the probes; when no image is correct, a single one that says that there is nothing to attack."""
     at = correct(results)
-    if not at.any():
-        return [
-            FailureIndicator(
-                name="images to attack",
-                measured=f"none of {len(at)} images is right when clean",
-                sound=True,
-                explanation="The attacked accuracy is 0 whatever the attacks can do.",
-            )
-        ]
-    return [
-        _same_answer(results),
-        _gradients(results),
-        _loss_gradients(results),
-        _steps_climb(results, threat),
-        _never_rises(results, threat),
-        _steps_suffice(results, threat),
-        _beats_blind(results, threat),
-        _reaches_zero(results, balls),
-        _larger_is_worse(results, balls),
-    ]
+    if at.any():
+        return [*_of_gradients(results), *_of_steps(results, threat), *_of_radii(results, balls)]
+    nothing = FailureIndicator(
+        name="images to attack",
+        measured=f"none of {len(at)} images is right when clean",
+        sound=True,
+        explanation="The attacked accuracy is 0 whatever the attacks can do.",
+    )
+    return [nothing]
 
 
-def _same_answer(results: ProbeResults) -> FailureIndicator:
-    """Unsound when the margin of any image differs between two passes by more than rounding."""
+def _of_gradients(results: ProbeResults) -> Iterator[FailureIndicator]:
+    """Unsound: a margin that differs between two passes by more than rounding; and more images than the allowance without a
+    gradient of the margin, which does not saturate, or of the cross-entropy in float32.
+    """
+    at, norms, allowed = correct(results), gradient_norms(results), allowance(len(results["clean"]))
+    assert norms is not None
     gap = (results["clean"] - results["again"]).abs()
     differs = int((gap > SAME * (1 + results["clean"].abs())).sum())
-    return FailureIndicator(
+    yield FailureIndicator(
         name="the same answer twice",
         measured=f"{differs} of {len(gap)} clean images change their margin from one pass to the next",
         sound=not differs,
         explanation="The model is random: an attack follows the gradient of another draw than the one that judges it, and an "
         "image may stand by luck. Attacks must average over draws, and the accuracy may be too high without.",
     )
-
-
-def _gradients(results: ProbeResults) -> FailureIndicator:
-    """Unsound when more images than the allowance have no gradient of the margin, which does not saturate."""
-    norms = gradient_norms(results)
-    assert norms is not None
     middle = f"; the median l2 norm is {dict(norms.quantiles)[0.5]:.3g} logits a pixel" if norms.quantiles else ""
-    return FailureIndicator(
+    yield FailureIndicator(
         name="the margin has gradients",
         measured=f"{norms.zeros} of {norms.images} images have a zero gradient or none{middle}",
-        sound=norms.zeros <= allowance(len(results["clean"])),
+        sound=norms.zeros <= allowed,
         explanation="Something in the model, such as rounding, cuts gradients off. Attacks that follow gradients stand still "
         "there, and the images count as robust although nothing was tried.",
     )
-
-
-def _loss_gradients(results: ProbeResults) -> FailureIndicator:
-    """Unsound when more images than the allowance have a cross-entropy without gradient in float32."""
-    zeros = int((~_usable(results["loss gradient"][correct(results)])).sum())
-    return FailureIndicator(
+    zeros = int((~_usable(results["loss gradient"][at])).sum())
+    yield FailureIndicator(
         name="the cross-entropy has gradients",
-        measured=f"{zeros} of {int(correct(results).sum())} images have a zero gradient or none",
-        sound=zeros <= allowance(len(results["clean"])),
+        measured=f"{zeros} of {int(at.sum())} images have a zero gradient or none",
+        sound=zeros <= allowed,
         explanation="Where the margin's gradient is sound, the logits are so large that the cross-entropy is flat in "
         "float32. FGSM, PGD and APGD-CE stand still; only losses that ignore the scale of the logits say anything.",
     )
 
 
-def _steps_climb(results: ProbeResults, threat: ThreatModel) -> FailureIndicator:
-    """Unsound when on more images than the allowance the cross-entropy, which PGD climbs, is no higher after the last step
-    than at the random start. The margin itself may rise on sound networks where several rivals share the loss.
-    """
+def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureIndicator]:
+    """Unsound: what steps of PGD do to more images than the allowance, beside what one step and chance do."""
     at, last = correct(results), STEPS[-1]
+    allowed, margin = allowance(len(at)), {k: results[f"steps {k}"] for k in STEPS}
+    # the margin itself may rise on sound networks where several rivals share the loss, which PGD climbs
     stuck = int((at & ~(results[f"loss {last}"] > results["loss 0"])).sum())
-    fall = float((results["steps 0"] - results[f"steps {last}"])[at].mean())
-    return FailureIndicator(
+    fall = float((margin[0] - margin[last])[at].mean())
+    yield FailureIndicator(
         name="steps raise the loss",
         measured=f"{last} PGD steps in {threat.label} lower the mean margin by {fall:.3g}; on {stuck} of {int(at.sum())} "
         "images the cross-entropy does not rise",
-        sound=stuck <= allowance(len(at)),
+        sound=stuck <= allowed,
         explanation="The gradient does not lead downhill: it is cut off, saturated, or points at random. An attack that "
         "follows it finds nothing, whether or not there is something to find.",
     )
-
-
-def _never_rises(results: ProbeResults, threat: ThreatModel) -> FailureIndicator:
-    """Unsound when, from one point of the curve to the next, the mean margin rises by more than `SIGNIFICANT` standard errors
-    of the paired differences and by more than `RISE` of the mean clean margin; or when more images than the allowance that
-    were broken are correct again.
-    """
-    at, worst, again = correct(results), 0.0, 0
-    scale, rises = float(results["clean"][at].mean()), False
+    worst, again, rises, scale = 0.0, 0, False, float(results["clean"][at].mean())
     for few, many in itertools.pairwise(STEPS):
-        before, after = results[f"steps {few}"][at], results[f"steps {many}"][at]
+        before, after = margin[few][at], margin[many][at]
         change = after - before
         rise, error = float(change.mean()), float(change.std(correction=0)) / len(change) ** 0.5
         worst, again = max(worst, rise), max(again, int(((before <= 0) & (after > 0)).sum()))
         rises |= rise > SIGNIFICANT * error and rise > RISE * scale
-    return FailureIndicator(
+    yield FailureIndicator(
         name="the margin never rises",
         measured=f"with more PGD steps in {threat.label} the mean margin rises by {worst:.3g} at most, and {again} broken "
         "images at most stand again",
-        sound=not rises and again <= allowance(len(at)),
+        sound=not rises and again <= allowed,
         explanation="Steps that should lower the margin raise it: the loss surface is rough or random at the scale of a "
         "step, and where an attack ends is luck.",
     )
-
-
-def _steps_suffice(results: ProbeResults, threat: ThreatModel) -> FailureIndicator:
-    """Unsound when the last doubling of the steps breaks more images than twice the allowance: one attack with another start
-    changes more, up to 5 images in 100 on the first rows of the digits track.
-    """
-    at, (half, last) = correct(results), STEPS[-2:]
-    counts = [int((at & (results[f"steps {k}"] > 0)).sum()) for k in (half, last)]
-    return FailureIndicator(
+    counts = [int((at & (margin[k] > 0)).sum()) for k in STEPS[-2:]]
+    yield FailureIndicator(
         name="the curve is flat at its end",
-        measured=f"PGD in {threat.label} leaves {counts[0]} images standing after {half} steps and {counts[1]} after {last}",
-        sound=counts[0] - counts[1] <= 2 * allowance(len(at)),
+        measured=f"PGD in {threat.label} leaves {counts[0]} images standing after {STEPS[-2]} steps and {counts[1]} after "
+        f"{last}",
+        # one attack with another start changes more than the allowance, up to 5 images in 100 on sound rows of digits
+        sound=counts[0] - counts[1] <= 2 * allowed,
         explanation="More steps still break more images, so an attack of this many steps has not finished, nor may "
         "AutoAttack's of as many. More steps would give a lower number.",
     )
-
-
-def _beats_blind(results: ProbeResults, threat: ThreatModel) -> FailureIndicator:
-    """Unsound when one signed step, or random points, break more images than the allowance that PGD left at every point of
-    the curve and from the clean image.
-    """
-    at = correct(results)
-    left = torch.stack([results[name] > 0 for name in ("clean start", *(f"steps {k}" for k in STEPS[1:]))]).all(0)
+    left = torch.stack([results["clean start"] > 0, *(margin[k] > 0 for k in STEPS[1:])]).all(0)
     names = {"fgsm": "one FGSM step", "noise": f"{DRAWS} random points"}
     missed = {words: int((at & left & (results[name] <= 0)).sum()) for name, words in names.items() if name in results}
-    return FailureIndicator(
+    yield FailureIndicator(
         name="iterated gradients beat one step and chance",
-        measured=f"of the images that up to {STEPS[-1]} PGD steps in {threat.label} left, "
+        measured=f"of the images that up to {last} PGD steps in {threat.label} left, "
         + " and ".join(f"{words} broke {count}" for words, count in missed.items()),
-        sound=all(count <= allowance(len(at)) for count in missed.values()),
+        sound=all(count <= allowed for count in missed.values()),
         explanation="An attack that sees the model's gradients at every step should find whatever a single step or blind "
         "guessing finds. Where it does not, gradients mislead it.",
     )
 
 
-def _reaches_zero(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> FailureIndicator:
-    """Unsound when any image stands in the ball that holds every image: no allowance, since all of them can be broken."""
-    last = balls[-1]
-    robust = int((correct(results) & (results[f"radius {last.eps:g}"] > 0)).sum())
-    return FailureIndicator(
+def _of_radii(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> Iterator[FailureIndicator]:
+    """Unsound: any image that stands in the ball that holds every image, since all can be broken there; and images standing
+    that grow by more than the allowance from one ball to the next.
+    """
+    at, last = correct(results), balls[-1]
+    counts = [int((at & (results[f"radius {ball.eps:g}"] > 0)).sum()) for ball in balls]
+    yield FailureIndicator(
         name="accuracy reaches 0",
-        measured=f"PGD ({RADIUS_STEPS} steps) leaves {robust} images standing in {last.label}, which holds every image",
-        sound=not robust,
+        measured=f"PGD ({RADIUS_STEPS} steps) leaves {counts[-1]} images standing in {last.label}, which holds every image",
+        sound=not counts[-1],
         explanation="In a ball that holds images of other classes every image can be broken. Unless the model gives "
         "nearly everything one class, what stands there stands because the attack fails, as it may in small balls.",
     )
-
-
-def _larger_is_worse(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> FailureIndicator:
-    """Unsound when from one ball to the next the images standing grow by more than the allowance."""
-    at = correct(results)
-    counts = [int((at & (results[f"radius {ball.eps:g}"] > 0)).sum()) for ball in balls]
     rise = max([0, *(after - before for before, after in itertools.pairwise(counts))])
-    return FailureIndicator(
+    yield FailureIndicator(
         name="larger balls break more",
-        measured=f"images standing from {balls[0].label} to {balls[-1].eps:g}: {', '.join(map(str, counts))}",
+        measured=f"images standing from {balls[0].label} to {last.eps:g}: {', '.join(map(str, counts))}",
         sound=rise <= allowance(len(at)),
         explanation="A larger ball holds the smaller one, so no more images can be robust in it. A rise is a failure of the "
         "attack, and the smaller ball may suffer from it too.",
     )
-
-
-def _usable(norms: torch.Tensor) -> torch.Tensor:
-    return torch.isfinite(norms) & (norms > 0)
 
 
 @dataclass(frozen=True)
@@ -254,44 +213,85 @@ class Ran:
     warnings: tuple[str, ...]
 
 
-def suite_indicators(ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()) -> list[FailureIndicator]:
+def suite_indicators(
+    ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()
+) -> Iterator[FailureIndicator]:
     """The indicators that the suites' attacks allow; an attack that did not run is compared with nothing.
 
     Args:
         correct: (n,) bool, correct when clean.
         objections: what AutoAttack's checks said of the model before any attack.
     """
-    autoattack = [r for r in ran if r.spec.attack == "autoattack"]
-    pgd = [r for r in ran if r.spec.attack == "pgd"]
-    fgsm = [r for r in ran if r.spec.attack == "fgsm"]
-    indicators: list[FailureIndicator] = []
+    autoattack, pgd, fgsm = ([r for r in ran if r.spec.attack == name] for name in ("autoattack", "pgd", "fgsm"))
+    n = len(correct)
     if autoattack:
-        indicators += [_flags(autoattack, objections), _black_box(autoattack, len(correct))]
-    if weaker := _pairs([r for r in ran if r.spec.attack != "autoattack"], autoattack):
-        indicators.append(
-            _missed(
-                "AutoAttack beats the other attacks",
-                "images broken that AutoAttack left: ",
-                {f"{w.spec.id} in {s.spec.threat.label}": _broke_alone(w, s) for w, s in weaker},
-                len(correct),
-                "The strongest attack fails where a simple one succeeds, so it may fail on more. The images count "
-                "as lost, but others like them may be missing.",
-            )
+        said = [*objections, *(f"{r.spec.threat.label}: {w}" for r in autoattack for w in r.warnings)]
+        yield FailureIndicator(
+            name="AutoAttack's own flags",
+            measured="; ".join(said) or f"none in {len(autoattack)} runs",
+            sound=not said,
+            explanation="AutoAttack's authors warn that its result may be too high for such a model; it needs an attack made "
+            "for it.",
+        )
+        gains = {
+            r.spec.threat.label: min(c for name, c in r.remaining.items() if name != "square") - r.remaining["square"]
+            for r in autoattack
+            if "square" in r.remaining and len(r.remaining) > 1
+        }
+        yield _missed(
+            "white-box beats black-box",
+            "images that Square broke after AutoAttack's white-box parts: ",
+            gains,
+            n,
+            "Blind search finds what gradients do not lead to: gradients are masked, and more search would lower the "
+            "accuracy further.",
+        )
+    if pairs := _pairs([r for r in ran if r.spec.attack != "autoattack"], autoattack):
+        yield _missed(
+            "AutoAttack beats the other attacks",
+            "images broken that AutoAttack left: ",
+            {f"{w.spec.id} in {s.spec.threat.label}": count for w, s, count in pairs},
+            n,
+            "The strongest attack fails where a simple one succeeds, so it may fail on more. The images count "
+            "as lost, but others like them may be missing.",
         )
     if pairs := _pairs(fgsm, pgd):
-        indicators.append(
-            _missed(
-                "many steps beat one",
-                "images that FGSM broke and PGD left: ",
-                {f"{w.spec.id} against {s.spec.id}": _broke_alone(w, s) for w, s in pairs},
-                len(correct),
-                "More steps should find what one step finds. Where they do not, the gradient away from the image is "
-                "of no use to the attack.",
-            )
+        yield _missed(
+            "many steps beat one",
+            "images that FGSM broke and PGD left: ",
+            {f"{w.spec.id} against {s.spec.id}": count for w, s, count in pairs},
+            n,
+            "More steps should find what one step finds. Where they do not, the gradient away from the image is "
+            "of no use to the attack.",
         )
-    if same := [(p, a) for p in pgd for a in autoattack if p.spec.threat == a.spec.threat and WHITE_BOX in a.remaining]:
-        indicators.append(_gap(same, correct))
-    return indicators
+    left = {  # two starts of one PGD differ by up to 5 images in 100 on sound networks, so a small gap says nothing
+        p.spec.threat.label: (int((correct & ~p.broke).sum()), a.remaining[WHITE_BOX], min(a.remaining.values()))
+        for p in pgd
+        for a in autoattack
+        if p.spec.threat == a.spec.threat and WHITE_BOX in a.remaining
+    }
+    if left:
+        words = [f"{threat}: {plain}, {adaptive}, {every}" for threat, (plain, adaptive, every) in left.items()]
+        yield FailureIndicator(
+            name="PGD agrees with APGD",
+            measured="images left standing by PGD, by APGD-CE and by all of AutoAttack: " + "; ".join(words),
+            sound=all(plain - adaptive <= max(1.0, GAP * n) for plain, adaptive, _ in left.values()),
+            explanation="On the same loss, plain steps fail where adapted ones succeed: the loss surface is rough or badly "
+            "scaled. Numbers from PGD alone are far too high for this model.",
+        )
+
+
+def _pairs(weaker: list[Ran], stronger: list[Ran]) -> list[tuple[Ran, Ran, int]]:
+    """A weaker attack, a stronger one whose ball holds the weaker one's, and how many images the weaker alone broke."""
+    pairs = [(w, s) for w in weaker for s in stronger if w.spec.norm == s.spec.norm and w.spec.eps <= s.spec.eps]
+    return [(w, s, int((w.broke & ~s.broke).sum())) for w, s in pairs]
+
+
+def _missed(name: str, words: str, counts: dict[str, int], n: int, explanation: str) -> FailureIndicator:
+    """Unsound when a stronger attack left more images than the allowance that a weaker one broke, by the pair's name."""
+    measured = ", ".join(f"{pair}: {count}" for pair, count in counts.items()) or "not measured"
+    sound = all(count <= allowance(n) for count in counts.values())
+    return FailureIndicator(name=name, measured=words + measured, sound=sound, explanation=explanation)
 
 
 def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> FailureIndicator | None:
@@ -311,71 +311,3 @@ def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatMo
         sound=not new,
         explanation="These images count as lost, but the row's attacks should have found them: there may be more.",
     )
-
-
-def _pairs(weaker: list[Ran], stronger: list[Ran]) -> list[tuple[Ran, Ran]]:
-    """A weaker attack and a stronger one whose ball holds the weaker one's."""
-    return [(w, s) for w in weaker for s in stronger if w.spec.norm == s.spec.norm and w.spec.eps <= s.spec.eps]
-
-
-def _flags(autoattack: list[Ran], objections: tuple[str, ...]) -> FailureIndicator:
-    """Unsound when AutoAttack warned at all."""
-    said = [*objections, *(f"{r.spec.threat.label}: {w}" for r in autoattack for w in r.warnings)]
-    return FailureIndicator(
-        name="AutoAttack's own flags",
-        measured="; ".join(said) or f"none in {len(autoattack)} runs",
-        sound=not said,
-        explanation="AutoAttack's authors warn that its result may be too high for such a model; it needs an attack made "
-        "for it.",
-    )
-
-
-def _black_box(autoattack: list[Ran], n: int) -> FailureIndicator:
-    """Unsound when Square, which sees no gradient, breaks more images than the allowance that the parts before it left."""
-    gains = {
-        r.spec.threat.label: min(c for name, c in r.remaining.items() if name != "square") - r.remaining["square"]
-        for r in autoattack
-        if "square" in r.remaining and len(r.remaining) > 1
-    }
-    return _missed(
-        "white-box beats black-box",
-        "images that Square broke after AutoAttack's white-box parts: ",
-        gains,
-        n,
-        "Blind search finds what gradients do not lead to: gradients are masked, and more search would lower the "
-        "accuracy further.",
-    )
-
-
-def _missed(name: str, words: str, counts: dict[str, int], n: int, explanation: str) -> FailureIndicator:
-    """Unsound when a stronger attack left more images than the allowance that a weaker one broke, by the pair's name."""
-    measured = ", ".join(f"{pair}: {count}" for pair, count in counts.items()) or "not measured"
-    sound = all(count <= allowance(n) for count in counts.values())
-    return FailureIndicator(name=name, measured=words + measured, sound=sound, explanation=explanation)
-
-
-def _gap(pairs: list[tuple[Ran, Ran]], correct: np.ndarray) -> FailureIndicator:
-    """Unsound when APGD, which adapts its step, leaves fewer images than PGD on the same loss, by more than `GAP` of n.
-
-    Two starts of one PGD differ by up to 5 images in 100 on sound networks, so a smaller gap says nothing.
-    """
-    left = {
-        p.spec.threat.label: (
-            int(np.count_nonzero(correct & ~p.broke)),
-            a.remaining[WHITE_BOX],
-            min(a.remaining.values()),
-        )
-        for p, a in pairs
-    }
-    words = [f"{threat}: {plain}, {adaptive}, {every}" for threat, (plain, adaptive, every) in left.items()]
-    return FailureIndicator(
-        name="PGD agrees with APGD",
-        measured="images left standing by PGD, by APGD-CE and by all of AutoAttack: " + "; ".join(words),
-        sound=all(plain - adaptive <= max(1.0, GAP * len(correct)) for plain, adaptive, _ in left.values()),
-        explanation="On the same loss, plain steps fail where adapted ones succeed: the loss surface is rough or badly "
-        "scaled. Numbers from PGD alone are far too high for this model.",
-    )
-
-
-def _broke_alone(weaker: Ran, stronger: Ran) -> int:
-    return int(np.count_nonzero(weaker.broke & ~stronger.broke))

@@ -76,12 +76,11 @@ def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[
     row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
     is_open, model = row.submission.division == "open", subject.model
     signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
-    unseen = asking.Unseen(*(one[: len(subject.labels)] for one in unseen_images(row, subject.device)))
-    if len(unseen.labels):
+    images, labels = (one[: len(subject.labels)] for one in unseen_images(row, subject.device))
+    if len(labels):
         attacked = attackable(model, *subject.first_batch)[0] if is_open else model
-        signals += asking.knows_the_images(
-            attacked, subject.images, subject.labels, unseen, threat, batch_size=size, seed=seed
-        )
+        seen = subject.images, subject.labels
+        signals += asking.knows_the_images(attacked, seen, (images, labels), threat, batch_size=size, seed=seed)
     work.say("asked otherwise, and about unseen images")
     return signals
 

@@ -12,15 +12,14 @@ from torch import nn
 
 from benchmark.certificates import local
 from benchmark.certificates.local import certify
-from benchmark.evaluation import audit as auditor
-from benchmark.evaluation.audit import Balls
+from benchmark.evaluation.audit import Audit, Plan
 from benchmark.evaluation.audit_layers import Effort
 from benchmark.evaluation.audit_planted import audit_planted, audit_ties, plants, tied
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
-QUICK = auditor.Plan(sample=2, restarts=1, steps=8, effort=SMALL)
+QUICK = Plan(sample=2, restarts=1, steps=8, effort=SMALL)
 
 
 def flat(classes: int = 5) -> nn.Sequential:
@@ -37,7 +36,7 @@ def favoured(model: nn.Sequential) -> tuple[nn.Sequential, torch.Tensor]:
 
 
 def audited(model, labels, radii, certificate, plan=QUICK):
-    return auditor.audit(model, GREY, labels, radii, certificate, "row", batch_size=4, plan=plan)
+    return Audit(model, GREY, labels, radii, "row", plan=plan).run(certificate, 4)
 
 
 @pytest.mark.slow
@@ -93,11 +92,11 @@ def test_each_attack_alone_breaks_a_radius_slightly_too_large(attack, too_large)
     radii = certify(model, GREY, labels)
     image = int(radii.argmax())
     for factor, breaks in ((1.0, False), (too_large, True)):
-        balls = Balls(model, GREY, labels, radii * factor, "row")
+        audit = Audit(model, GREY, labels, radii * factor, "row")
         run = {
-            "pgd": partial(balls.pgd, image, 8, 0, 60),
-            "apgd": partial(balls.apgd, image, 4, 0, ("apgd-ce", "apgd-t")),
-            "descend": partial(balls.descend, torch.tensor([image]), 0, 30),
+            "pgd": partial(audit.pgd, image, 8, 0, 60),
+            "apgd": partial(audit.apgd, image, 4, 0, ("apgd-ce", "apgd-t")),
+            "descend": partial(audit.descend, torch.tensor([image]), 0, 30),
         }[attack]
         if breaks:
             with pytest.raises(BenchmarkError, match="broke it there"):
@@ -137,7 +136,7 @@ def test_a_certificate_that_ignores_any_one_rival_is_caught_by_plants() -> None:
 @pytest.mark.slow
 def test_the_pipeline_s_sample_takes_every_rival_in_turn() -> None:
     model, labels = favoured(network())
-    sample = auditor.Plan(sample=6, restarts=1, effort=Effort(starts=3, steps=1))
+    sample = Plan(sample=6, restarts=1, effort=Effort(starts=3, steps=1))
     for rival in range(5):
         careless = partial(each_by_itself, partial(ignores, rival))
         with pytest.raises(BenchmarkError, match="wrong and nothing is published"):
@@ -187,10 +186,10 @@ def test_a_tie_is_exact_for_every_image() -> None:
 def test_a_certified_image_that_is_wrong_is_caught_before_any_attack() -> None:
     model, labels = favoured(network())
     radii = torch.full((6,), 1e-9, dtype=torch.float64)
-    assert Balls(model, GREY, labels, radii, "row").disagreements(4).sum() == 0
+    assert Audit(model, GREY, labels, radii, "row").disagreements(4).sum() == 0
     labels[2] = (labels[2] + 1) % 5
     with pytest.raises(BenchmarkError, match=r"image 2 .* clean margin is -\S+ in float32 and -\S+ in float64"):
-        Balls(model, GREY, labels, radii, "row").disagreements(4)
+        Audit(model, GREY, labels, radii, "row").disagreements(4)
 
 
 class Rounding(nn.Module):
@@ -203,9 +202,9 @@ class Rounding(nn.Module):
 
 def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_refused() -> None:
     labels = torch.zeros(6, dtype=torch.long)
-    assert Balls(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
+    assert Audit(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
     with pytest.raises(BenchmarkError, match="float64"):
-        Balls(Rounding(), GREY, labels, torch.ones(6).double(), "row").disagreements(4)
+        Audit(Rounding(), GREY, labels, torch.ones(6).double(), "row").disagreements(4)
 
 
 def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> None:
@@ -218,7 +217,7 @@ def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> 
     model, labels = favoured(network())
     radii = certify(model, GREY, labels)
     with pytest.raises(BenchmarkError, match="broke it there"):
-        Balls(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 0, 30)
+        Audit(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 0, 30)
     made = plants(model, GREY, labels, (labels + 1) % 5, torch.full((6,), 0.1, dtype=torch.float64), steps=20, seed=0)
     with pytest.raises(BenchmarkError, match="planted counterexample"):
         audit_planted(made, GREY, labels, certify, "row")

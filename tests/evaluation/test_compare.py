@@ -39,7 +39,7 @@ def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
         "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
         "many steps beat one", "PGD agrees with APGD",
     ]  # fmt: skip
-    assert compare.suite_indicators([ran("cw", 3)], RIGHT) == []
+    assert not [*compare.suite_indicators([ran("cw", 3)], RIGHT)]
 
 
 def test_autoattacks_warnings_and_objections_are_doubts() -> None:
