@@ -54,7 +54,7 @@ def main(count: int) -> None:
     )
     print(f"\nsigma_max against a float64 SVD, {CHECKED} images: {worst:.1e} apart at most, relative")
     assert found.encoder is not None
-    medians = [float(v.median()) for v in (found.encoder.norm, found.encoder.product, found.encoder.exponential)]
+    medians = [float(values.median()) for values in found.encoder.values()]
     print("encoder, median: norm {:.3g}, product of gains {:.3g}, exp of sum of sigma_max {:.3g}\n".format(*medians))
     _compare_rows(block_inputs(model, blocks, images[:1])[0])
 

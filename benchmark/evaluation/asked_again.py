@@ -25,7 +25,6 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,17 +44,6 @@ ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch
 FEW = 0.01  # of the answers, and two at least: so many may get another class by rounding
 CHANCE = 1e-6  # of refusing votes that are sound, by the new noise
 STEPS, STEP = 20, 0.1  # of the attack afresh, and its step in radii
-
-
-@dataclass(frozen=True)
-class Afresh:
-    """What an attack in a fresh process broke: indices (k,) of the images, what they became (k, c, h, w), and the logits
-    (k, classes) that these got there.
-    """
-
-    index: torch.Tensor
-    images: torch.Tensor
-    answers: torch.Tensor
 
 
 def check_answers(
@@ -103,13 +91,16 @@ def check_answers(
 def broken_afresh(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
     seed: int, batch_size: int, is_open: bool,
-) -> Afresh:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attack the images `index` by PGD from random points of the ball; their clean versions are not asked about.
 
     Args:
         model: in a process that has been asked nothing.
         images: (n, c, h, w); labels: (n,).
         index: (m,), of the images that are still classified correctly.
+
+    Returns:
+        What it broke: indices (k,) of the images, what they became (k, c, h, w), and the logits (k, classes) of these.
     """
     parts = []
     with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
@@ -122,8 +113,9 @@ def broken_afresh(
             wrong = margins(answers, y) <= 0
             parts.append((rows[wrong], moved[wrong], answers[wrong]))
     if not parts:
-        return Afresh(index[:0], images[:0], images[:0].flatten(1))
-    return Afresh(*map(torch.cat, zip(*parts, strict=True)))
+        return index[:0], images[:0], images[:0].flatten(1)
+    broken, moved, answers = (torch.cat(part) for part in zip(*parts, strict=True))
+    return broken, moved, answers
 
 
 def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
@@ -143,7 +135,7 @@ def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
 
 
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """(k,) bool: answers that differ by more than rounding; all that get another class where these are more than a few, since
+    """(k,) bool: answers that differ by more than rounding; and all that get another class, where these are more than a few:
     an offset common to all logits makes rounding large enough to hide in.
     """
     if before.shape != after.shape:
@@ -171,7 +163,7 @@ def check_radii(
     batch_size: int,
     row: str,
 ) -> None:
-    """Holds the radii (n,) and classes (n,) of images (n, c, h, w) against votes under noise that nobody knew.
+    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under noise that nobody knew.
 
     Args:
         spares: the same model, each in a process of its own that has been asked nothing; entered one after another.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import torch
@@ -31,8 +30,7 @@ PRODUCTS = {
     ),
     "cuda": ((torch.backends.cuda.matmul, "allow_tf32", False), (torch.backends.cudnn, "allow_tf32", False)),
 }
-_LOCK = threading.Lock()
-_INSIDE: dict[Hashable, tuple[int, AbstractContextManager[None]]] = {}  # what calls are inside of, and how many
+_TURN = threading.RLock()
 
 
 class TimeIsUp(Exception):
@@ -242,49 +240,30 @@ def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tens
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Hold the model in evaluation mode, frozen, products in float32, torch's generators apart. All is as it was afterwards:
-    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads may share a model.
+    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads take turns.
     """
-    tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
     generators = [device] if device.type == "cuda" else []
-    with ExitStack() as ends:
-        for key, keep in ((model, partial(_held, model)), (device.type, partial(_in_float32, device.type))):
-            ends.enter_context(_shared(key, keep))
-        try:
-            with (
-                torch.inference_mode(False),
-                torch.autocast(device.type, enabled=False),
-                torch.random.fork_rng(generators),
-            ):
-                yield
-        except BenchmarkError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
-            if out_of_memory(error) or isinstance(error, TimeIsUp):
+    with _TURN:
+        tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
+        with _held(model), _in_float32(device.type):
+            try:
+                with (
+                    torch.inference_mode(False),
+                    torch.autocast(device.type, enabled=False),
+                    torch.random.fork_rng(generators),
+                ):
+                    yield
+            except BenchmarkError:
                 raise
-            raise BenchmarkError(f"the model, or the evaluation of it, fails: {said(error)[:500]}") from error
-        finally:
-            torch.set_grad_enabled(gradients)
-            torch.set_default_dtype(dtype)
-            sys.settrace(tracing)
-
-
-@contextmanager
-def _shared(key: Hashable, keep: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Be inside `keep` together with other threads: the first to come enters it, and the last to go leaves it."""
-    with _LOCK:
-        count, kept = _INSIDE.get(key) or (0, keep())
-        if not count:
-            kept.__enter__()
-        _INSIDE[key] = count + 1, kept
-    try:
-        yield
-    finally:
-        with _LOCK:
-            count, kept = _INSIDE.pop(key)
-            if count > 1:
-                _INSIDE[key] = count - 1, kept
-            else:
-                kept.__exit__(None, None, None)
+            except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
+                if out_of_memory(error) or isinstance(error, TimeIsUp):
+                    raise
+                words = f"the model, or the evaluation of it, fails: {said(error)[:500]}"
+                raise BenchmarkError(words) from error
+            finally:
+                torch.set_grad_enabled(gradients)
+                torch.set_default_dtype(dtype)
+                sys.settrace(tracing)
 
 
 @contextmanager
@@ -303,18 +282,20 @@ def _held(model: nn.Module) -> Iterator[None]:
         raise BenchmarkError(f"the model does not go into evaluation mode: {said(error)}") from error
     for parameter, _ in wanted:
         parameter.requires_grad_(False)
-    yield
-    for module, was in modes:
-        module.training = was
-    for place, held in tensors:
-        place.clear()
-        place.update(held)
-    with torch.no_grad():
-        for tensor, copy in copies:
-            if tensor.layout != torch.strided or not torch.equal(tensor, copy):
-                tensor.copy_(copy)
-    for parameter, gradient in wanted:
-        parameter.requires_grad_(gradient)
+    try:
+        yield
+    finally:
+        for module, was in modes:
+            module.training = was
+        for place, held in tensors:
+            place.clear()
+            place.update(held)
+        with torch.no_grad():
+            for tensor, copy in copies:
+                if tensor.layout != torch.strided or not torch.equal(tensor, copy):
+                    tensor.copy_(copy)
+        for parameter, gradient in wanted:
+            parameter.requires_grad_(gradient)
 
 
 @contextmanager
@@ -323,6 +304,8 @@ def _in_float32(device: str) -> Iterator[None]:
     before = [getattr(switch, name) for switch, name, _ in switches]
     for switch, name, exact in switches:
         setattr(switch, name, exact)
-    yield
-    for (switch, name, _), was in zip(switches, before, strict=True):
-        setattr(switch, name, was)
+    try:
+        yield
+    finally:
+        for (switch, name, _), was in zip(switches, before, strict=True):
+            setattr(switch, name, was)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
 
 import torch
 from PIL import Image
@@ -21,8 +20,6 @@ STRIDE = (
 CELL = 48  # small images are drawn larger, by a whole factor, up to this many pixels a side
 GAP = 2  # pixels between the images of a grid
 GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as PIL converts
-
-Classifier = Callable[[torch.Tensor], torch.Tensor]  # images (n, c, h, w) in [0, 1] to scores (n, classes)
 
 
 def perturbed(
@@ -77,57 +74,6 @@ def accumulated(
         model, starts, targets, threat, seed=None, steps=steps, step_size=step, random_start=False, loss=likelier
     )
     return into_ball(found, starts, threat, "pgd")
-
-
-def semantic_content(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    classifiers: Mapping[str, Classifier],
-    *,
-    eps: float,
-    steps: int = 100,
-    top: int = 5,
-    negative: bool = False,
-    batch_size: int = 100,
-    seed: int = 0,
-) -> dict[str, float]:
-    """Table 9: how often independent, standardly trained classifiers name an image's class from its perturbation alone.
-
-    Args:
-        model: against which PGD finds the perturbations, in the Linf ball `eps` (pixels of [0, 1]).
-        images: (n, c, h, w) in [0, 1]; `labels` (n,).
-        classifiers: by name; each sees the rescaled perturbation.
-        top: a class counts when it is among so many best (the thesis: 5 of 1,000). A tie counts against it.
-        negative: show classifiers the negative: on a black background PGD takes the thing away, which leaves its negative.
-
-    Returns:
-        The share of images, in [0, 1], by classifier.
-
-    Raises:
-        ValueError: no classifier, no image, or `top` is not below the number of classes, where every answer is right.
-    """
-    if not classifiers or not len(labels):
-        raise ValueError("semantic_content needs a classifier and an image")
-    threat, hits = ThreatModel(norm="Linf", eps=eps), dict.fromkeys(classifiers, 0)
-    for start in range(0, len(labels), batch_size):
-        x, y = images[start : start + batch_size], labels[start : start + batch_size]
-        pictures = rescaled(perturbed(model, x, y, threat, steps=steps, seed=seed + start) - x, eps)
-        pictures = 1 - pictures if negative else pictures
-        for name, classifier in classifiers.items():
-            with torch.no_grad():
-                hits[name] += int(_among_best(classifier(pictures), y, top, name).sum())
-    return {name: count / len(labels) for name, count in hits.items()}
-
-
-def _among_best(scores: torch.Tensor, labels: torch.Tensor, top: int, name: str) -> torch.Tensor:
-    """(n,) bool: fewer than `top` other classes score as high as the label."""
-    if not 0 < top < scores.shape[1]:
-        raise ValueError(
-            f"top {top} of the {scores.shape[1]} classes of {name}: every answer would be right; give less"
-        )
-    own = scores.gather(1, labels[:, None])
-    return (scores >= own).sum(1) - 1 < top
 
 
 def png(rows: list[torch.Tensor]) -> bytes:

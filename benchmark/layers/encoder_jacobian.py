@@ -22,32 +22,36 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.layers.encoder_blocks import BlockInput, Blocks, block_inputs
-from benchmark.runtime.errors import BenchmarkError, near_miss, said
+from benchmark.runtime.errors import BenchmarkError, said
 
-STEPS = 300  # products before it gives up
+QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
+ENCODER = ""  # beside the names of blocks
+DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
+BASIS = 2**28  # bytes of Lanczos vectors that are held at once
+STEPS = 300  # products before Lanczos gives up
 TOLERANCE = 1e-5  # of the residual, against the largest Ritz value
 AGAIN = 2  # passes of Gram-Schmidt: one leaves vectors of float32 visibly oblique
+ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
 
 Product = Callable[[torch.Tensor], torch.Tensor]  # (n, m) to the same, map i on row i
+Values = tuple[str, dict[str, float]]  # of a block, by quantity
 
 
-def largest_eigenvalue(
-    product: Product, start: torch.Tensor, *, steps: int = STEPS, tolerance: float = TOLERANCE
-) -> torch.Tensor:
+def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
     """A measured lower bound of each map's largest eigenvalue, (n,) float64; NaN where it did not converge.
 
     Lanczos with full reorthogonalisation. The largest Ritz value never exceeds the largest eigenvalue (up to rounding), and
-    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most `tolerance` of the
+    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most TOLERANCE of the
     largest Ritz value in modulus. That it is the *largest* eigenvalue holds unless the start has almost no part along its
     vector, so this is a measurement and no bound from above.
 
     Args:
         product: n symmetric maps on m entries, each on its own row.
         start: (n, m), no row 0; random ones do.
-        steps: products at most.
     """
     n, m = start.shape
-    steps = min(steps, m)
+    steps = min(STEPS, m)
     basis = start.new_zeros(n, steps, m)
     diagonal, beside = np.zeros((n, steps)), np.zeros((n, steps))
     found, open_ = np.full(n, math.nan), np.ones(n, dtype=bool)
@@ -64,7 +68,7 @@ def largest_eigenvalue(
             value, residual, scale = _ritz(diagonal[i, : k + 1], beside[i, : k + 1])
             if not math.isfinite(value):
                 open_[i] = False
-            elif residual <= tolerance * scale:
+            elif residual <= TOLERANCE * scale:
                 found[i], open_[i] = value, False
         if not open_.any():
             break
@@ -78,18 +82,6 @@ def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float
         return math.nan, math.nan, math.nan
     values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
     return float(values[-1]), float(beside[-1] * abs(vectors[-1, -1])), float(np.abs(values).max())
-
-
-QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
-DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
-ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
-BASIS = 2**28  # bytes of Lanczos vectors that are held at once
-
-ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
-
-ENCODER = ""  # beside the names of blocks
-
-Values = tuple[str, dict[str, float]]  # of a block, by quantity
 
 
 @dataclass(frozen=True)
@@ -108,20 +100,16 @@ class BlockAmplification:
 
 
 @dataclass(frozen=True)
-class EncoderAmplification:
-    """The whole encoder at n images, each (n,) float64: norm <= product of gains <= exp(sum of sigma_max), which is (15)."""
-
-    norm: torch.Tensor
-    product: torch.Tensor
-    exponential: torch.Tensor
-
-
-@dataclass(frozen=True)
 class Amplification:
-    """All blocks in order; `encoder` is None where it was not asked for or not given, and `why_not` then says why."""
+    """All blocks in order, and the whole encoder.
+
+    Attributes:
+        encoder: (n,) float64 by name: norm <= product of gains <= exp(sum of sigma_max), which is (15); None where it was
+            not asked for or not given, and `why_not` then says why.
+    """
 
     blocks: tuple[BlockAmplification, ...]
-    encoder: EncoderAmplification | None
+    encoder: dict[str, torch.Tensor] | None
     why_not: str
 
 
@@ -133,7 +121,6 @@ def amplification(
     quantities: Sequence[str] = QUANTITIES,
     encoder: bool = False,
     batch_size: int = 50,
-    steps: int = STEPS,
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Amplification:
@@ -149,16 +136,13 @@ def amplification(
         images: (n, c, h, w) in [0, 1].
         quantities: of QUANTITIES.
         batch_size: images a pass of the model.
-        steps: of Lanczos; `seed` draws where it starts.
+        seed: draws where Lanczos starts.
         progress: told how many (image, block) pairs are done, of how many.
 
     Raises:
-        BenchmarkError: an unknown quantity, no image, or a block that is not called once, changes its input's shape, or has
-            no derivative, by its name.
+        BenchmarkError: no image, or a block that is not called once, changes its input's shape, or has no derivative, by
+            its name.
     """
-    for quantity in quantities:
-        if quantity not in QUANTITIES:
-            raise BenchmarkError(f"unknown quantity {quantity!r}{near_miss(quantity, QUANTITIES)}")
     if not len(images):
         raise BenchmarkError("no image to take a block's Jacobian at")
     wanted = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
@@ -170,7 +154,7 @@ def amplification(
         entries = {block.name: block.tokens[0].numel() for block in inputs}
         why_not = why_not or _no_chain(inputs)
         formed = [block for block in inputs if entries[block.name] <= DENSE]
-        larger = [_matrix_free(block, wanted, steps, seed) for block in inputs if entries[block.name] > DENSE]
+        larger = [_matrix_free(block, wanted, seed) for block in inputs if entries[block.name] > DENSE]
         for name, found in chain(_formed(formed, wanted, not why_not), *larger):
             for quantity, value in found.items():
                 values[name, quantity].append(value)
@@ -188,7 +172,11 @@ def amplification(
         return Amplification(found_blocks, None, why_not)
     gains = torch.stack([of(name, "residual_gain") for name in entries])
     branches = torch.stack([of(name, "sigma_max") for name in entries])
-    whole = EncoderAmplification(of(ENCODER, "residual_gain"), gains.prod(0), branches.sum(0).exp())
+    whole = {
+        "norm": of(ENCODER, "residual_gain"),
+        "product of residual gains": gains.prod(0),
+        "exp of sum of sigma_max": branches.sum(0).exp(),
+    }
     return Amplification(found_blocks, whole, "")
 
 
@@ -275,22 +263,22 @@ def _largest(symmetric: np.ndarray) -> float:
     return float(found[0])
 
 
-def _matrix_free(block: BlockInput, quantities: Sequence[str], steps: int, seed: int) -> Iterator[Values]:
+def _matrix_free(block: BlockInput, quantities: Sequence[str], seed: int) -> Iterator[Values]:
     """A block whose Jacobian is not formed: batches of images whose Lanczos vectors fit."""
-    at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * steps))
+    at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * STEPS))
     for tokens in block.tokens.split(at_once):
-        found = {q: _by_products(block, tokens, q, steps, seed) for q in quantities if q != "norm_bound"}
+        found = {q: _by_products(block, tokens, q, seed) for q in quantities if q != "norm_bound"}
         if "norm_bound" in quantities:
             found["norm_bound"] = torch.tensor([_streamed_bound(block, one) for one in tokens], dtype=torch.float64)
         for image in range(len(tokens)):
             yield block.name, {quantity: float(values[image]) for quantity, values in found.items()}
 
 
-def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, steps: int, seed: int) -> torch.Tensor:
+def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, seed: int) -> torch.Tensor:
     """One of the first three quantities at each image (n,), a measured lower bound; NaN where Lanczos does not converge."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn(1, tokens[0].numel(), generator=generator).to(tokens).expand(len(tokens), -1)
-    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start, steps=steps)
+    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start)
     return found if quantity == "log_norm" else found.clamp(min=0).sqrt()
 
 

@@ -115,11 +115,7 @@ def _of_encoder(found: Amplification, alone: bool) -> Found:
         print(words, flush=True)
         return {}
     measured: Found = {}
-    for name, values in (
-        ("norm", whole.norm),
-        ("product of residual gains", whole.product),
-        ("exp of sum of sigma_max", whole.exponential),
-    ):
+    for name, values in whole.items():
         measured[f"encoder's {name}"] = values
         median = float(values.nanmedian())
         if math.isfinite(median):

@@ -142,17 +142,17 @@ def _attacked_afresh(
     if other is None or not len(standing):
         return after
     is_open = work.row.submission.division == "open"
-    broken = broken_afresh(
+    broken, images, answers = broken_afresh(
         other, subject.images, subject.labels, standing, spec.threat,
         seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
     )  # fmt: skip
-    if not len(broken.index):
+    if not len(broken):
         return after
     if not is_open:
-        compare(logits(subject.model, broken.images, subject.batch_size), broken.answers, work.row.name)
+        compare(logits(subject.model, images, subject.batch_size), answers, work.row.name)
     if not passes_for_autoattack(spec.attack):
         return after
-    state.adversarial[broken.index], state.robust[broken.index] = broken.images, False
+    state.adversarial[broken], state.robust[broken] = images, False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
 

@@ -242,18 +242,16 @@ def test_what_stands_is_attacked_without_being_shown(norm) -> None:
     labels = Honest()(IMAGES).argmax(1)
     threat = ThreatModel(norm=norm, eps=0.3)
     state = torch.get_rng_state()
-    found = broken_afresh(Shown(), IMAGES, labels, torch.arange(2, 12), threat, seed=0, batch_size=4, is_open=False)
+    options = {"seed": 0, "batch_size": 4, "is_open": False}
+    index, images, answers = broken_afresh(Shown(), IMAGES, labels, torch.arange(2, 12), threat, **options)
     assert torch.equal(torch.get_rng_state(), state)
-    assert {*found.index.tolist()} <= {*range(2, 12)}
-    assert len(found.index) > 5
-    assert (Honest()(found.images).argmax(1) != labels[found.index]).all()
-    assert torch.allclose(Honest()(found.images), found.answers, atol=1e-5)
+    assert {*index.tolist()} <= {*range(2, 12)}
+    assert len(index) > 5
+    assert (Honest()(images).argmax(1) != labels[index]).all()
+    assert torch.allclose(Honest()(images), answers, atol=1e-5)
     assert not any((one == IMAGES).flatten(1).all(1).any() for one in shown)
-    none = broken_afresh(
-        Shown(), IMAGES, labels, torch.arange(12), ThreatModel(norm=norm, eps=0.0),
-        seed=0, batch_size=4, is_open=False,
-    )  # fmt: skip
-    assert not len(none.index)
+    point = ThreatModel(norm=norm, eps=0.0)
+    assert not len(broken_afresh(Shown(), IMAGES, labels, torch.arange(12), point, **options)[0])
 
 
 def test_all_images_of_the_last_call_are_asked_about_again() -> None:

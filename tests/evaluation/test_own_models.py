@@ -97,7 +97,7 @@ def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tr
 def test_switches_of_a_gpu_are_those_that_models_read() -> None:
     """As far as a machine without one shows it."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    with own_model._shared("cuda", lambda: own_model._in_float32("cuda")):
+    with own_model._in_float32("cuda"):
         assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
         with torch.backends.cudnn.flags(enabled=False):
             pass
