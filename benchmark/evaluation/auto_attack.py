@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torch import nn
 
+from benchmark.attacks import autoattack
 from benchmark.attacks.engine.slots import fuller
 from benchmark.evaluation import own_model
 from benchmark.evaluation.division import autoattack_flags
-from benchmark.evaluation.run_attack import Report, run_attack
+from benchmark.evaluation.run_attack import Attack, Report
 from benchmark.specs.threat import Engine, Norm
 from benchmark.verdicts.gradients import FiniteGradients
 from benchmark.verdicts.internals import flops
@@ -107,10 +108,8 @@ def auto_attack(
                 flags += own_model.odd_gradients(model, inputs, targets, batch_size)
             model = FiniteGradients(model)
             with reporting(progress) as report:
-                state, again = run_attack(
-                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search,
-                    together=together,
-                )  # fmt: skip
+                attack = Attack(model, spec, batch_size, engine, report, autoattack, search, together)
+                state, again = attack.verdict([attack.on(inputs, targets)], targets)
             adversarial, robust, remaining = state.adversarial, state.robust, state.remaining
             flags += state.warnings + own_model.after_attack(model, state.robust, again.correct)
     adversarial, robust, clean = (tensor.to(images.device) for tensor in (adversarial, robust, clean))

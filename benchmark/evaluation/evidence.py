@@ -65,14 +65,14 @@ def mean_proportion(right: np.ndarray) -> Proportion:
 
 
 def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
-    """One row an image, in order, with the columns of all stages and `image`, its place among the evaluation images.
+    """Return one row an image, in order, with the columns of all steps and `image`, its place among the evaluation images.
 
-    The clean margin is the first stage's: stages run on different machines may differ in its last digits. In the open
-    division a model may answer otherwise in every stage: then it is the least, and the prediction that which goes with it.
+    The clean margin is the first step's: other machines' may differ in the last digits. In the open division a model may
+    answer otherwise in every step: then it is the least, with its prediction.
 
     Raises:
-        BenchmarkError: two stages disagree about a label or, in the closed division, the clean verdict of an image, or
-            share another column.
+        BenchmarkError: two steps disagree about a label or, in the closed division, the clean verdict of an image, or share
+            another column.
     """
     first_name, first = next(iter(tables.items()))
     columns = {"image": pa.array(range(first.num_rows))}
@@ -92,24 +92,17 @@ def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
             raise BenchmarkError(f"stage {name} and one before it both hold {twice[0]}; one would hide the other")
         columns |= {c: table[c].combine_chunks() for c in table.column_names if c not in columns}
     if open_division and unsteady(tables):
-        columns |= _least_clean([*tables.values()])
+        margins, predictions = (np.stack([column(t, name) for t in tables.values()]) for name in reversed(SHARED[1:]))
+        least, images = margins.argmin(0), np.arange(margins.shape[1])
+        columns["clean_margin"] = pa.array(margins[least, images])
+        columns["clean_prediction"] = pa.array(predictions[least, images])
     return pa.table(columns)
 
 
 def unsteady(tables: dict[str, pa.Table]) -> int:
-    """On how many images the stages disagree about the clean prediction or verdict."""
+    """Return on how many images the steps disagree about the clean prediction or verdict."""
     seen = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
     return int((np.stack(seen) != seen[0]).any((0, 1)).sum())
-
-
-def _least_clean(tables: list[pa.Table]) -> dict[str, pa.Array]:
-    margins = np.stack([column(table, "clean_margin") for table in tables])
-    predictions = np.stack([column(table, "clean_prediction") for table in tables])
-    least, images = margins.argmin(0), np.arange(margins.shape[1])
-    return {
-        "clean_margin": pa.array(margins[least, images]),
-        "clean_prediction": pa.array(predictions[least, images]),
-    }
 
 
 def attack_ids(evidence: pa.Table) -> list[str]:
@@ -117,11 +110,9 @@ def attack_ids(evidence: pa.Table) -> list[str]:
 
 
 def attacked(evidence: pa.Table) -> int:
-    """How many images are attacked, the first ones; all where nothing attacks."""
-    found = [
-        len(column(evidence, name)) for name in evidence.column_names if name.endswith(":success") or is_probe(name)
-    ]
-    return min(found, default=evidence.num_rows)
+    """Return how many images are attacked, the first ones; all where nothing attacks."""
+    names = [name for name in evidence.column_names if name.endswith(":success") or is_probe(name)]
+    return min((len(column(evidence, name)) for name in names), default=evidence.num_rows)
 
 
 def is_probe(name: str) -> bool:
@@ -129,9 +120,7 @@ def is_probe(name: str) -> bool:
 
 
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Which of the attacked images (m,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by
-    the norm and radius of the ball.
-    """
+    """Return which attacked images (m,) the steps `reliability` and `pictures` broke, by the norm and radius of the ball."""
     found: dict[tuple[str, float], np.ndarray] = {}
     for name in evidence.column_names:
         if is_probe(name):
@@ -178,8 +167,8 @@ def clean(evidence: pa.Table) -> Proportion:
 
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
-    """For each threat model of the track: attacked images right when clean that no attack broke within its radius, be it the
-    track's, one of the `adaptive` ones, brought against the row, or a probe of the attacks' reliability.
+    """Count for each threat model of the track the attacked images right when clean that nothing broke within its radius: no
+    attack of the track, no `adaptive` one, brought against the row, and no probe.
 
     Raises:
         BenchmarkError: other images were attacked than the track wants.

@@ -75,8 +75,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
         page = first.startswith((b"<!doctype", b"<html"))
         what = "it is a web page" if page else f"{type(error).__name__}; save model.state_dict() by safetensors"
         raise BenchmarkError(f"{path} holds no weights that can be read without running its code: {what}") from None
-    while isinstance(held, Mapping) and (inside := _inside(held)):
-        held = held[inside]
+    while isinstance(held, Mapping):
+        inside = [held[key] for key in INSIDE if isinstance(held.get(key), Mapping)]
+        if not inside:
+            break
+        held = inside[0]
     if not isinstance(held, Mapping) or not all(isinstance(value, torch.Tensor) for value in held.values()):
         raise BenchmarkError(f"{path} holds a {type(held).__name__}, not tensors by name")
     own, found = model.state_dict(), OrderedDict(held)
@@ -95,10 +98,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
         words = [f"it lacks {lacking[0]}"] if lacking else []
         words += [f"the model has no {unknown[0]}{near_miss(unknown[0], own)}"] if unknown else []
         raise BenchmarkError(f"{path} does not fit the model: {'; '.join(words)}")
-
-
-def _inside(held: Mapping[str, Any]) -> str:
-    return next((key for key in INSIDE if isinstance(held.get(key), Mapping)), "")
 
 
 def _file(path: Path) -> Any:

@@ -142,8 +142,8 @@ class Attack:
         return state
 
     def verdict(self, states: Sequence[AttackState], labels: torch.Tensor) -> tuple[AttackState, Predictions]:
-        """Join the states of several sets of images, with what the attack says of how its components fared against each
-        other; and the model's verdict in fixed batches, which decides.
+        """Join the states of several sets of images, whose `adversarial` (n, c, h, w) are clean where nothing was found, with
+        the attack's warnings about its components; and the model's verdict in fixed batches, which decides.
         """
         state = AttackState.joined(states)
         flags = self.module.flags(state.remaining, len(state.robust)) if hasattr(self.module, "flags") else []
@@ -204,18 +204,10 @@ def run_attack(
     batch_size: int,
     checkpoint: Path | None = None,
     engine: Engine = "fast",
-    report: Report = lambda _: None,
-    search: Mapping[str, int] | None = None,
-    together: int | None = None,
 ) -> tuple[AttackState, Predictions]:
-    """Run an attack of benchmark/attacks; `Attack` describes the arguments.
-
-    Returns:
-        The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
-        verdict on them in fixed batches, which decides.
-    """
+    """Run an attack of benchmark/attacks; `Attack` describes the arguments, and its `verdict` what is returned."""
     module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    attack = Attack(model, spec, batch_size, engine, report, module, search, together)
+    attack = Attack(model, spec, batch_size, engine, lambda _: None, module)
     return attack.verdict([attack.on(images, labels, checkpoint)], labels)
 
 

@@ -87,10 +87,7 @@ def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list
     finally:
         for hook in hooks:
             hook.remove()
-    found = [_input(name, module, calls, len(images)) for name, module in blocks]
-    for block in found:
-        _check_shape(block)
-    return found
+    return [_input(name, module, calls, len(images)) for name, module in blocks]
 
 
 def _starts(module: nn.Module) -> list[nn.Module]:
@@ -119,15 +116,10 @@ def _input(name: str, module: nn.Module, calls: Calls, n: int) -> BlockInput:
         raise BenchmarkError(f"block {name!r} gets {what} for {n} images, not tokens (images, tokens, width); {DEFINE}")
     if any(isinstance(one, torch.Tensor) for one in (*given[1:], *named.values())):
         raise BenchmarkError(f"block {name!r} takes another tensor beside its tokens; {DEFINE}")
-    return BlockInput(name, module, tokens, given[1:], named)
-
-
-def _check_shape(block: BlockInput) -> None:
+    block = BlockInput(name, module, tokens, given[1:], named)
     with torch.no_grad():
-        out = block.at(block.tokens[:1])
-    if not isinstance(out, torch.Tensor) or out.shape[1:] != block.tokens.shape[1:]:
-        before = tuple(block.tokens.shape[1:])
-        after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise BenchmarkError(
-            f"block {block.name!r} turns tokens of shape {before} into {after}; a block keeps the shape"
-        )
+        out: object = block.at(tokens[:1])
+    after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__
+    if after != (before := tuple(tokens.shape[1:])):
+        raise BenchmarkError(f"block {name!r} turns tokens of shape {before} into {after}; a block keeps the shape")
+    return block

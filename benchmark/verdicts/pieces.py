@@ -1,4 +1,4 @@
-"""A model on a device whose memory does not hold a pass of a whole batch there and back: the same function in pieces."""
+"""A model whose device has no memory for a whole batch and its gradient: the same function in pieces."""
 
 from __future__ import annotations
 
@@ -43,12 +43,8 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
 
 
 def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
-    """Return how many images a pass may have on a GPU: as many as are given, doubled while a pass there and back fits.
-
-    Args:
-        model: as `fitting` returns it.
-        images: (n, c, h, w), a batch.
-        most: images that it returns at most, unless more are given.
+    """Return how many images a pass may have on a GPU: as many as the batch (n, c, h, w), doubled while a pass and its
+    gradient fit, up to `most`. The model is as `fitting` returns it.
     """
     size = len(images)
     if isinstance(model, InPieces):
