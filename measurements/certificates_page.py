@@ -176,7 +176,7 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `crown.py` | linear bound propagation, where auto_LiRPA is installed | Zhang et al. 2018 |
 | `unsound_paper_formula.py` | published expressions that are no bounds; no Record takes them | CertViT, SpecFormer, LNFormer |
 
-`benchmark/audit/` tries to break each row's certificate before it counts (`rvb audit <row>` tries harder).
+`benchmark/evaluation/audit.py` tries to break each row's certificate before it counts (`rvb audit <row>` tries harder).
 
 ## Guarantees
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from tiny_models import Linear, grey_images
+from tiny_models import Linear, Through, grey_images
 from torch import nn
 
 from benchmark.evaluation.auto_attack import auto_attack
@@ -25,27 +25,14 @@ CHANGES = {
 def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(linear, change, engine) -> None:
     model, images, labels = linear
     kept = images.clone()
-
-    class InPlace(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            CHANGES[change](x)
-            return model(x)
-
     for eps in (0, 0.1):
         with pytest.raises(BenchmarkError, match="the model changes its input in place"):
-            auto_attack(InPlace(), images, labels, norm="L2", eps=eps, engine=engine)
+            auto_attack(Through(model, CHANGES[change]), images, labels, norm="L2", eps=eps, engine=engine)
     assert torch.equal(images, kept)
 
 
-class Altered(nn.Module):
-    """A linear model whose logits go through `forward`."""
-
-    def __init__(self, forward) -> None:
-        super().__init__()
-        self.linear, self.change = Linear(classes=6), forward
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.change(self.linear(x))
+def altered(change) -> nn.Module:
+    return Through(Linear(classes=6), after=lambda z, x: change(z))
 
 
 BAD = {
@@ -104,23 +91,55 @@ def without_numbers() -> nn.Module:
     return broken
 
 
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.head = nn.MultiheadAttention(36, 4), nn.Linear(36, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(2)  # (n, 1, 36), of which it takes the first for tokens
+        return self.head(self.attention(x, x, x)[0][:, 0])
+
+
+def fails(error: Exception) -> nn.Module:
+    def throw(x: torch.Tensor) -> None:
+        raise error
+
+    return Through(Linear(classes=6), throw)
+
+
+FAILS = "^the model fails on one image of float32 on cpu: "
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (nn.Identity(), r"returns \(1, 1, 6, 6\) for one image; it must return logits"),
-        (Linear(classes=6).double(), r"the model fails on one image of float32 on cpu: "),
+        (Linear(classes=6).half(), rf"{FAILS}.*its weights are torch.float16: call model.float\(\)"),
+        (Linear(classes=6).bfloat16(), rf"{FAILS}.*its weights are torch.bfloat16: call model.float\(\)"),
+        (Linear(classes=6).double(), rf"{FAILS}.*its weights are torch.float64: call model.float\(\)"),
         (Linear(classes=6).to("meta"), "the model is on meta, where it has no weights"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), "lazy layers without weights"),
         (lambda x: x, r"the model is a function; give a torch\.nn\.Module"),
-        (Altered(lambda z: (z, z)), "returns a tuple for one image"),
-        (Altered(torch.Tensor.detach), "logits have no gradient by its input"),
-        (Altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
+        (altered(lambda z: (z, z)), "returns a tuple for one image"),
+        (altered(torch.Tensor.detach), "logits have no gradient by its input"),
+        (altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
         (without_numbers(), "not finite"),
+        (Attends(), "the model mixes the images of a batch"),
+        (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), Linear(classes=6)), "mixes the images of a batch"),
+        (fails(AssertionError("8 heads")), f"{FAILS}AssertionError: 8 heads"),
+        (fails(KeyError("width")), f"{FAILS}KeyError: 'width'"),
+        (fails(ValueError()), f"{FAILS}ValueError"),
+        (fails(IndexError()), f"{FAILS}IndexError"),
+        (fails(RuntimeError("two\nlines")), f"{FAILS}two"),
     ],
 )
-def test_models_that_cannot_be_judged_are_refused(linear, model, message) -> None:
+def test_models_that_cannot_be_judged_are_refused_in_one_line(linear, model, message) -> None:
     _, images, labels = linear
-    with pytest.raises(BenchmarkError, match=message):
+    with pytest.raises(BenchmarkError, match=message) as raised:
         auto_attack(model, images, labels, norm="Linf", eps=0.05)
+    assert "\n" not in str(raised.value)
 
 
 def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
@@ -128,16 +147,26 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
     turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
-    other = auto_attack(Altered(torch.Tensor.double), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
+    other = auto_attack(altered(torch.Tensor.double), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
     assert other.adversarial.dtype == torch.float32
     assert not other.adversarial.requires_grad
     assert torch.equal(plain.robust, other.robust)
 
 
-@pytest.mark.parametrize("eps", [np.float32(8 / 255), np.array(0.05), torch.tensor(8 / 255), Fraction(8, 255)])
-def test_any_real_number_is_a_radius(linear, eps) -> None:
+@pytest.mark.parametrize(
+    ("norm", "eps"),
+    [
+        ("Linf", np.float32(8 / 255)),
+        ("linf", np.array(8 / 255)),
+        ("L∞", torch.tensor(8 / 255)),
+        ("LINF", Fraction(8, 255)),
+        ("Linf", "8/255"),
+    ],
+)
+def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(linear, norm, eps) -> None:
     model, images, labels = linear
-    found = auto_attack(model, images, labels, norm="Linf", eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
-    plain = auto_attack(model, images, labels, norm="Linf", eps=float(eps), seed=3, batch_size=12)
+    found = auto_attack(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
+    value = 8 / 255 if isinstance(eps, str) else float(eps)
+    plain = auto_attack(model, images, labels, norm="Linf", eps=value, seed=3, batch_size=12)
     assert torch.equal(found.adversarial, plain.adversarial)
     assert (found.adversarial != images).any()

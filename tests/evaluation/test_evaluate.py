@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import Linear
+from tiny_models import Linear, Through
 from torch import nn
 
 import benchmark
@@ -65,10 +65,12 @@ def test_a_track_by_name_brings_its_images_radii_and_rules(tmp_path, monkeypatch
     assert report.attacks == ()
     assert [name for name in report.numbers] == ["clean", "certified L2 0.1", "certified L2 0.25", "certified L2 0.5"]
     assert "Handwritten digits" in str(report)
-    assert module._of_track(module._track("digits")) == [("Linf", 0.15), ("L2", 0.5), ("L2", 1.0)]
+    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5)
+    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
+    assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
 
 
-def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear) -> None:
+def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear, monkeypatch) -> None:
     model, images, labels = linear
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     with torch.no_grad():
@@ -85,8 +87,9 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear
     assert report.smoothed is not None
     assert report.smoothed.done == 12
     assert "smoothed clean" in report.numbers
+    monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
     with pytest.raises(BenchmarkError, match="no certificate for this model: "):
-        evaluate(model, images, labels, attacks=[], certificate=True)
+        evaluate(model, images, labels, certificate=True)
     with pytest.raises(BenchmarkError, match="unknown certificate 'lipshitz'; did you mean 'lipschitz'"):
         evaluate(network, images, labels, attacks=[], certificate="lipshitz")
 
@@ -146,75 +149,32 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypa
     assert torch.equal(
         report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=4).robust
     )
-    with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
-        evaluate(Linear(classes=6, seed=5), images, labels, **options)
+    for other, seed in ((Linear(classes=6, seed=5), 0), (model, 1)):
+        with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
+            evaluate(other, images, labels, seed=seed, **options)
 
 
 def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(linear, monkeypatch) -> None:
     _, images, _ = linear
     labels = torch.zeros(12, dtype=torch.long)
-
-    class Sure(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.one_hot(torch.zeros(len(x), dtype=torch.long), 6).float() + 0 * x.sum()
-
-    report = evaluate(Sure(), images, labels, attacks=[], sigma=0.25)
+    sure = Through(nn.Flatten(), after=lambda z, x: torch.eye(6)[torch.zeros(len(x)).long()] + 0 * x.sum())
+    report = evaluate(sure, images, labels, attacks=[], sigma=0.25)
     assert report.numbers["smoothed L2 0.5"].count == 12, "it is sampled as long as that radius wants"
     asked = []
     monkeypatch.setattr(module, "BLOCK", 4)
     monkeypatch.setattr(module, "smooth", lambda *a, **k: (asked.append(1), smooth(*a, **k))[1])
     monkeypatch.setattr(module._Clock, "is_up", property(lambda _: len(asked) > 1))
-    late = evaluate(Sure(), images, labels, attacks=[], sigma=0.25, minutes=1)
+    late = evaluate(sure, images, labels, attacks=[], sigma=0.25, minutes=1)
     assert late.undecided["smoothed clean"] == 4
     assert "8 to 12 of 12: 4 undecided" in str(late)
 
 
-def test_a_model_without_a_certificate_is_told_so_before_it_is_attacked(linear, monkeypatch) -> None:
-    model, images, labels = linear
-    monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
-    with pytest.raises(BenchmarkError, match="no certificate for this model"):
-        evaluate(model, images, labels, certificate=True)
-
-
-def test_another_seed_takes_up_nothing_of_this_one(linear, tmp_path) -> None:
-    model, images, labels = linear
-    options = {"attacks": [("Linf", 0.02)], "folder": tmp_path / "kept"}
-    evaluate(model, images, labels, seed=0, **options)
-    with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
-        evaluate(model, images, labels, seed=1, **options)
-
-
-def test_an_odd_gradient_is_named_and_count_keeps_a_tracks_rules(linear, tmp_path, monkeypatch) -> None:
-    model, images, labels = linear
-    images[3] = 0
-
-    class Odd(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x) + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt()
-
-    report = evaluate(Odd(), images, labels, attacks=[("Linf", 0.01)])
-    assert any("not finite at images 3" in words for words in report.warnings)
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5, certificate=True)
-    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
-    assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
-
-
 def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
     model, images, labels = linear
-
-    class Output(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, x: torch.Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=self.inner(x))
-
+    outputs = Through(model, after=lambda z, x: SimpleNamespace(logits=z))
     with pytest.raises(BenchmarkError, match=r"give `logits=lambda output: output\.logits`"):
-        evaluate(Output(), images, labels, attacks=[])
-    report = evaluate(Output(), images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
+        evaluate(outputs, images, labels, attacks=[])
+    report = evaluate(outputs, images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
     assert torch.equal(report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02).robust)
 
 

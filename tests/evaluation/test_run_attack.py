@@ -5,11 +5,10 @@ from __future__ import annotations
 import pyautoattack
 import pytest
 import torch
-from tiny_models import Linear, grey_images
-from torch import nn
+from tiny_models import Linear, Through, grey_images
 
 from benchmark.attacks import autoattack, pgd
-from benchmark.evaluation.run_attack import run_attack
+from benchmark.evaluation.run_attack import run_attack, run_suite
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 
@@ -100,22 +99,15 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(linear, tmp_pa
 def test_an_image_is_judged_in_the_batch_of_the_final_verdict(linear, monkeypatch) -> None:
     """A model that rounds otherwise in a batch with fewer images must not lose an image here and keep it there."""
     model, images, labels = linear
-
-    class Rounding(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x) if len(x) == 16 else model(1 - x)
-
+    rounding = Through(model, lambda x: x if len(x) == 16 else 1 - x)
     monkeypatch.setattr(autoattack, "attack", lambda m, x, *a, **k: x.clone())
-    state, after = run_attack(
-        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
-    )
+    spec = AttackSpec(attack="autoattack", norm="L2", eps=0.1)
+    state, after = run_attack(rounding, images, labels, spec, batch_size=16)
     assert state.robust.all()
     assert after.correct.all()
     labels = labels.clone()
     labels[5] = (labels[5] + 1) % 4
-    state, after = run_attack(
-        Rounding(), images, labels, AttackSpec(attack="autoattack", norm="L2", eps=0.1), batch_size=16
-    )
+    state, after = run_attack(rounding, images, labels, spec, batch_size=16)
     assert state.robust.tolist() == after.correct.tolist() == [i != 5 for i in range(16)]
 
 
@@ -129,21 +121,14 @@ def test_an_attack_outside_its_ball_stops_the_run(linear, tmp_path, monkeypatch)
 
 def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(linear, tmp_path) -> None:
     """What the fast engine finds for an image depends on no other image; the model is asked about more at a time."""
-    from benchmark.evaluation.run_attack import run_suite
-
     model, images, labels = linear
     spec, asked = AttackSpec(attack="apgd", norm="L2", eps=0.02), []
-
-    class Noting(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            asked.append(len(x))
-            return model(x)
-
+    noting = Through(model, lambda x: asked.append(len(x)))
     found = {}
     for together in (None, 64):
         options = {"batch_size": 8, "folder": tmp_path / str(together), "engine": "fast", "report": lambda _: None}
         asked.clear()
-        found[together] = next(run_suite(Noting(), images, labels, [spec], together=together, **options))
+        found[together] = next(run_suite(noting, images, labels, [spec], together=together, **options))
         assert (max(asked) == 16) == bool(together)  # 7 images or fewer are asked about twice, at least 8
     (_, apart, before), (_, state, after) = found.values()
     assert torch.equal(apart.adversarial, state.adversarial)

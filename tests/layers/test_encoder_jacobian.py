@@ -80,7 +80,9 @@ def test_two_linear_branches_have_the_norms_of_their_matrices() -> None:
 def test_the_rotation_field_has_norm_5_and_moves_nothing_apart(monkeypatch, dense) -> None:
     monkeypatch.setattr(jacobian, "DENSE", dense)
     model = sequence(1, 2, linear(torch.tensor([[0.0, -5.0], [5.0, 0.0]])))
-    (block,) = amplification(model, default_blocks(model), IMAGES).blocks
+    seen: list[tuple[int, int]] = []
+    (block,) = amplification(model, default_blocks(model), IMAGES, progress=lambda *done: seen.append(done)).blocks
+    assert seen == [(1, 3), (2, 3), (3, 3)]
     assert block.values["sigma_max"].tolist() == pytest.approx([5.0] * 3)
     assert block.values["log_norm"].tolist() == pytest.approx([0.0] * 3, abs=1e-6)
     assert block.values["residual_gain"].tolist() == pytest.approx([math.sqrt(26)] * 3)
@@ -232,14 +234,3 @@ def test_blocks_without_the_derivatives_it_takes_are_named(monkeypatch) -> None:
         amplification(model, [("b", model[2])], IMAGES)
     with pytest.raises(BenchmarkError, match="no image"):
         amplification(model, [("b", model[2])], IMAGES[:0])
-
-
-def test_progress_counts_every_block_of_every_image(monkeypatch) -> None:
-    model, seen = sequence(2, 4, nn.Linear(4, 4), nn.Linear(4, 4)), []
-    for dense in (1024, 0):
-        monkeypatch.setattr(jacobian, "DENSE", dense)
-        amplification(
-            model, default_blocks(model), IMAGES, batch_size=2, progress=lambda done, of: seen.append((done, of))
-        )
-        assert seen[-1] == (6, 6)
-        seen.clear()
