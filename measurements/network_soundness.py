@@ -8,7 +8,7 @@ where they are.
 Two kinds of trial. Ball: a class is made the label by its bias, at one of three margins; up to 32 images are certified and
 each certified image's margin over every rival is descended in float64 inside its ball, box or no box; the label must stand.
 Plant: the head's biases are set so that
-an image found by ascent is an adversarial example at a known distance (benchmark/evaluation/audit_planted.py); the
+an image found by ascent is an adversarial example at a known distance (benchmark/evaluation/audit.py); the
 certificate must not reach it. Prints trials, violations by kind, and how near they came.
 """
 
@@ -32,8 +32,8 @@ warnings.simplefilter("ignore", FutureWarning)
 from tiny_networks import Draw, random_network
 
 from benchmark.certificates.local import certify
+from benchmark.evaluation.audit import lower_margins, plants
 from benchmark.evaluation.audit_layers import float64_copy
-from benchmark.evaluation.audit_planted import lower_margins, plants
 
 LEVELS = 3
 STARTS = 2

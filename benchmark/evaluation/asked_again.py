@@ -119,11 +119,7 @@ def broken_afresh(
 
 
 def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
-    """Compare two answers (k, classes) to the same questions.
-
-    Raises:
-        BenchmarkError: they differ by more than rounding.
-    """
+    """Raise a BenchmarkError where two answers (k, classes) to the same questions differ by more than rounding."""
     differing = _differing(before, after)
     if differing.any():
         gap = float((before.double() - after.double()).abs().max())

@@ -69,11 +69,9 @@ def shrink(moves: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Tally:
-    """Layers tried, (layer, image, radius, quantity) trials, and the largest found / claimed."""
-
-    layers: int = 0
-    trials: int = 0
-    worst: float = 0.0
+    layers: int = 0  # tried
+    trials: int = 0  # (layer, image, radius, quantity)
+    worst: float = 0.0  # the largest found / claimed
 
 
 @dataclass(frozen=True)

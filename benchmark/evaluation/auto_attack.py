@@ -27,25 +27,16 @@ from benchmark.verdicts.prediction import predict
 
 @dataclass(frozen=True)
 class Attacked:
-    """
-    Attributes:
-        adversarial: (n, c, h, w) float32, in the ball and in [0, 1]: misclassified where an attack succeeded, else the
-            clean image.
-        robust: (n,) bool: right on the clean image and not broken. A random model has broken an image as soon as one
-            pass over what an attack found is wrong; it may be right about it in another.
-        clean: (n,) bool: right on the clean image.
-        remaining: how many images were robust after each component, in order, the last as many as are in `robust`;
-            empty when none was run.
-        engine: which engine ran.
-        warnings: signs that the evaluation may be unreliable, AutoAttack's own among them.
+    """What AutoAttack left. An image of a random model is broken as soon as one pass over what an attack found is wrong; the
+    model may be right about it in another.
     """
 
-    adversarial: torch.Tensor
-    robust: torch.Tensor
-    clean: torch.Tensor
-    remaining: dict[str, int]
-    engine: Engine
-    warnings: tuple[str, ...] = ()
+    adversarial: torch.Tensor  # (n, c, h, w) float32, in the ball and [0, 1]: misclassified where broken, else clean
+    robust: torch.Tensor  # (n,) bool: right on the clean image and not broken
+    clean: torch.Tensor  # (n,) bool: right on the clean image
+    remaining: dict[str, int]  # robust images after each component, in order; empty when none was run
+    engine: Engine  # that ran
+    warnings: tuple[str, ...] = ()  # signs that the evaluation may be unreliable, AutoAttack's own among them
 
 
 def auto_attack(

@@ -26,11 +26,7 @@ def certificate_module(name: str) -> ModuleType:
 def certified_radii(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
 ) -> torch.Tensor:
-    """(n,) float64 l2 radii, batch by batch, or less at a time where memory does not suffice.
-
-    Raises:
-        BenchmarkError: one is negative or not finite.
-    """
+    """Return float64 l2 radii (n,), computed in batches; raise a BenchmarkError where one is negative or not finite."""
     module = certificate_module(spec.name)
 
     def certified(rows: slice) -> torch.Tensor:

@@ -1,20 +1,25 @@
-"""Everything that `rvb check` tries of a submission: its folder, then the model of each of its rows. Nothing is trained."""
+"""Everything that `rvb check` tries of a submission: its folder, then the model of each of its rows on a few random images:
+same seed, same weights; each image by itself; nothing changed on the way. Nothing is trained.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import time
-from collections.abc import Iterator
+import timeit
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 
-from benchmark.evaluation import check_model, division
+from benchmark.evaluation import division
+from benchmark.evaluation.asking import answers, depends_on_asking
 from benchmark.evaluation.certified_radii import certified_radii
-from benchmark.evaluation.check_model import failed, passed
+from benchmark.evaluation.indicators import SAME
+from benchmark.evaluation.probes import first_threat, probes
 from benchmark.layers.derived import cache_weights
 from benchmark.loading import fitting, methods, own_code, submissions
 from benchmark.loading.confining import messages, submission_files, wall
@@ -24,6 +29,9 @@ from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start
 from benchmark.specs.submission import Submission
+from benchmark.specs.threat import ThreatModel
+from benchmark.specs.track import Track
+from benchmark.verdicts.prediction import MIN_ROWS, logits
 from benchmark.wall.channel import Channel
 from benchmark.wall.process import plain
 
@@ -33,6 +41,7 @@ FINDINGS: dict[str, type[Check] | type[Note]] = {"Check": Check, "Note": Note}
 LICENSE = re.compile(r"\b[Ll]icense:\s*(?P<name>[A-Za-z0-9][\w.+-]*[\w+])")
 OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
 CERTIFIED = 2  # images
+IMAGES = 2 * MIN_ROWS
 CPU = torch.device("cpu")
 LONGEST = 300  # characters of a stranger's message
 # names of a submission's code that do something beside computing
@@ -49,6 +58,9 @@ GLOBAL = (
     "torch.manual_seed", "torch.set_rng_state", "torch.set_num_threads", "torch.set_default_dtype",
     "torch.use_deterministic_algorithms", "random.seed", "np.random.seed", "numpy.random.seed",
 )  # fmt: skip
+
+
+Make = Callable[[int], nn.Module]  # an untrained model in evaluation mode, built under this seed
 
 
 def check_submission(name: str, variant: str = "", seconds: float = SECONDS, device: torch.device = CPU) -> CheckReport:
@@ -149,7 +161,7 @@ def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
         yield failed("builds", error)
         return
     yield passed("builds", f"by build(data, **{dict(row.settings.model)})")
-    images, labels = check_model.sample(row.track, device)
+    images, labels = sample(row.track, device)
     for name, part in (("model", _model), ("training", _training), ("certificate", _certificate), ("size", _look)):
         try:
             yield from part(row, model, images, labels)
@@ -166,7 +178,7 @@ def _make(row: Row, seed: int, device: torch.device) -> nn.Module:
 
 def _model(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
     sound = True
-    for check in check_model.checks(lambda seed: _make(row, seed, images.device), row.track, images):
+    for check in checks(lambda seed: _make(row, seed, images.device), row.track, images):
         sound = sound and check.ok
         yield check
     if not sound:
@@ -178,8 +190,8 @@ def _model(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tenso
         return
     yield passed("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
     if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
-        yield check_model.by_itself(model, images)
-    yield check_model.gradients(model, images, labels, row.track, row.submission.division == "open")
+        yield by_itself(model, images)
+    yield gradients(model, images, labels, row.track, row.submission.division == "open")
 
 
 def _training(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> Iterator[Check | Note]:
@@ -227,13 +239,154 @@ def _look(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor
     count = sum(p.numel() for p in model.parameters())
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")
-    speed = f"{1000 * check_model.seconds_an_image(model, images):.2g} ms an image in batches of {check_model.IMAGES}"
+    speed = f"{1000 * seconds_an_image(model, images):.2g} ms an image in batches of {IMAGES}"
     yield Note(name="time", found=f"{speed}, forward, on this machine")
     prefix = f"submissions.{row.submission.name}."
     own = sorted({type(m).__name__ for m in model.modules() if type(m).__module__.startswith(prefix)})
     yield Note(name="modules of its own", found=", ".join(own) or "none")
-    if left := check_model.left_behind(model, images):
+    if left := left_behind(model, images):
         yield Note(name="a pass leaves traces", found=", ".join(left))
+
+
+def passed(name: str, found: str) -> Check:
+    return Check(name=name, ok=True, found=found)
+
+
+def failed(name: str, words: object) -> Check:
+    return Check(name=name, ok=False, found=str(words))
+
+
+def sample(track: Track, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images (n, c, h, w), uniform in [0, 1], and labels (n,), the same every time."""
+    drawn = torch.rand((IMAGES, *track.data.shape), generator=torch.Generator().manual_seed(0))
+    return drawn.to(device), (torch.arange(IMAGES) % track.data.classes).to(device)
+
+
+def checks(make: Make, track: Track, images: torch.Tensor) -> Iterator[Check]:
+    """Check the model that `make` builds. A failure of `output` is the last check: nothing else means anything then."""
+    model, wanted = make(0), (IMAGES, track.data.classes)
+    with torch.no_grad():
+        output = model(images.clone())
+    if tuple(output.shape) != wanted:
+        yield failed("output", f"{IMAGES} images give shape {tuple(output.shape)}; return logits of {wanted}")
+    elif output.dtype != torch.float32:
+        yield failed("output", f"logits are {output.dtype}; return float32, in which every verdict is judged")
+    else:
+        yield passed("output", f"{IMAGES} images give logits of shape {wanted}, float32")
+        yield _seed(model, make(0), images)
+        yield _state(model, make(1), images)
+        yield _input_unchanged(model, images)
+        if track.smoothing:
+            yield _noisy(model, images, track.smoothing.sigma)
+
+
+def _seed(model: nn.Module, again: nn.Module, images: torch.Tensor) -> Check:
+    """Two builds under one seed."""
+    name, one, other = "same seed, same weights", model.state_dict(), again.state_dict()
+    differs = sorted(
+        k for k in one.keys() | other.keys() if not (k in one and k in other and torch.equal(one[k], other[k]))
+    )
+    if differs:
+        words = (
+            f"{differs[0]} differs between two builds of one seed; draw initial weights from torch's generator alone"
+        )
+        return failed(name, words)
+    if gap := _gap(_at_seed(model, images), _at_seed(again, images)):
+        advice = "something outside the weights is drawn anew at each build; make it a buffer or draw it from torch"
+        return failed(name, f"equal weights, but logits {gap:.3g} apart; {advice}")
+    return passed(name, f"{len(one)} tensors and all logits are equal in two builds")
+
+
+def _state(model: nn.Module, other: nn.Module, images: torch.Tensor) -> Check:
+    """Weights put into a model that was built under another seed: they must be all that makes the model."""
+    other.load_state_dict(model.state_dict())
+    own = _at_seed(model, images)
+    gap = _gap(own, _at_seed(other, images))
+    if gap > SAME * (1 + float(own.abs().max())):
+        words = f"a model with the same weights says otherwise by {gap:.3g}; what it draws must be a persistent buffer"
+        return failed("weights are the model", words)
+    return passed("weights are the model", "put into another build, they give the same logits")
+
+
+@torch.no_grad()
+def _input_unchanged(model: nn.Module, images: torch.Tensor) -> Check:
+    given = images.clone()
+    model(given)
+    if torch.equal(given, images):
+        return passed("input is left alone", "the batch is the same after a pass")
+    words = f"a pass changes its images by up to {_gap(given, images):.3g}; work on a copy (`x = x - m`)"
+    return failed("input is left alone", words)
+
+
+@torch.no_grad()
+def _noisy(model: nn.Module, images: torch.Tensor, sigma: float) -> Check:
+    """Images with smoothing's noise, whose pixels may lie outside [0, 1]."""
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0)).to(images.device)
+    if torch.isfinite(model(images + sigma * noise)).all():
+        return passed("noise", f"finite logits under noise of deviation {sigma:g}, as smoothing asks")
+    words = "logits are not finite for pixels outside [0, 1], which smoothing asks; begin with x = x.clamp(0, 1)"
+    return failed("noise", words)
+
+
+def by_itself(model: nn.Module, images: torch.Tensor) -> Check:
+    """Whether an image's logits are the same however it is asked (asking.py); of a model that is not random."""
+    asked = depends_on_asking(answers(model, images, IMAGES, 0), "the model", is_open=True)
+    advice = "" if asked.sound else "; no statistic may be taken over the batch"
+    return Check(name="each image by itself", ok=asked.sound, found=f"{asked.measured}{advice}")
+
+
+def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, track: Track, is_open: bool) -> Check:
+    """Whether margin and cross-entropy have a gradient by each image that is finite and not zero; open models need none."""
+    probed = probes(model, first_threat(track.threats) or ThreatModel(norm="L2", eps=0.5), track.data.shape, 0)
+    unusable = 0
+    for name in ("gradient", "loss gradient"):
+        torch.manual_seed(0)
+        norms = probed[name](images.clone(), labels)[name]
+        unusable = max(unusable, int((~torch.isfinite(norms) | (norms == 0)).sum()))
+    if not unusable:
+        return passed("gradients", "finite and not zero on all images")
+    advice = "the division is open" if is_open else "mend what cuts them off, or declare `division: open`"
+    words = f"none, zero or not finite on {unusable} of {IMAGES} images; {advice}"
+    return Check(name="gradients", ok=is_open, found=words)
+
+
+def seconds_an_image(model: nn.Module, images: torch.Tensor) -> float:
+    """The quicker of two passes."""
+    return min(timeit.repeat(lambda: logits(model, images, IMAGES), number=1, repeat=2)) / IMAGES
+
+
+@torch.no_grad()
+def left_behind(model: nn.Module, images: torch.Tensor) -> list[str]:
+    """Return what a pass in evaluation mode leaves on the model's modules or takes from torch's generator, in words."""
+    before, drawn = _attributes(model), torch.get_rng_state()
+    model(images.clone())
+    after = _attributes(model)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    generator = [] if torch.equal(drawn, torch.get_rng_state()) else ["torch's generator"]
+    return [f"attribute {key}" for key in changed] + generator
+
+
+def _attributes(model: nn.Module) -> dict[str, object]:
+    """Plain values by themselves, anything else by which object it is; tensors also by how often they were written to."""
+    attributes: dict[str, object] = {}
+    for name, module in model.named_modules():
+        inside = {k: v for k, v in vars(module).items() if k not in ("_parameters", "_buffers", "_modules")}
+        for key, value in {**inside, **dict(module._buffers)}.items():
+            plain = isinstance(value, int | float | str | bool | type(None))
+            version = value._version if isinstance(value, torch.Tensor) else 0
+            size = len(value) if isinstance(value, list | dict | set) else 0
+            attributes[f"{name}.{key}".lstrip(".")] = value if plain else (id(value), version, size)
+    return attributes
+
+
+def _at_seed(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """Logits with torch's generator in one state, so that a random model says the same."""
+    torch.manual_seed(0)
+    return logits(model, images, IMAGES)
+
+
+def _gap(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).abs().max())
 
 
 def accesses(folder: Path) -> list[str]:

@@ -293,10 +293,8 @@ def _certificates(wanted: bool | str) -> tuple[str, ...]:
 
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
-    """Return the model rebuilt from a description of its layers, on a device that has float64.
-
-    Raises:
-        BenchmarkError: a layer that no certificate knows, or other logits than the model's for one of the images.
+    """Return the model rebuilt from a description of its layers, on a device that has float64. Raise a BenchmarkError for a
+    layer that no certificate knows, and where an image gets other logits.
     """
     try:
         network = rebuild(*describe(model)).to(images.device)
@@ -311,11 +309,7 @@ def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
 def _certified(
     run: _Run, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, names: Sequence[str]
 ) -> Certified:
-    """Return l2 radii proven by the first certificate that knows all layers.
-
-    Raises:
-        BenchmarkError: none does, with what the last one says.
-    """
+    """Return l2 radii proven by the first certificate that knows all layers, or raise what the last one says."""
     place, block = next(network.parameters()).device, min(run.size, BLOCK)
     images, labels, problem = images.to(place), labels.to(place), ""
     for name in names:

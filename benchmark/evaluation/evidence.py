@@ -131,10 +131,8 @@ def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
 
 
 def check_sandwich(evidence: pa.Table, row: str) -> None:
-    """
-    Raises:
-        BenchmarkError: an image is certified although misclassified, or both certified and successfully attacked; with
-            the image's index, both verdicts and both margins.
+    """Raise a BenchmarkError where an image is certified although misclassified, or both certified and successfully attacked;
+    with the image's index, both verdicts and both margins.
     """
     for attack in attack_ids(evidence):
         for norm in ("linf", "l2"):
@@ -255,10 +253,8 @@ def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, g
 
 
 def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versions: dict[str, str]) -> CorruptionResult:
-    """Return the accuracy on corrupted copies: of each corruption and severity, and the means over them.
-
-    Raises:
-        BenchmarkError: a corruption or severity of the rules lacks its column, or an image its verdict.
+    """Return the accuracy on corrupted copies, of each corruption and severity, and the means over them. Raise a
+    BenchmarkError where one lacks its column, or an image its verdict.
     """
     right = {}
     for corruption, severity in rules.cells:
@@ -301,11 +297,7 @@ def without_attention(evidence: pa.Table) -> AttentionResult:
 
 
 def per_image(evidence: pa.Table, record: Record) -> PerImage:
-    """Return what each number of a Record counts, image by image.
-
-    Raises:
-        BenchmarkError: a number of the Record is not the sum over its images.
-    """
+    """Return what each number of a Record counts, image by image; raise a BenchmarkError where one is not the sum of them."""
     right = column(evidence, "clean_margin") > 0
     scores = {"clean": right}
     scores |= {f"robust {one.threat.label}": unbroken(evidence, one.threat) for one in record.robust}

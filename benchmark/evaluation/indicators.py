@@ -216,11 +216,8 @@ class Ran:
 def suite_indicators(
     ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()
 ) -> Iterator[FailureIndicator]:
-    """The indicators that the suites' attacks allow; an attack that did not run is compared with nothing.
-
-    Args:
-        correct: (n,) bool, correct when clean.
-        objections: what AutoAttack's checks said of the model before any attack.
+    """Compare the suites' attacks on images that are `correct` when clean, (n,) bool; `objections` is what AutoAttack's
+    checks said of the model before any attack.
     """
     autoattack, pgd, fgsm = ([r for r in ran if r.spec.attack == name] for name in ("autoattack", "pgd", "fgsm"))
     n = len(correct)
@@ -295,11 +292,8 @@ def _missed(name: str, words: str, counts: dict[str, int], n: int, explanation: 
 
 
 def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> FailureIndicator | None:
-    """Fails when a probe broke an image within `threat` that every attack of the suites in that ball left. The image counts
-    as lost; the doubt is that the stronger attacks missed it. There is no allowance, because each such image is proof.
-
-    Args:
-        probed: (n,) bool, correct when clean and broken by a probe within `threat`.
+    """Unsound when a probe broke an image within `threat` that every attack of the suites in that ball left: `probed` (n,) is
+    True where the image is correct when clean and a probe broke it. No allowance: each such image is proof.
     """
     inside = [r.broke for r in ran if r.spec.norm == threat.norm and r.spec.eps <= threat.eps]
     if not inside:

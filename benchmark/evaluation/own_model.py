@@ -38,11 +38,7 @@ class TimeIsUp(Exception):
 
 
 def autoattack_spec(norm: object, eps: Any, seed: SupportsIndex, images: torch.Tensor) -> AttackSpec:
-    """Return AutoAttack as the harness takes it. The norm has its usual names, in any case: Linf or L∞, and L2.
-
-    Raises:
-        BenchmarkError: another norm, or a radius or seed that is none.
-    """
+    """Return AutoAttack as the harness takes it, for a norm by its usual names, in any case: Linf or L∞, and L2."""
     known = NORMS.get(str(norm).lower())
     if not known:
         raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
@@ -111,11 +107,7 @@ def device_of(model: nn.Module, images: torch.Tensor, device: torch.device | str
 
 
 def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return copies on the device: images (n, c, h, w) float32 in [0, 1] and labels (n,) int64.
-
-    Raises:
-        BenchmarkError: images of another shape or type, or beyond rounding outside [0, 1]; labels that are no integers.
-    """
+    """Return copies on the device, images (n, c, h, w) float32 in [0, 1] and labels (n,) int64, or raise a BenchmarkError."""
     if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
         raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
     if not isinstance(labels, torch.Tensor):
@@ -137,11 +129,10 @@ def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> 
 
 @torch.no_grad()
 def check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
-    """Ask the model about a first image and some more, in evaluation mode; return its number of classes.
+    """Ask the model about a first image and some more; return its number of classes.
 
     Raises:
-        BenchmarkError: the model fails, with its own words, or writes to its input, or returns no logits; an image's logits
-            depend on the other images of its batch; or a label is none of its classes.
+        BenchmarkError: the model fails, writes to its input, returns no logits, or mixes images; or a label is no class.
     """
     one = images[:1].clone()
     before, version = one.clone(), one._version
@@ -222,8 +213,7 @@ def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tens
         robust: (n,) bool, the images that the attack left; again: (n,) bool, those that another pass gets right.
 
     Raises:
-        BenchmarkError: more than a tenth of the gradients were not finite, and more than a tenth of the images stand: the
-            attack was blind.
+        BenchmarkError: the attack was blind: a tenth of the gradients were not finite, and a tenth of the images stand.
     """
     share = model.odd / max(model.asked, 1)
     if share > BLIND and int(robust.sum()) > BLIND * len(robust):

@@ -23,83 +23,52 @@ TEMPLATES = Path(__file__).parent
 
 @dataclass(frozen=True)
 class AttackReport:
-    """AutoAttack at one radius, on the first m of the images.
-
-    Attributes:
-        robust: (m,) bool: right on the clean image, and all of AutoAttack's parts failed.
-        decided: (m,) bool: False where the time was up before it was known.
-        adversarial: (m, c, h, w) float32: the adversarial image where one was found, else the clean one.
-        moved: (m,) its l2 distance from the clean image, in pixels.
-        remaining: how many images were robust after each part, in order; empty where the time was up.
-    """
+    """AutoAttack at one radius, on the first m of the images."""
 
     threat: ThreatModel
     engine: Engine
-    robust: torch.Tensor
-    decided: torch.Tensor
-    adversarial: torch.Tensor
-    moved: torch.Tensor
-    remaining: dict[str, int]
+    robust: torch.Tensor  # (m,) bool: right on the clean image, and all of AutoAttack's parts failed
+    decided: torch.Tensor  # (m,) bool: False where the time was up before it was known
+    adversarial: torch.Tensor  # (m, c, h, w) float32: the adversarial image where one was found, else the clean one
+    moved: torch.Tensor  # (m,) its l2 distance from the clean image, in pixels
+    remaining: dict[str, int]  # robust images after each part, in order; empty where the time was up
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Proven radii.
-
-    Attributes:
-        radii: (n,) float64 l2 radii in pixels, 0 where the prediction is wrong or nothing is proven.
-        done: how many images were certified before the time was up.
-        guarantee: what a radius says, in a sentence.
-    """
-
-    radii: torch.Tensor
-    done: int
-    guarantee: str
+    radii: torch.Tensor  # (n,) float64 l2 radii in pixels, 0 where the prediction is wrong or nothing is proven
+    done: int  # images that were certified before the time was up
+    guarantee: str  # what a radius says, in a sentence
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """The smoothed version of the model: another classifier, certified by sampling.
+    """The smoothed version of the model: another classifier, certified by sampling."""
 
-    Attributes:
-        sigma: the noise's deviation in pixels.
-        prediction: (n,) its class, -1 where it abstains.
-        radius: (n,) l2 radii in pixels, 0 where it abstains.
-        done: how many images were smoothed before the time was up.
-    """
-
-    sigma: float
-    prediction: torch.Tensor
-    radius: torch.Tensor
-    done: int
+    sigma: float  # the noise's deviation in pixels
+    prediction: torch.Tensor  # (n,) its class, -1 where it abstains
+    radius: torch.Tensor  # (n,) l2 radii in pixels, 0 where it abstains
+    done: int  # images that were smoothed before the time was up
     guarantee: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """One model on one set of images. Radii are in pixels of [0, 1].
-
-    Attributes:
-        labels: (n,) int64; prediction: (n,) the model's; clean: (n,) bool, whether it is right.
-        radii: l2 radii at which certified accuracy is counted.
-        certified: proven l2 radii, None where no certificate was asked for.
-        warnings: signs that the numbers may be unreliable.
-        seconds: that the call took.
-    """
+    """One model on one set of images. Radii are in pixels of [0, 1]."""
 
     model: str
     data: str
-    labels: torch.Tensor
-    prediction: torch.Tensor
-    clean: torch.Tensor
+    labels: torch.Tensor  # (n,) int64
+    prediction: torch.Tensor  # (n,) the model's
+    clean: torch.Tensor  # (n,) bool, whether it is right
     attacks: tuple[AttackReport, ...]
-    radii: tuple[float, ...]
-    certified: Certified | None
+    radii: tuple[float, ...]  # l2, at which certified accuracy is counted
+    certified: Certified | None  # None where no certificate was asked for
     smoothed: Smoothed | None
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # signs that the numbers may be unreliable
     parameters: int
-    seconds: float
+    seconds: float  # that the call took
     environment: dict[str, str]
 
     def _counted(self) -> Iterator[tuple[str, torch.Tensor, int]]:

@@ -1,4 +1,4 @@
-"""Runs an attack on one model in batches, re-tests what it returns, and keeps the state of each image.
+"""Runs attacks on one model in batches, re-tests what they return, and keeps the state of each image.
 
 Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
 image that the harness itself put into the ball and the box. A tie counts as broken.

@@ -86,31 +86,23 @@ def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float
 
 @dataclass(frozen=True)
 class BlockAmplification:
-    """One block at n images. Of Lanczos (`exact` false) all but the norm bound are measured lower bounds.
-
-    Attributes:
-        entries: tokens x width.
-        values: by quantity (n,) float64; NaN where it is not known.
-    """
+    """One block at n images."""
 
     name: str
-    entries: int
-    exact: bool
-    values: dict[str, torch.Tensor]
+    entries: int  # tokens x width
+    exact: bool  # False where, by Lanczos, all but the norm bound are measured lower bounds
+    values: dict[str, torch.Tensor]  # by quantity (n,) float64; NaN where it is not known
 
 
 @dataclass(frozen=True)
 class Amplification:
-    """All blocks in order, and the whole encoder.
-
-    Attributes:
-        encoder: (n,) float64 by name: norm <= product of gains <= exp(sum of sigma_max), which is (15); None where it was
-            not asked for or not given, and `why_not` then says why.
+    """All blocks in order, and the whole encoder: (n,) float64 by name, of which norm <= product of gains <= exp(sum of
+    sigma_max), which is (15).
     """
 
     blocks: tuple[BlockAmplification, ...]
     encoder: dict[str, torch.Tensor] | None
-    why_not: str
+    why_not: str  # there is no encoder
 
 
 def amplification(

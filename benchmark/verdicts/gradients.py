@@ -30,10 +30,8 @@ def margin_gradient(model: nn.Module, images: torch.Tensor, labels: torch.Tensor
 
 
 def usable_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, str]:
-    """Return which images (n, c, h, w) have a gradient of the margin that is finite and not zero, (n,) bool.
-
-    Returns:
-        Those images, and why the model has no gradient at all; "" where it has.
+    """Return which images (n, c, h, w) have a gradient of the margin that is finite and not zero, (n,) bool; and why the
+    model has none at all, "" where it has.
     """
     gradient, problem = margin_gradient(model, images, labels)
     if gradient is None:

@@ -19,13 +19,8 @@ MOST = 4096  # images in a pass, beyond which a GPU gets no faster
 
 
 def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
-    """The model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it.
-
-    Args:
-        say: told how many images a piece has, where the model is taken in pieces.
-
-    Raises:
-        BenchmarkError: not even `MIN_ROWS` images fit.
+    """Return the model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it,
+    and `say` so. Raise a BenchmarkError where not even `MIN_ROWS` images fit.
     """
     size = len(images)
     while not _fits(model, images, size):

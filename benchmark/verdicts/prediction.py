@@ -38,11 +38,7 @@ def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Predictions:
-    """Predictions and margins of images (n, c, h, w) with labels (n,), computed `batch_size` at a time.
-
-    Raises:
-        BenchmarkError: the model returns something that is not finite.
-    """
+    """Return predictions and margins of images (n, c, h, w) with labels (n,); `logits` describes the arguments and errors."""
     output = logits(model, images, batch_size)
     return Predictions(output.argmax(1), margins(output, labels))
 
@@ -56,9 +52,7 @@ def batched(
 
 
 def padded(images: torch.Tensor) -> torch.Tensor:
-    """Copies a batch (m, c, h, w), which the model may write to, and repeats it to at least MIN_ROWS rows, so that rounding
-    does not depend on m.
-    """
+    """Copy a batch (m, c, h, w), which the model may write to, and repeat it to MIN_ROWS rows, lest rounding depend on m."""
     return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 

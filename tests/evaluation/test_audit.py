@@ -13,9 +13,8 @@ from torch import nn
 
 from benchmark.certificates import local
 from benchmark.certificates.local import certify
-from benchmark.evaluation.audit import Audit, Plan
+from benchmark.evaluation.audit import Audit, Plan, audit_planted, audit_ties, plants, tied
 from benchmark.evaluation.audit_layers import Effort
-from benchmark.evaluation.audit_planted import audit_planted, audit_ties, plants, tied
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
