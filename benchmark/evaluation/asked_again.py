@@ -49,16 +49,16 @@ STEPS, STEP = 20, 0.1  # of the attack afresh, and its step in radii
 def check_answers(
     again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again `count` images of what a model was asked in some calls, fewer where it was asked about fewer.
+    """Ask again about `count` images of what a model was asked in some calls; fewer where it was asked about fewer.
 
     Args:
-        calls: the last one first; of that one all images are asked about again, up to `count`.
+        calls: the last one first, of which all images are asked about again, up to `count`.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
     Returns:
-        (n,) bool: in the open division, whose models draw noise, the same calls are made again with the same noise, and an
-        image is marked where a call about it, or a point nearest to it, is answered otherwise. None is in the closed one.
+        (n,) bool: images about which, or about points nearest to which, a model of the open division answers otherwise. As
+        it draws noise, the same calls are made again with the same noise.
 
     Raises:
         BenchmarkError: a model of the closed division answers otherwise by more than rounding.

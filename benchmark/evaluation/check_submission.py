@@ -190,7 +190,9 @@ def _model(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tenso
         return
     yield passed("division", f"{facts.division}: {'; '.join(facts.division_reasons)}")
     if division.ONCE_WRONG not in facts.division_reasons:  # of a random model it cannot be told
-        yield by_itself(model, images)
+        asked = depends_on_asking(answers(model, images, IMAGES, 0), "the model", is_open=True)
+        advice = "" if asked.sound else "; no statistic may be taken over the batch"
+        yield Check(name="each image by itself", ok=asked.sound, found=f"{asked.measured}{advice}")
     yield gradients(model, images, labels, row.track, row.submission.division == "open")
 
 
@@ -239,8 +241,9 @@ def _look(row: Row, model: nn.Module, images: torch.Tensor, labels: torch.Tensor
     count = sum(p.numel() for p in model.parameters())
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
     yield Note(name="size", found=f"{count:,} parameters, {size / 2**20:.2f} MiB of weights")
-    speed = f"{1000 * seconds_an_image(model, images):.2g} ms an image in batches of {IMAGES}"
-    yield Note(name="time", found=f"{speed}, forward, on this machine")
+    quicker = min(timeit.repeat(lambda: logits(model, images, IMAGES), number=1, repeat=2)) / IMAGES
+    words = f"{1000 * quicker:.2g} ms an image in batches of {IMAGES}, forward, on this machine"
+    yield Note(name="time", found=words)
     prefix = f"submissions.{row.submission.name}."
     own = sorted({type(m).__name__ for m in model.modules() if type(m).__module__.startswith(prefix)})
     yield Note(name="modules of its own", found=", ".join(own) or "none")
@@ -328,13 +331,6 @@ def _noisy(model: nn.Module, images: torch.Tensor, sigma: float) -> Check:
     return failed("noise", words)
 
 
-def by_itself(model: nn.Module, images: torch.Tensor) -> Check:
-    """Whether an image's logits are the same however it is asked (asking.py); of a model that is not random."""
-    asked = depends_on_asking(answers(model, images, IMAGES, 0), "the model", is_open=True)
-    advice = "" if asked.sound else "; no statistic may be taken over the batch"
-    return Check(name="each image by itself", ok=asked.sound, found=f"{asked.measured}{advice}")
-
-
 def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, track: Track, is_open: bool) -> Check:
     """Whether margin and cross-entropy have a gradient by each image that is finite and not zero; open models need none."""
     probed = probes(model, first_threat(track.threats) or ThreatModel(norm="L2", eps=0.5), track.data.shape, 0)
@@ -348,11 +344,6 @@ def gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, trac
     advice = "the division is open" if is_open else "mend what cuts them off, or declare `division: open`"
     words = f"none, zero or not finite on {unusable} of {IMAGES} images; {advice}"
     return Check(name="gradients", ok=is_open, found=words)
-
-
-def seconds_an_image(model: nn.Module, images: torch.Tensor) -> float:
-    """The quicker of two passes."""
-    return min(timeit.repeat(lambda: logits(model, images, IMAGES), number=1, repeat=2)) / IMAGES
 
 
 @torch.no_grad()

@@ -31,9 +31,7 @@ def perturbed(
     steps: int = 100,
     seed: int = 0,
 ) -> torch.Tensor:
-    """`images` (n, c, h, w) in [0, 1] after PGD from a random start, whether or not it changed the prediction; in the ball
-    and the box by float64.
-    """
+    """Images (n, c, h, w) in [0, 1] after PGD from a random start, whether or not it changed the prediction."""
     step = STRIDE * threat.eps / steps
     found = pgd.attack(model, images, labels, threat, seed=seed, steps=steps, step_size=step)
     return into_ball(found, images, threat, "pgd")
@@ -62,9 +60,7 @@ def noise(shape: tuple[int, int, int], classes: int, count: int, seed: int) -> t
 def accumulated(
     model: nn.Module, starts: torch.Tensor, targets: torch.Tensor, threat: ThreatModel, *, steps: int = 100
 ) -> torch.Tensor:
-    """`starts` (n, c, h, w) moved by PGD towards the classes `targets` (n,), inside the ball and [0, 1]: what the model's
-    gradients add up to.
-    """
+    """`starts` (n, c, h, w) moved by PGD towards the classes `targets` (n,): what the model's gradients add up to."""
 
     def likelier(logits: torch.Tensor) -> torch.Tensor:
         return -functional.cross_entropy(logits, targets, reduction="sum")
@@ -77,11 +73,8 @@ def accumulated(
 
 
 def png(rows: list[torch.Tensor]) -> bytes:
-    """A grid of `rows`, each (n, c, h, w) in [0, 1] with the same n, h and w, c being 1 or 3, on white; a lone image has no
-    margin.
-
-    Raises:
-        ValueError: no row, or rows of different sizes, or of another number of channels.
+    """Return a grid of `rows`, each (n, c, h, w) in [0, 1] with the same n, h and w and c of 1 or 3, on white, as a PNG: the
+    same bytes for the same pixels. A lone image has no margin. Raise a ValueError for other rows.
     """
     if not rows or any(row.shape[0] != rows[0].shape[0] or row.shape[2:] != rows[0].shape[2:] for row in rows):
         raise ValueError("a grid needs rows of as many images of the same size")

@@ -53,16 +53,12 @@ def measure(
     done: ProbeResults | None = None,
     keep: Callable[[str, ProbeResults], None] = lambda _name, _done: None,
 ) -> ProbeResults:
-    """All that `probes` finds, float64 on the CPU.
+    """Return all that `probes` finds on images (n, c, h, w), float64 on the CPU.
 
     Args:
-        images: (n, c, h, w) float32 in [0, 1].
         seed: of every random start and draw; torch's own generator is seeded with it before each batch.
         done: probes measured before, in any order; they are not measured again.
         keep: is given each probe's name and all that is measured so far.
-
-    Raises:
-        BenchmarkError: a logit is not finite.
     """
     done = done or {}
     results: ProbeResults = {}
@@ -140,11 +136,7 @@ def after_pgd(
 
 def probed_within(results: ProbeResults, threat: ThreatModel) -> torch.Tensor:
     """(n,) bool: images that some probe inside `threat` showed to be wrong."""
-    inside = [
-        name
-        for name in results
-        if name in ("fgsm", "noise", "clean start", f"radius {threat.eps:g}") or name.startswith("steps ")
-    ]
+    inside = {"fgsm", "noise", "clean start", f"radius {threat.eps:g}", *(f"steps {k}" for k in STEPS)} & results.keys()
     return torch.stack([results[name] <= 0 for name in inside]).any(0)
 
 

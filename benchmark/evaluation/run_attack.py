@@ -67,26 +67,17 @@ class AttackState:
 
 @dataclass(frozen=True)
 class Attack:
-    """How the harness runs one attack on one model.
-
-    Attributes:
-        engine: which of its engines an attack runs that has several.
-        report: is told what is running, for progress.
-        module: the attack; anything with the attributes of a file of benchmark/attacks.
-        search: how an attack that goes image by image asks the model, `slots` and `flops`; a batch a call unless given.
-        together: images that are attacked at a time, where it is not the verdict's `batch_size`.
-        wide: images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for no larger ones.
-    """
+    """How the harness runs one attack on one model."""
 
     model: nn.Module
     spec: AttackSpec
-    batch_size: int
-    engine: Engine
-    report: Report
-    module: Any
-    search: Mapping[str, int] | None = None
-    together: int | None = None
-    wide: int = 0
+    batch_size: int  # of verdicts
+    engine: Engine  # that an attack with several runs
+    report: Report  # is told what is running, for progress
+    module: Any  # the attack; anything with the attributes of a file of benchmark/attacks
+    search: Mapping[str, int] | None = None  # how an attack that goes image by image asks: `slots` and `flops`
+    together: int | None = None  # images that are attacked at a time, where it is not `batch_size`
+    wide: int = 0  # images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for none
 
     def on(
         self,
@@ -96,10 +87,9 @@ class Attack:
         first: int = 0,
         place: str = "",
     ) -> AttackState:
-        """Run it, component by component, each on the images still robust, in batches; resume from `checkpoint`.
+        """Run it, component by component, each on the images (n, c, h, w) still robust; resume from `checkpoint`.
 
         Args:
-            images: (n, c, h, w) float32 in [0, 1].
             first: the number of the first image in the data set, where these are not its first ones.
             place: what a line of progress adds.
 

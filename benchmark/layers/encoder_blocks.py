@@ -17,12 +17,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 Blocks = Sequence[tuple[str, nn.Module]]
 Calls = dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]]  # what each was called with, by place and by name
-KINDS: tuple[tuple[type[nn.Module], str], ...] = (
-    (Residual, "residual"),
-    (WeightedResidual, "residual"),
-    (ResidualAttention, "attention"),
-    (SLLBlock, "SLL"),
-)
+KINDS = {Residual: "residual", WeightedResidual: "residual", ResidualAttention: "attention", SLLBlock: "SLL"}
 DEFINE = "define blocks(model) in method.py, returning a list of (name, module)"
 
 
@@ -42,13 +37,10 @@ class BlockInput:
 
 
 def default_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The encoder blocks of a plain sequence, in order, numbered from 1.
+    """Return the encoder blocks of a plain sequence, in order, numbered from 1; raise a BenchmarkError where there is none.
 
     Of nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("attention 2", "SLL 3",
     "residual 4"), and of timm's vision transformers each of `blocks` ("block 1").
-
-    Raises:
-        BenchmarkError: none is found.
     """
     found = [(f"{word} {number}", module) for number, (word, module) in enumerate(_walk(model), 1)]
     if not found:
@@ -61,7 +53,7 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for child in module:
             yield from _walk(child)
         return
-    word = next((word for kind, word in KINDS if isinstance(module, kind)), None)
+    word = next((word for kind, word in KINDS.items() if isinstance(module, kind)), None)
     if word:
         yield word, module
     elif isinstance(inner := getattr(module, "blocks", None), nn.Sequential | nn.ModuleList):

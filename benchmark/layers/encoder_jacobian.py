@@ -43,8 +43,7 @@ def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
 
     Lanczos with full reorthogonalisation. The largest Ritz value never exceeds the largest eigenvalue (up to rounding), and
     some eigenvalue lies within the residual of it: it counts as converged where the residual is at most TOLERANCE of the
-    largest Ritz value in modulus. That it is the *largest* eigenvalue holds unless the start has almost no part along its
-    vector, so this is a measurement and no bound from above.
+    largest Ritz value in modulus. It is the *largest* eigenvalue unless the start has almost no part along its vector.
 
     Args:
         product: n symmetric maps on m entries, each on its own row.
@@ -116,12 +115,11 @@ def amplification(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Amplification:
-    """Diagnostics of each block's Jacobian at each image, never certificates.
+    """Measure each block's Jacobian at each image; with `encoder`, the product of the blocks' Jacobians too, where each
+    block's output is the next one's input and all are formed.
 
-    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision: its rounding, some 1e-7 of the
-    identity, is all that parts the values from those of exact arithmetic. Beyond, the first three quantities come from
-    Lanczos, and the norm bound from the Jacobian's rows, which are not kept. With `encoder`, the product of the blocks'
-    Jacobians too, where each block's output is the next one's input and all are formed.
+    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision, whose rounding is some 1e-7 of the
+    identity. Beyond, the first three quantities come from Lanczos, and the norm bound from rows, which are not kept.
 
     Args:
         model: in evaluation mode; `blocks` are its own, each called once a pass.

@@ -121,10 +121,7 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Notes:
-    """A logger that keeps what AutoAttack's checks warn of, each warning once.
-
-    Python's loggers belong to the whole process: the model, or who asks, may silence them or warn by them.
-    """
+    """A logger that keeps what AutoAttack's checks warn of, once each. Anyone in a process may silence Python's own."""
 
     warnings: list[str] = field(default_factory=list)
 

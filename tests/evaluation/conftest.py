@@ -12,7 +12,7 @@ from benchmark.attacks.engine import square
 @pytest.fixture
 def linear(monkeypatch) -> tuple[Linear, torch.Tensor, torch.Tensor]:
     """A linear model, twelve images near grey and their labels, of which the last is wrong; few queries for Square."""
-    monkeypatch.setattr(square, "QUERIES", 200)
+    monkeypatch.setattr(square, "QUERIES", 50)
     model, images = Linear(classes=6), grey_images(12)
     with torch.no_grad():
         labels = model(images).argmax(1)

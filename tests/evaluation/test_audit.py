@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from tiny_audited import GREY, SMALL, network
+from tiny_models import Through
 from torch import nn
 
 from benchmark.certificates import local
@@ -174,19 +175,17 @@ def test_a_certified_image_that_is_wrong_is_caught_before_any_attack() -> None:
         Audit(model, GREY, labels, radii, "row").disagreements(4)
 
 
-class Rounding(nn.Module):
+def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_refused() -> None:
     """Right in float32, wrong in float64."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        sign = 1.0 if x.dtype == torch.float32 else -1.0
-        return torch.stack([sign * x.flatten(1).sum(1), torch.zeros(len(x), dtype=x.dtype)], 1)
+    def signed(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        sums = (1.0 if x.dtype == torch.float32 else -1.0) * z.sum(1)
+        return torch.stack([sums, torch.zeros_like(sums)], 1)
 
-
-def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_refused() -> None:
-    labels = torch.zeros(6, dtype=torch.long)
-    assert Audit(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
+    rounding, labels = Through(nn.Flatten(), after=signed), torch.zeros(6, dtype=torch.long)
+    assert Audit(rounding, GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
     with pytest.raises(BenchmarkError, match="float64"):
-        Audit(Rounding(), GREY, labels, torch.ones(6).double(), "row").disagreements(4)
+        Audit(rounding, GREY, labels, torch.ones(6).double(), "row").disagreements(4)
 
 
 def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> None:

@@ -13,18 +13,12 @@ from tiny_models import Linear, Through
 from torch import nn
 
 import benchmark
-from benchmark.attacks.engine import square
 from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation import evaluate as module
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.evaluate import evaluate
 from benchmark.evaluation.run_attack import Attack
 from benchmark.runtime.errors import BenchmarkError
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch) -> None:
-    monkeypatch.setattr(square, "QUERIES", 50)
 
 
 def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(linear, tmp_path) -> None:
@@ -95,8 +89,7 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear
 
 
 def test_a_certificate_that_an_attack_refutes_is_never_reported(linear, monkeypatch) -> None:
-    _, images, labels = linear
-    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
+    images, network = linear[1], nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     labels = network(images).argmax(1)
     monkeypatch.setattr(module, "certified_radii", lambda *_: torch.full((12,), 3.0, dtype=torch.float64))
     with pytest.raises(BenchmarkError, match=r"is certified at l2 3, but AutoAttack broke it within"):

@@ -141,12 +141,8 @@ def test_radii_grow_from_the_threat_to_the_ball_of_all_images() -> None:
     assert all(a < b for a, b in itertools.pairwise(linf))
     assert probes.radii(L2, SHAPE)[-1].eps == 6
     assert {ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=1), SHAPE)} == {1.0}
-
-
-def test_a_track_is_probed_in_its_smallest_ball_that_is_one() -> None:
     point = ThreatModel(norm="Linf", eps=0)
-    assert probes.first_threat((point, LINF, L2)) == LINF
-    assert probes.first_threat((point,)) is None
+    assert (probes.first_threat((point, LINF, L2)), probes.first_threat((point,))) == (LINF, None)
 
 
 def sound_margins(n: int = N) -> probes.ProbeResults:
@@ -215,13 +211,14 @@ def test_an_image_that_any_iterate_breaks_is_not_left() -> None:
 
 def test_images_wrong_when_clean_speak_for_nothing() -> None:
     found = sound_margins()
-    for name in ("clean", "again"):
-        found[name][:50] = -1
-    for name in ("gradient", "loss gradient"):
-        found[name][:50] = 0
-    for name in found:
-        if name.startswith("radius"):
-            found[name][:50] = 5
+    for name, value in {
+        "clean": -1,
+        "again": -1,
+        "gradient": 0,
+        "loss gradient": 0,
+        **dict.fromkeys(RADIUS, 5),
+    }.items():
+        found[name][:50] = value
     assert failing(found) == set()
     assert indicators.step_curve(found)[0].accuracy == 0.5
 

@@ -14,17 +14,11 @@ from tiny_models import Linear, Through, grey_images
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from benchmark.attacks.engine import square
 from benchmark.evaluation import own_model
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts import ball
 from benchmark.verdicts.internals import internals
-
-
-@pytest.fixture(autouse=True)
-def _short(monkeypatch) -> None:
-    monkeypatch.setattr(square, "QUERIES", 50)
 
 
 def nothing(*_: object) -> None: ...
@@ -272,7 +266,7 @@ def test_a_model_whose_gradients_are_not_finite_is_not_judged(linear, everywhere
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(classes) -> None:
+def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(linear, classes) -> None:
     torch.manual_seed(0)
     model, images = Linear(classes=classes), grey_images(12)
     labels = model(images).argmax(1)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tiny_models import Through
 from torch import nn
 
 from benchmark.layers import encoder_jacobian as jacobian
@@ -148,28 +149,17 @@ def test_lanczos_keeps_maps_apart_and_ends_at_an_invariant_subspace() -> None:
     assert math.isnan(found[3])
 
 
-class Overflow(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.exp(1000 * x.abs() + 1000)
-
-
 @pytest.mark.parametrize("dense", [1024, 0], ids=["formed", "Lanczos"])
 def test_a_jacobian_that_is_not_finite_is_not_known(monkeypatch, dense) -> None:
     monkeypatch.setattr(jacobian, "DENSE", dense)
-    model = sequence(2, 3, Overflow())
+    model = sequence(2, 3, Through(nn.Identity(), lambda x: torch.exp(1000 * x.abs() + 1000)))
     (block,) = amplification(model, default_blocks(model), IMAGES).blocks
     assert all(values.isnan().all() for values in block.values.values())
 
 
-class Share(nn.Module):
-    """Each entry by the sum of all: 0 by 0 for an image of zeros."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / x.sum((1, 2), keepdim=True)
-
-
 def test_an_image_without_a_finite_output_leaves_the_encoder_of_the_others() -> None:
-    model = nn.Sequential(Share(), nn.Identity())
+    share = Through(nn.Identity(), lambda x: x / x.sum((1, 2), keepdim=True))  # 0 by 0 for an image of zeros
+    model = nn.Sequential(share, nn.Identity())
     images = torch.rand(3, 2, 4, generator=torch.Generator().manual_seed(0))
     images[1] = 0
     found = amplification(model, [("1", model[0]), ("2", model[1])], images, encoder=True).encoder
@@ -202,11 +192,6 @@ def test_the_encoder_is_not_given_where_blocks_are_not_one_chain_or_too_large(mo
     assert found.why_not == "block 'residual 1' has 8 entries, more than the 7 of which a Jacobian is formed"
 
 
-class Detached(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * x.detach()
-
-
 class Once(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
@@ -218,13 +203,9 @@ class Once(torch.autograd.Function):
         return 2 * grad
 
 
-class Single(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Once.apply(x)
-
-
 def test_blocks_without_the_derivatives_it_takes_are_named(monkeypatch) -> None:
-    model = nn.Sequential(Tokens(2, 3), Detached(), Single(), nn.Flatten())
+    detached, single = (Through(nn.Identity(), change) for change in (lambda x: 2 * x.detach(), Once.apply))
+    model = nn.Sequential(Tokens(2, 3), detached, single, nn.Flatten())
     assert amplification(model, [("b", model[2])], IMAGES).blocks[0].values["sigma_max"].tolist() == [1.0] * 3
     for dense in (1024, 0):
         monkeypatch.setattr(jacobian, "DENSE", dense)
