@@ -116,7 +116,9 @@ def evaluate(
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
     place = own_model.device_of(own, images, device)
     own_model.check_engine(engine)
-    specs = _specs((_of_track(track) if track else DEFAULT) if attacks is None else attacks, seed, images)
+    suites = track.suites.values() if track else ()
+    of_track = [(spec.norm, spec.eps) for suite in suites for spec in suite if spec.attack == "autoattack"]
+    specs = _specs((of_track if track else DEFAULT) if attacks is None else attacks, seed, images)
     rules = _smoothing(sigma, track)
     names = _certificates(certificate)
     if radii is None:
@@ -264,10 +266,10 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
             state = attack.on(images[rows], labels[rows], file, first)
             decided.append(torch.ones_like(state.robust))
         except own_model.TimeIsUp:
-            standing = predict(model, images[rows], labels[rows], size).correct
-            state = AttackState(images[rows].clone(), standing)
             if file.exists():
                 state = AttackState.load(file, images.device)
+            else:
+                state = AttackState(images[rows].clone(), predict(model, images[rows], labels[rows], size).correct)
             decided.append(~state.robust)
         states.append(state)
     known, remaining = torch.cat(decided), dict[str, int]()
@@ -384,12 +386,6 @@ def _specs(attacks: Attacks, seed: SupportsIndex, images: torch.Tensor) -> list[
 def _track(name: str) -> Track:
     with contextlib.chdir(paths.home()):
         return tracks.load(name)
-
-
-def _of_track(track: Track) -> list[tuple[str, float]]:
-    """Return the norms and radii at which the track's suites run AutoAttack."""
-    specs = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
-    return [(spec.norm, spec.eps) for spec in specs]
 
 
 def _check_same(

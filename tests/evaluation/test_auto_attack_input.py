@@ -22,8 +22,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(linear, change, engine) -> None:
-    model, images, labels = linear
+def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(model, images, labels, change, engine) -> None:
     kept = images.clone()
     for eps in (0, 0.1):
         with pytest.raises(BenchmarkError, match="the model changes its input in place"):
@@ -76,8 +75,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_refused_in_one_line(linear, case) -> None:
-    model, images, labels = linear
+def test_bad_input_is_refused_in_one_line(model, images, labels, case) -> None:
     changes, message = BAD[case]
     options = {"images": images, "labels": labels, "norm": "Linf", "eps": 0.05, **changes}
     with pytest.raises(BenchmarkError, match=message) as error:
@@ -113,7 +111,7 @@ FAILS = "^the model fails on one image of float32 on cpu: "
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("other", "message"),
     [
         (nn.Identity(), r"returns \(1, 1, 6, 6\) for one image; it must return logits"),
         (Linear(classes=6).half(), rf"{FAILS}.*its weights are torch.float16: call model.float\(\)"),
@@ -135,15 +133,13 @@ FAILS = "^the model fails on one image of float32 on cpu: "
         (fails(RuntimeError("two\nlines")), f"{FAILS}two"),
     ],
 )
-def test_models_that_cannot_be_judged_are_refused_in_one_line(linear, model, message) -> None:
-    _, images, labels = linear
+def test_models_that_cannot_be_judged_are_refused_in_one_line(images, labels, other, message) -> None:
     with pytest.raises(BenchmarkError, match=message) as raised:
-        auto_attack(model, images, labels, norm="Linf", eps=0.05)
+        auto_attack(other, images, labels, norm="Linf", eps=0.05)
     assert "\n" not in str(raised.value)
 
 
-def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
-    model, images, labels = linear
+def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
     turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
@@ -163,8 +159,7 @@ def test_other_dtypes_of_images_and_labels_are_taken(linear) -> None:
         ("Linf", "8/255"),
     ],
 )
-def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(linear, norm, eps) -> None:
-    model, images, labels = linear
+def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(model, images, labels, norm, eps) -> None:
     found = auto_attack(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
     value = 8 / 255 if isinstance(eps, str) else float(eps)
     plain = auto_attack(model, images, labels, norm="Linf", eps=value, seed=3, batch_size=12)

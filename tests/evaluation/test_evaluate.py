@@ -21,8 +21,7 @@ from benchmark.evaluation.run_attack import Attack
 from benchmark.runtime.errors import BenchmarkError
 
 
-def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(linear, tmp_path) -> None:
-    model, images, labels = linear
+def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(model, images, labels, tmp_path) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     report = benchmark.evaluate(model, images, labels, attacks=[("Linf", "2/255"), ("l2", eps)], batch_size=5)
     for one, (norm, size) in zip(report.attacks, [("Linf", 2 / 255), ("L2", eps)], strict=True):
@@ -64,8 +63,7 @@ def test_a_track_by_name_brings_its_images_radii_and_rules(tmp_path, monkeypatch
     assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
 
 
-def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear, monkeypatch) -> None:
-    model, images, labels = linear
+def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(model, images, labels, monkeypatch) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     with torch.no_grad():
         network[1].weight.copy_(model.weight)
@@ -88,17 +86,16 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear
         evaluate(network, images, labels, attacks=[], certificate="lipshitz")
 
 
-def test_a_certificate_that_an_attack_refutes_is_never_reported(linear, monkeypatch) -> None:
-    images, network = linear[1], nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
+def test_a_certificate_that_an_attack_refutes_is_never_reported(model, images, monkeypatch) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     labels = network(images).argmax(1)
     monkeypatch.setattr(module, "certified_radii", lambda *_: torch.full((12,), 3.0, dtype=torch.float64))
     with pytest.raises(BenchmarkError, match=r"is certified at l2 3, but AutoAttack broke it within"):
         evaluate(network, images, labels, attacks=[("L2", 1.0)], certificate="lipschitz")
 
 
-def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(linear, monkeypatch) -> None:
+def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, images, labels, monkeypatch) -> None:
     """The clock stands still until the second batch is attacked."""
-    model, images, labels = linear
     calls = []
     on = Attack.on
 
@@ -121,8 +118,7 @@ def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(linear,
         evaluate(model, images, labels, minutes=-1)
 
 
-def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypatch) -> None:
-    model, images, labels = linear
+def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp_path, monkeypatch) -> None:
     options = {"attacks": [("Linf", 0.02)], "batch_size": 4, "folder": tmp_path / "kept"}
     on, begun = Attack.on, []
 
@@ -147,8 +143,7 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypa
             evaluate(other, images, labels, seed=seed, **options)
 
 
-def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(linear, monkeypatch) -> None:
-    _, images, _ = linear
+def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(images, monkeypatch) -> None:
     labels = torch.zeros(12, dtype=torch.long)
     sure = Through(nn.Flatten(), after=lambda z, x: torch.eye(6)[torch.zeros(len(x)).long()] + 0 * x.sum())
     report = evaluate(sure, images, labels, attacks=[], sigma=0.25)
@@ -162,8 +157,7 @@ def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is
     assert "8 to 12 of 12: 4 undecided" in str(late)
 
 
-def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
-    model, images, labels = linear
+def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> None:
     outputs = Through(model, after=lambda z, x: SimpleNamespace(logits=z))
     with pytest.raises(BenchmarkError, match=r"give `logits=lambda output: output\.logits`"):
         evaluate(outputs, images, labels, attacks=[])
@@ -191,8 +185,7 @@ def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
         ({"images": torch.zeros(0, 1, 6, 6), "labels": torch.zeros(0, dtype=torch.long)}, "there is no image"),
     ],
 )
-def test_bad_input_is_one_line(linear, given, words) -> None:
-    model, images, labels = linear
+def test_bad_input_is_one_line(model, images, labels, given, words) -> None:
     options = {"images": images, "labels": labels} | given
     with pytest.raises(BenchmarkError, match=words):
         evaluate(model, options.pop("images"), options.pop("labels"), **options)

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 from pyautoattack import checks
-from tiny_models import Linear, Through, grey_images
+from tiny_models import Linear, Through
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -28,8 +28,7 @@ def attacked(model: nn.Module, images, labels, **options):
     return auto_attack(model, images, labels, **({"norm": "Linf", "eps": 0.02} | options))
 
 
-def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
-    model, images, labels = linear
+def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, labels) -> None:
     soft = Through(model, after=lambda z, x: (10 * z).softmax(1))
     level = logging.getLogger().level
     for hide in (
@@ -61,8 +60,7 @@ def test_no_setting_of_logging_hides_a_warning_or_makes_one(linear) -> None:
     ],
     ids=["put aside", "put aside and back", "its list emptied"],
 )
-def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(linear, aside) -> None:
-    model, images, _ = linear
+def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(model, images, aside) -> None:
     kept = dict(checks.funcs)
 
     def hides(x: torch.Tensor) -> None:
@@ -90,9 +88,8 @@ def test_switches_of_a_gpu_are_those_that_models_read() -> None:
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
 
 
-def test_what_the_model_changes_comes_back(linear) -> None:
+def test_what_the_model_changes_comes_back(model, images, labels) -> None:
     """Statistics that its own `train` keeps moving, weights, modes, the tracer, torch's switches."""
-    model, images, labels = linear
 
     class Moves(nn.Module):
         def __init__(self) -> None:
@@ -126,8 +123,7 @@ def test_what_the_model_changes_comes_back(linear) -> None:
     assert (moves.scale.requires_grad, moves.training, torch.is_grad_enabled()) == (True, True, True)
 
 
-def test_threads_may_share_a_model(linear) -> None:
-    model, images, labels = linear
+def test_threads_may_share_a_model(model, images, labels) -> None:
     shared, before = nn.Sequential(model).train(), torch.backends.mkldnn.matmul.fp32_precision
     threads = [threading.Thread(target=attacked, args=(shared, images, labels)) for _ in range(3)]
     for thread in threads:
@@ -139,8 +135,7 @@ def test_threads_may_share_a_model(linear) -> None:
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
-def test_clean_images_are_told_and_wrong_labels_warned_of(linear) -> None:
-    model, images, labels = linear
+def test_clean_images_are_told_and_wrong_labels_warned_of(model, images, labels) -> None:
     found = attacked(model, images, labels)
     assert found.clean.tolist() == [True] * 11 + [False]
     twice = torch.cat([images, images]), torch.cat([labels, labels])
@@ -160,15 +155,13 @@ def test_clean_images_are_told_and_wrong_labels_warned_of(linear) -> None:
     ],
     ids=["cudnn.flags", "allow_tf32", "a gradient of its own", "operations that cannot be counted"],
 )  # fmt: skip
-def test_what_a_model_reads_or_computes_beside_stops_no_attack(linear, doing) -> None:
-    model, images, labels = linear
+def test_what_a_model_reads_or_computes_beside_stops_no_attack(model, images, labels, doing) -> None:
     with torch.backends.cudnn.flags():
         found = attacked(Through(model, before=doing), images, labels)
     assert torch.equal(found.robust, attacked(model, images, labels).robust)
 
 
-def test_models_of_other_kinds_are_attacked_as_the_plain_one(linear) -> None:
-    model, images, labels = linear
+def test_models_of_other_kinds_are_attacked_as_the_plain_one(model, images, labels) -> None:
     plain = attacked(model, images, labels)
     kinds = {
         "exported": torch.export.export(model.eval(), (images,)).module(),
@@ -186,9 +179,8 @@ def test_models_of_other_kinds_are_attacked_as_the_plain_one(linear) -> None:
         assert kind == "script" or torch.equal(found.robust, plain.robust), kind
 
 
-def test_what_a_later_pass_raises_is_one_line_too(linear) -> None:
+def test_what_a_later_pass_raises_is_one_line_too(model, images, labels) -> None:
     """With gradients its conversion to numpy fails; without them, it does not."""
-    model, images, labels = linear
     numpy = Through(model, before=lambda x: torch.from_numpy(x.numpy()))
     with pytest.raises(
         BenchmarkError, match=r"the model, or the evaluation of it, fails: RuntimeError: Can't call numpy"
@@ -196,8 +188,7 @@ def test_what_a_later_pass_raises_is_one_line_too(linear) -> None:
         attacked(numpy, images, labels)
 
 
-def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(linear) -> None:
-    model, images, labels = linear
+def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(model, images, labels) -> None:
 
     class Stays(nn.Sequential):
         def train(self, mode: bool = True):
@@ -220,8 +211,7 @@ def test_labels_are_doubted_where_chance_explains_what_is_right(classes, right, 
     assert bool(own_model.doubts(torch.arange(24) < right, classes)) == warned
 
 
-def test_a_device_without_float64_gives_the_same_verdicts(linear, monkeypatch) -> None:
-    model, images, labels = linear
+def test_a_device_without_float64_gives_the_same_verdicts(model, images, labels, monkeypatch) -> None:
     plain = {norm: attacked(model, images, labels, norm=norm, eps=0.05) for norm in ("Linf", "L2")}
 
     def refuse(self):
@@ -233,15 +223,13 @@ def test_a_device_without_float64_gives_the_same_verdicts(linear, monkeypatch) -
         assert torch.equal(attacked(model, images, labels, norm=norm, eps=0.05).adversarial, before.adversarial)
 
 
-def test_pixels_that_rounding_put_outside_are_put_back(linear) -> None:
-    model, images, labels = linear
+def test_pixels_that_rounding_put_outside_are_put_back(model, images, labels) -> None:
     images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
     found = attacked(model, images, labels)
     assert 0 <= found.adversarial.min() <= found.adversarial.max() <= 1
 
 
-def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(linear) -> None:
-    model, images, labels = linear
+def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(model, images, labels) -> None:
     images[3] = 0
     odd = Through(model, after=lambda z, x: z + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt())
     found = attacked(odd, images, labels)
@@ -252,9 +240,8 @@ def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(linear) 
 
 
 @pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "away from the clean images"])
-def test_a_model_whose_gradients_are_not_finite_is_not_judged(linear, everywhere) -> None:
+def test_a_model_whose_gradients_are_not_finite_is_not_judged(model, images, labels, everywhere) -> None:
     """Its logits are the plain model's; only where they are asked for is every gradient NaN."""
-    model, images, labels = linear
 
     def blinds(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         clean = (x[:, None].detach() == images).flatten(2).all(2).any(1)
@@ -266,13 +253,13 @@ def test_a_model_whose_gradients_are_not_finite_is_not_judged(linear, everywhere
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(linear, classes) -> None:
+def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(model, images, classes) -> None:
     torch.manual_seed(0)
-    model, images = Linear(classes=classes), grey_images(12)
-    labels = model(images).argmax(1)
-    radius = model.radius(images, labels, "Linf")
+    few = Linear(classes=classes)
+    labels = few(images).argmax(1)
+    radius = few.radius(images, labels, "Linf")
     eps = float(radius.median())
-    found = attacked(model, images, labels, eps=eps)
+    found = attacked(few, images, labels, eps=eps)
     assert found.robust[radius > eps].all()
     assert not found.robust[radius < 0.95 * eps].any()
     assert any(f"this model has {classes}: AutoAttack ran without it" in words for words in found.warnings)
