@@ -356,10 +356,9 @@ def _smoothed(run: _Run, images: torch.Tensor, rules: SmoothingSpec, radii: Sequ
 
 def _gate(report: Report) -> None:
     """Raise a BenchmarkError where an attack broke an image within its certified radius."""
-    if report.certified is None:
-        return
-    radii = report.certified.radii
-    for one in report.attacks:
+    for one in report.attacks if report.certified else ():
+        assert report.certified is not None
+        radii = report.certified.radii
         broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
         reached = radii[: len(one.robust)] >= one.moved + ROUNDING
         if (broken & reached).any():

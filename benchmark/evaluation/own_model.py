@@ -116,12 +116,13 @@ def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> 
         raise BenchmarkError(
             f"labels are {labels.dtype} {tuple(labels.shape)} for {len(images)} images; give one integer an image"
         )
+    images = images.detach()
     low, high = (float(images.min()), float(images.max())) if len(images) else (0.0, 1.0)
     if not -ROUNDING <= low <= high <= 1 + ROUNDING:  # nor is NaN
         raise BenchmarkError(
             f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
         )
-    copied = images.detach().float().to(device, copy=True).contiguous()
+    copied = images.float().to(device, copy=True).contiguous()
     return copied.clamp(0, 1), labels.long().to(device)
 
 

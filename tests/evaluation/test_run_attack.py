@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyautoattack
 import pytest
 import torch
-from tiny_models import Linear, Through, grey_images
+from tiny_models import Linear, Through
 
 from benchmark.attacks import autoattack
 from benchmark.evaluation.run_attack import run_attack, run_suite
@@ -14,18 +14,8 @@ from benchmark.specs.threat import AttackSpec
 
 
 @pytest.fixture
-def model() -> Linear:
-    return Linear().eval().requires_grad_(False)
-
-
-@pytest.fixture
-def images() -> torch.Tensor:
-    return grey_images()
-
-
-@pytest.fixture
-def labels(model, images) -> torch.Tensor:
-    return model(images).argmax(1)
+def model(model) -> Linear:
+    return model.eval().requires_grad_(False)
 
 
 @pytest.mark.slow
@@ -34,7 +24,7 @@ def test_autoattack_by_components_is_the_authors_evaluation(model, images, label
     eps = float(model.radius(images, labels, "Linf").median())
     spec = AttackSpec(attack="autoattack", norm="Linf", eps=eps)
     package = pyautoattack.AutoAttack(model, norm="Linf", eps=eps, seed=0)
-    package.apgd_targeted.n_target_classes = package.fab.n_target_classes = 3
+    package.apgd_targeted.n_target_classes = package.fab.n_target_classes = 5
     expected, _ = package.run_standard_evaluation(images, labels, batch_size=5)
     state, after = run_attack(
         model, images, labels, spec, batch_size=5, checkpoint=tmp_path / "state", engine="reference"
@@ -80,8 +70,7 @@ def test_an_attack_resumes_from_the_images_already_done(model, images, labels, t
 
 def test_the_harness_hands_on_engine_slots_and_the_images_numbers(model, images, labels, tmp_path, monkeypatch) -> None:
     """Numbers in the whole set, which the random streams are drawn by, not places in the batch."""
-    labels = labels.clone()
-    labels[3] = (labels[3] + 1) % 4  # wrong when clean: not attacked
+    labels[3] = (labels[3] + 1) % 6  # wrong when clean, as is the last: not attacked
     calls = []
 
     def noting(model, images, labels, threat, *, seed, component, engine, indices, slots, wide, notes):
@@ -90,10 +79,10 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(model, images,
 
     monkeypatch.setattr(autoattack, "attack", noting)
     spec = AttackSpec(attack="autoattack", norm="L2", eps=0.1)
-    options = {"batch_size": 9, "checkpoint": tmp_path / "state"}
+    options = {"batch_size": 6, "checkpoint": tmp_path / "state"}
     state, _ = run_attack(model, images, labels, spec, engine="fast", **options)
-    first, rest = [0, 1, 2, 4, 5, 6, 7, 8, 9], [10, 11, 12, 13, 14, 15]
-    assert calls == [(name, "fast", part, 9, 0) for name in autoattack.components for part in (first, rest)]
+    first, rest = [0, 1, 2, 4, 5, 6], [7, 8, 9, 10]
+    assert calls == [(name, "fast", part, 6, 0) for name in autoattack.components for part in (first, rest)]
     assert state.engine == "fast"
     assert run_attack(model, images, labels, spec, engine="fast", **options)[0].engine == "fast"
     with pytest.raises(BenchmarkError, match="was begun by the fast engine; delete it to attack by reference"):
@@ -104,20 +93,16 @@ def test_the_harness_hands_on_engine_slots_and_the_images_numbers(model, images,
 
 def test_an_image_is_judged_in_the_batch_of_the_final_verdict(model, images, labels, monkeypatch) -> None:
     """A model that rounds otherwise in a batch with fewer images must not lose an image here and keep it there."""
-    rounding = Through(model, lambda x: x if len(x) == 16 else 1 - x)
+    rounding = Through(model, lambda x: x if len(x) == 12 else 1 - x)
     monkeypatch.setattr(autoattack, "attack", lambda m, x, *a, **k: x.clone())
     spec = AttackSpec(attack="autoattack", norm="L2", eps=0.1)
-    state, after = run_attack(rounding, images, labels, spec, batch_size=16)
-    assert state.robust.all()
-    assert after.correct.all()
-    labels = labels.clone()
-    labels[5] = (labels[5] + 1) % 4
-    state, after = run_attack(rounding, images, labels, spec, batch_size=16)
-    assert state.robust.tolist() == after.correct.tolist() == [i != 5 for i in range(16)]
+    state, after = run_attack(rounding, images, labels, spec, batch_size=12)
+    assert state.robust.tolist() == after.correct.tolist() == [True] * 11 + [False]
 
 
 def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(model, images, labels, tmp_path) -> None:
     """What the fast engine finds for an image depends on no other image; the model is asked about more at a time."""
+    images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)
     spec, asked = AttackSpec(attack="apgd", norm="L2", eps=0.02), []
     noting = Through(model, lambda x: asked.append(len(x)))
     found = {}
@@ -125,10 +110,10 @@ def test_on_a_gpu_all_images_are_attacked_together_and_judged_in_their_batches(m
         options = {"batch_size": 8, "folder": tmp_path / str(together), "engine": "fast", "report": lambda _: None}
         asked.clear()
         found[together] = next(run_suite(noting, images, labels, [spec], together=together, **options))
-        assert (max(asked) == 16) == bool(together)  # 7 images or fewer are asked about twice, at least 8
+        assert (max(asked) > 16) == bool(together)
     (_, apart, before), (_, state, after) = found.values()
     assert torch.equal(apart.adversarial, state.adversarial)
     assert apart.remaining == state.remaining
-    assert 0 < int(after.correct.sum()) < 16, "some are broken, some are not"
+    assert 0 < int(after.correct.sum()) < 22, "some are broken, some are not"
     assert torch.equal(before.margin, after.margin)
-    assert [path.name for path in (tmp_path / "64").iterdir()] == [f"{spec.id}@0-16.safetensors"]
+    assert [path.name for path in (tmp_path / "64").iterdir()] == [f"{spec.id}@0-24.safetensors"]
