@@ -159,13 +159,11 @@ def check_radii(
     batch_size: int,
     row: str,
 ) -> None:
-    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under noise that nobody knew.
+    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under noise that nobody knew. Raise a
+    BenchmarkError where it hits the certified classes too rarely.
 
     Args:
         spares: the same model, each in a process of its own that has been asked nothing; entered one after another.
-
-    Raises:
-        BenchmarkError: new noise hits the certified classes too rarely.
     """
     certified = radii > 0
     if not certified.any():

@@ -51,19 +51,18 @@ def _in_other_sizes(
     between = torch.arange(MIN_ROWS + 1, max(MIN_ROWS + 1, batch_size))
     chosen = between[torch.randperm(len(between), generator=generator)[:SIZES]].tolist()
     starts = torch.randint(len(images), (2, len(chosen)), generator=generator).tolist()
-    bare, with_gradients = usual.clone(), usual.clone()
+    furthest = {
+        way: usual.clone() for way in ("in a batch of another size", "in a batch of another size, with gradients")
+    }
     for size, *start in zip(chosen, *starts, strict=True):
         one, other = ((torch.arange(size) + first) % len(images) for first in start)
-        _keep_furthest(bare, usual, logits(model, images[one.to(images.device)], size), one)
-        _keep_furthest(with_gradients, usual, _with_gradients(model, usual[other], images, [other]), other)
-    return {"in a batch of another size": bare, "in a batch of another size, with gradients": with_gradients}
-
-
-def _keep_furthest(kept: torch.Tensor, usual: torch.Tensor, found: torch.Tensor, rows: torch.Tensor) -> None:
-    """Puts answers to `rows` of the images into `kept` where they are further from the usual ones; NaN is no answer."""
-    for row, answer in zip(rows.tolist(), found, strict=True):
-        if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
-            kept[row] = answer
+        bare = logits(model, images[one.to(images.device)], size)
+        with_gradients = _with_gradients(model, usual[other], images, [other])
+        for kept, rows, answers in zip(furthest.values(), (one, other), (bare, with_gradients), strict=True):
+            for row, answer in zip(rows.tolist(), answers, strict=True):  # NaN is no answer
+                if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
+                    kept[row] = answer
+    return furthest
 
 
 def _with_gradients(

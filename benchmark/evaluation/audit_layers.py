@@ -84,9 +84,8 @@ class Effort:
 def audit_layers(
     model: nn.Module, images: torch.Tensor, names: list[int], row: str, *, effort: Effort, seed: int = 0
 ) -> Tally:
-    """Every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`.
-
-    A model that is no sequence of layers with a `LayerBound` has no layer bounds to audit: the tally is empty.
+    """Audit every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`. The tally
+    of a model that is no sequence of layers with a `LayerBound` is empty.
 
     Raises:
         BenchmarkError: a bound was exceeded; with the layer, the quantity, the image, the radius and both values.

@@ -60,9 +60,6 @@ GLOBAL = (
 )  # fmt: skip
 
 
-Make = Callable[[int], nn.Module]  # an untrained model in evaluation mode, built under this seed
-
-
 def check_submission(name: str, variant: str = "", seconds: float = SECONDS, device: torch.device = CPU) -> CheckReport:
     """Check the submission, or its one `variant`, on each track that it enters.
 
@@ -265,8 +262,8 @@ def sample(track: Track, device: torch.device) -> tuple[torch.Tensor, torch.Tens
     return drawn.to(device), (torch.arange(IMAGES) % track.data.classes).to(device)
 
 
-def checks(make: Make, track: Track, images: torch.Tensor) -> Iterator[Check]:
-    """Check the model that `make` builds. A failure of `output` is the last check: nothing else means anything then."""
+def checks(make: Callable[[int], nn.Module], track: Track, images: torch.Tensor) -> Iterator[Check]:
+    """Check the model that `make` builds under a seed. Without a good `output` no other check means anything."""
     model, wanted = make(0), (IMAGES, track.data.classes)
     with torch.no_grad():
         output = model(images.clone())

@@ -120,7 +120,9 @@ def evaluate(
     of_track = [(spec.norm, spec.eps) for suite in suites for spec in suite if spec.attack == "autoattack"]
     specs = _specs((of_track if track else DEFAULT) if attacks is None else attacks, seed, images)
     rules = _smoothing(sigma, track)
-    names = _certificates(certificate)
+    names = CERTIFICATES if certificate is True else (str(certificate),) if certificate else ()
+    if names and names[0] not in CERTIFICATES:
+        raise BenchmarkError(f"unknown certificate {names[0]!r}{near_miss(names[0], CERTIFICATES)}")
     if radii is None:
         radii = (
             track.certified_radii if track else (0.1, 0.25, 0.5, *(s.eps for s in specs if s.norm == "L2" and s.eps))
@@ -173,13 +175,8 @@ def evaluate(
 
 
 def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the test images of a track on which every row is judged: (n, c, h, w) float32 in [0, 1], and labels (n,).
-
-    Args:
-        count: only the first ones.
-
-    Raises:
-        BenchmarkError: an unknown track, or files that are missing, or other than the track's.
+    """Return the test images of a track on which every row is judged, (n, c, h, w) float32 in [0, 1], and labels (n,); of
+    `count` the first ones. Raise a BenchmarkError for an unknown track, and files that are missing or not the track's.
     """
     rules = _track(track)
     spec = rules.data
@@ -284,14 +281,6 @@ def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: Attac
     moved = distances(adversarial, images)["L2"].cpu()
     robust, known, adversarial = (robust & known).cpu(), known.cpu(), adversarial.cpu()
     return AttackReport(spec.threat, run.engine, robust, known, adversarial, moved, remaining, tuple(warnings))
-
-
-def _certificates(wanted: bool | str) -> tuple[str, ...]:
-    """Return the certificates that are tried, in order; none where none is asked for."""
-    names = CERTIFICATES if wanted is True else (str(wanted),) if wanted else ()
-    if unknown := [name for name in names if name not in CERTIFICATES]:
-        raise BenchmarkError(f"unknown certificate {unknown[0]!r}{near_miss(unknown[0], CERTIFICATES)}")
-    return names
 
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:

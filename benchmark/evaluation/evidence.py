@@ -216,10 +216,8 @@ def reaching(
 
 def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
     """Check smoothed radii against their counts: `count` of `samples` on the candidate must be less likely than alpha / looks
-    for every smoothed classifier whose radius is smaller than the one given.
-
-    Raises:
-        BenchmarkError: the counts do not carry a radius, or contradict each other or the rules; with the image's index.
+    for every smoothed classifier whose radius is smaller than the one given. Raise a BenchmarkError, with the image's index,
+    where counts do not carry a radius, or contradict each other or the rules.
     """
     radius = finite_column(evidence, "smoothed_l2", row)
     names = ("prediction", "candidate", "count", "samples", "spent")

@@ -32,8 +32,8 @@ WHITE_BOX = "apgd-ce"
 def allowance(n: int) -> float:
     """Return how many images, of n, a weaker attack may break and a stronger one leave: one, or 1%, whichever is more.
 
-    Both attacks see the same images, so the choice of images adds no noise. What is left is the random start and float32
-    rounding, which decide images whose margin is nearly 0. On three sound rows of the digits track every count was 0 of 100.
+    Both attacks see the same images; the random start and rounding decide those whose margin is nearly 0. On three sound
+    rows of the digits track every count was 0 of 100.
     """
     return max(1.0, ALLOWED_SHARE * n)
 

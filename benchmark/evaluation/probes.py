@@ -92,11 +92,8 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
         torch.manual_seed(seed + 1)
         return {"again": _margin(model, x, y)}
 
-    def gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
-        return {"gradient": _gradient_norm(lambda probe: margins(model(probe), y).sum(), x)}
-
-    def loss_gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
-        return {"loss gradient": _gradient_norm(lambda p: functional.cross_entropy(model(p), y, reduction="sum"), x)}
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output, y, reduction="sum")
 
     def one_step(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         adversarial = fgsm.attack(model, x, y, threat, seed=seed)
@@ -105,8 +102,8 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
     every: dict[str, Probe] = {
         "clean": lambda x, y: {"clean": _margin(model, x, y)},
         "again": again,
-        "gradient": gradient,
-        "loss gradient": loss_gradient,
+        "gradient": lambda x, y: {"gradient": _gradient_norm(lambda p: margins(model(p), y).sum(), x)},
+        "loss gradient": lambda x, y: {"loss gradient": _gradient_norm(lambda p: loss(model(p), y), x)},
         "noise": lambda x, y: {"noise": noise(model, x, y, threat, seed)},
     }
     if threat.norm == "Linf":

@@ -286,12 +286,9 @@ def _streamed_bound(block: BlockInput, tokens: torch.Tensor) -> float:
 
 
 class Linearised:
-    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries).
-
-    J v is the derivative of the vjp, which is linear in its cotangent: so no rule of forward mode is needed.
-
-    Raises:
-        BenchmarkError: the block cannot be differentiated once, or not twice.
+    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries). J v is the derivative of
+    the vjp, which is linear in its cotangent: so no rule of forward mode is needed. A BenchmarkError is raised where the
+    block cannot be differentiated once, or not twice.
     """
 
     def __init__(self, block: BlockInput, tokens: torch.Tensor) -> None:

@@ -51,10 +51,8 @@ def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
 
 
 class InPieces(Remote):
-    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass of the model.
-
-    For the gradient each piece's pass is made again, with the same random numbers, so that one piece's is in memory at a
-    time. No gradient of a gradient is to be had, and none by the weights.
+    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass. For the gradient each pass is made again, with
+    the same random numbers, so that one is in memory at a time. No gradient of a gradient is to be had, nor by the weights.
     """
 
     def __init__(self, model: nn.Module, most: int) -> None:
