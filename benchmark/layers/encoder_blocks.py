@@ -61,8 +61,8 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list[BlockInput]:
-    """Return each block's input at `images` (n, c, h, w), by one pass. A plain `nn.Sequential` of modules that the model calls
-    one after another begins where its first module does.
+    """Return each block's input at `images` (n, c, h, w), by one pass. A plain `nn.Sequential` of modules that the model
+    calls one after another begins where its first module does.
 
     Raises:
         BenchmarkError: a block that is never called or called more than once in a pass, whose input is not (n, tokens,
