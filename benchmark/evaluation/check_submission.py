@@ -283,14 +283,10 @@ def checks(make: Callable[[int], nn.Module], track: Track, images: torch.Tensor)
 def _seed(model: nn.Module, again: nn.Module, images: torch.Tensor) -> Check:
     """Two builds under one seed."""
     name, one, other = "same seed, same weights", model.state_dict(), again.state_dict()
-    differs = sorted(
-        k for k in one.keys() | other.keys() if not (k in one and k in other and torch.equal(one[k], other[k]))
-    )
-    if differs:
-        words = (
-            f"{differs[0]} differs between two builds of one seed; draw initial weights from torch's generator alone"
-        )
-        return failed(name, words)
+    equal = {key for key in one.keys() & other.keys() if torch.equal(one[key], other[key])}
+    if differs := sorted((one.keys() | other.keys()) - equal):
+        advice = "draw initial weights from torch's generator alone"
+        return failed(name, f"{differs[0]} differs between two builds of one seed; {advice}")
     if gap := _gap(_at_seed(model, images), _at_seed(again, images)):
         advice = "something outside the weights is drawn anew at each build; make it a buffer or draw it from torch"
         return failed(name, f"equal weights, but logits {gap:.3g} apart; {advice}")

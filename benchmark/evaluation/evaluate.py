@@ -85,8 +85,7 @@ def evaluate(
         count: only the first so many images.
         minutes: a limit, beyond which attacks end and no more images are certified. Images that are undecided by then count
             neither as robust nor as certified, and the report says how many they are.
-        folder: what a call that was stopped goes on from, for models whose answers are the same every time; it is made if it
-            is missing.
+        folder: what a call that was stopped goes on from, for models whose answers are the same every time.
         logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
         engine: AutoAttack's: "fast", or "reference" for the authors' files.
         seed: of all that is random.
@@ -345,9 +344,8 @@ def _smoothed(run: _Run, images: torch.Tensor, rules: SmoothingSpec, radii: Sequ
 
 def _gate(report: Report) -> None:
     """Raise a BenchmarkError where an attack broke an image within its certified radius."""
-    for one in report.attacks if report.certified else ():
-        assert report.certified is not None
-        radii = report.certified.radii
+    radii = report.certified.radii if report.certified else torch.zeros(len(report.labels))
+    for one in report.attacks:
         broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
         reached = radii[: len(one.robust)] >= one.moved + ROUNDING
         if (broken & reached).any():
