@@ -159,7 +159,7 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `bounds/spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
 | `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
 | `bounds/attention.py` | the same, cheaply | derived there |
-| `layers/attention_grid_bound.py`, `bounds/attention_grid.py` | attention over a grid, whose heads look at places of their own | derived there |
+| `layers/attention_grid.py`, `bounds/attention_grid.py` | attention over a grid, whose heads look at places of their own | derived there |
 | `bounds/isometries.py` | shifted tokens and absolute values | derived there |
 | `bounds/rounding.py`, `checked_copy.py` | what float32 does to each layer, and whether this process computes in it | Higham 2002 |
 | `bounds/orthogonal.py` | by how much machines may differ in an orthonormal weight | Higham 2002; derived there |

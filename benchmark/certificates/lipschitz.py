@@ -31,14 +31,12 @@ from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT3
 from benchmark.certificates.bounds.scaled_cosine_norm import scaled_cosine_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.certificates.local import MANY, _largest, above, checked_gap
-from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.gelu_slope import GELU_SLOPE as GELU_SLOPE
+from benchmark.layers.kinds import GELU_SLOPE as GELU_SLOPE
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.layers.tokens import LayerProject

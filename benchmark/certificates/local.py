@@ -36,7 +36,7 @@ from benchmark.certificates.bounds import (  # noqa: F401  they register their l
 )
 from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.layers.arguments import shown
+from benchmark.layers.kinds import shown
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds

@@ -30,9 +30,8 @@ from torch import nn
 
 from benchmark.certificates.bounds.linear import conv2d_norm_upper
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_constant import kim_constant, phi_inverse
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, kim_constant, phi_inverse
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise

@@ -19,8 +19,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.layers.arguments import shown
-from benchmark.layers.kinds import BY_NAME, BY_TYPE, Kind
+from benchmark.layers import (  # noqa: F401  they declare their layers
+    attention,
+    attention_grid,
+    attention_l2,
+    attention_window,
+    clipped_relu,
+    isometries,
+    lipschitz,
+    normalise,
+    residual,
+    resize,
+    scaled_cosine,
+    token_convolution,
+    tokens,
+)
+from benchmark.layers.kinds import BY_NAME, BY_TYPE, Kind, shown
 from benchmark.runtime.errors import BenchmarkError, said
 
 DEPTH = 16  # of layers inside layers

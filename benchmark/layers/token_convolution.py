@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from benchmark.layers.derived import DerivedWeight
+from benchmark.layers.kinds import Argument, known, positive, side, whole, wholes
+
+SLICES: dict[str, Any] = {
+    "width": Argument(whole(1), lambda layer: sum(one.weight.shape[0] for one in layer.slices)),
+    "kernels": Argument(wholes(1, 1024), lambda layer: [one.weight.shape[2] for one in layer.slices]),
+}
 
 
+@known(width=side("weight", 0), kernel=side("weight", 2))
 class SliceConvolution(nn.Module):
     """A convolution over tokens, zero padding kernel // 2, stride 1: (n, tokens, width) to the same.
 
@@ -28,6 +36,7 @@ class SliceConvolution(nn.Module):
         return convolve(x, self.weight, self.bias)
 
 
+@known(width=side("raw", 0), kernel=side("raw", 2), norm=positive)
 class BoundedSliceConvolution(DerivedWeight):
     """A `SliceConvolution` whose norm is at most `norm` on any number of tokens.
 
@@ -107,6 +116,7 @@ class _Slices(nn.Module):
         return torch.cat([one(part) for one, part in zip(self.slices, parts, strict=True)], dim=-1)
 
 
+@known(**SLICES)
 class TokenConvolution(_Slices):
     """One convolution over tokens for each slice of the channels: (n, tokens, width) to the same.
 
@@ -124,6 +134,7 @@ class TokenConvolution(_Slices):
         self.slices = nn.ModuleList(SliceConvolution(share, kernel) for kernel in kernels)
 
 
+@known(**SLICES, norm=Argument(positive, lambda layer: layer.slices[0].norm))
 class BoundedTokenConvolution(_Slices):
     """A `TokenConvolution` of norm at most `norm` on any number of tokens, by construction.
 

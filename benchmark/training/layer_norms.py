@@ -17,10 +17,10 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from benchmark.layers.kinds import LinearMap, layer_constants
+from benchmark.layers.kinds import product as product
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_constants import LinearMap, layer_constants
-from benchmark.training.layer_constants import product as product
 
 Head = nn.Linear | BoundedLinear | NormalisedHead
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, point_norm_upper
 from benchmark.certificates.unsound_paper_formula import UnsoundConstant, specformer_constant
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.attention import LipschitzNormAttention
 
 STORED = json.loads(Path(__file__).with_name("counterexamples.json").read_text())
 

@@ -22,7 +22,7 @@ from benchmark.certificates.unsound_paper_formula import (
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual

@@ -21,7 +21,7 @@ from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise

@@ -15,7 +15,7 @@ from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.local import certified_at, certify, float32_gap
 from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise

@@ -9,8 +9,7 @@ import torch
 from tiny_layers import built, draw
 
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import MASKED
+from benchmark.layers.attention_window import MASKED, L2WindowAttention
 
 SHAPES = [(2, 2, 0), (4, 2, 0), (4, 2, 1), (6, 3, 1), (6, 3, 2), (3, 1, 0)]  # side, window, shift
 

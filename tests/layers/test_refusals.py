@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention import LipschitzNormAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import SmoothSLLBlock
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.residual import WeightedResidual
 from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention

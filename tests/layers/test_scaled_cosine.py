@@ -7,7 +7,7 @@ import torch
 from tiny_layers import built, draw
 from torch import nn
 
-from benchmark.layers.lipschitz_norm import LEAST, LipschitzNormAttention
+from benchmark.layers.attention import LEAST, LipschitzNormAttention
 from benchmark.layers.residual import WeightedResidual
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
 

@@ -1,4 +1,4 @@
-"""The `LayerBound` of `GridAttention`: layers/attention_grid_bound.py in float64, with norms of weights that are proven here.
+"""The `LayerBound` of `GridAttention`: layers/attention_grid.py in float64, with norms of weights that are proven here.
 
 No Jacobian is carried on through a network (`has_jvp`), so one with this layer is certified by composing alone.
 """
@@ -25,8 +25,7 @@ from benchmark.certificates.bounds.rounding import (
     size,
 )
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, GridNorms, GridSensitivity, grid_sensitivity
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 

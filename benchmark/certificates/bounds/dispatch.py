@@ -24,8 +24,8 @@ from benchmark.certificates.bounds.rounding import (
 )
 from benchmark.certificates.bounds.sll import SLLBound, SmoothSLLBound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.arguments import shown
 from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.kinds import shown
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear, SLLBlock, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MeanPool, MergeTokens, Patchify, Positions

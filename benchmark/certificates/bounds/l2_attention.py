@@ -12,8 +12,7 @@ from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_up
 from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms
 from benchmark.certificates.bounds.rounding import EXPONENTIAL, FLOAT64, ROOM, TINY, UNIT32, LinearRounding, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_constant import mixing_constant
+from benchmark.layers.attention_l2 import L2Attention, mixing_constant
 
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
 

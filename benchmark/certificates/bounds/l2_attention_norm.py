@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 
 from benchmark.certificates.bounds.spectral import UNIT, spectral_norm_upper
-from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_constant import kim_constant, mixing_constant
+from benchmark.layers.attention_l2 import L2Attention, kim_constant, mixing_constant
 
 UP = 1 + 1e-12
 

@@ -10,7 +10,7 @@ from benchmark.certificates.bounds.dispatch import layer_bound
 from benchmark.certificates.bounds.l2_attention import L2AttentionBound, L2AttentionRounding
 from benchmark.certificates.bounds.l2_window_norm import checked_window, l2_window_norm_upper, window_mixing_constants
 from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 
 
 class L2WindowBound(LayerBound):

@@ -33,7 +33,7 @@ import torch
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.bounds.layer_bound import UP
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 LARGEST_BIAS = 1e5  # of |B|, up to which SLACK covers the rounding

@@ -14,8 +14,7 @@ from searched import examples, few
 
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 
 
 def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: int = 2, side: int = 2) -> GridAttention:

@@ -13,8 +13,14 @@ from searched import examples, few
 
 from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
 from benchmark.certificates.unsound_paper_formula import printed_attention
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_constant import H_LARGEST, kim_constant, mixing_constant, phi_inverse
+from benchmark.layers.attention_l2 import (
+    H_LARGEST,
+    L2Attention,
+    ReleasedL2Attention,
+    kim_constant,
+    mixing_constant,
+    phi_inverse,
+)
 
 
 def layer_of(

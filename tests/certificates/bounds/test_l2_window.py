@@ -21,8 +21,7 @@ from benchmark.certificates.bounds.l2_window_norm import (
     window_mixing_constants,
 )
 from benchmark.certificates.lipschitz import lipschitz_constant
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import MASKED
+from benchmark.layers.attention_window import MASKED, L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 # Two tokens on a line this far apart, B = b off the diagonal and 0 on it: the norm of the Jacobian there.

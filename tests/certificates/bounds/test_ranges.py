@@ -16,7 +16,7 @@ from benchmark.certificates.bounds.rounding import LARGEST, ROOM
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, SLLBlock, SmoothSLLBlock

@@ -19,7 +19,7 @@ from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.layer_bound import PerturbationSet
 from benchmark.certificates.bounds.scaled_cosine_norm import column_sum, scaled_cosine_norm_upper
 from benchmark.certificates.lipschitz import lipschitz_constant
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.attention import LipschitzNormAttention
 from benchmark.layers.residual import WeightedResidual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.runtime.errors import BenchmarkError

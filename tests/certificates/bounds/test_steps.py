@@ -16,8 +16,8 @@ from benchmark.certificates.bounds.layer_bound import LayerBound
 from benchmark.certificates.bounds.plain_layers import plain
 from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
+from benchmark.layers.attention import LipschitzNormAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm
