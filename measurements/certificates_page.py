@@ -157,20 +157,20 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 |---|---|---|
 | `benchmark/layers/description.py`, `bounds/checked_copy.py` | the network that a certificate speaks of, rebuilt from a model's layers and weights | |
 | `bounds/spectral.py` | norms of matrices, operators and convolutions, by proof | Higham 2002; Sedghi et al. 2019 |
-| `bounds/sensitivity.py`, `bounds/attention_norms.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
+| `bounds/sensitivity.py` | one dot-product attention layer around an input | Havens et al. 2024, made tighter |
 | `bounds/attention.py` | the same, cheaply | derived there |
 | `layers/attention_grid.py`, `bounds/attention_grid.py` | attention over a grid, whose heads look at places of their own | derived there |
-| `bounds/isometries.py` | shifted tokens and absolute values | derived there |
+| `bounds/linear.py`, `activations.py` | shifted tokens and absolute values | derived there |
 | `bounds/rounding.py`, `checked_copy.py` | what float32 does to each layer, and whether this process computes in it | Higham 2002 |
 | `bounds/orthogonal.py` | by how much machines may differ in an orthonormal weight | Higham 2002; derived there |
-| `bounds/layer_bound.py`, `dispatch.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
+| `bounds/layer_bound.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |
 | `bounds/dot_product_norm.py` | one dot-product head at a point and over a ball, in place of SpecFormer's theorem 4.3 | derived there |
-| `bounds/scaled_cosine.py`, `scaled_cosine_ball.py`, `scaled_cosine_norm.py` | LipsFormer's attention, around an input and globally | Qi et al. 2023, made tighter; derived there |
+| `bounds/scaled_cosine.py` | LipsFormer's attention, around an input and globally | Qi et al. 2023, made tighter; derived there |
 | `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
 | `local.py` | certified radii and verdicts, by a cascade | |
 | `published.py` | certified radii by the published bound, and with each improvement on it | Havens et al. 2024 |
-| `bounds/l2_attention_norm.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
+| `bounds/l2_attention.py`, `lipschitz.py` | global constants and Tsuzuku margins | Kim et al. 2021; Tsuzuku et al. 2018 |
 | `bounds/box.py`, `box_lipschitz.py` | networks with (clipped) ReLUs, by a ball and a box around each image | Lee et al. 2020; Huang et al. 2021; made sound |
 | `smoothing.py` | a model's smoothed version | Cohen et al. 2019 |
 | `crown.py` | linear bound propagation, where auto_LiRPA is installed | Zhang et al. 2018 |

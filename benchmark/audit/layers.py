@@ -15,8 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.audit.ascent import Map, ascend, float64_copy, shrink
-from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet, exact_layer_bound, layer_bound
 from benchmark.runtime.errors import BenchmarkError
 
 UNIT = 2.0**-53

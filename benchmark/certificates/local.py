@@ -1,7 +1,7 @@
 """Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
 bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
-(bounds/dispatch.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
+(bounds/layer_bound.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
 is a rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
 
 A cascade: cheap bounds decide most images, and costly ones only those that are left.
@@ -23,15 +23,15 @@ from torch import nn
 
 from benchmark.certificates.bounds import (  # noqa: F401  they register their layers
     activations,
+    attention,
     attention_grid,
-    clipped_relu,
     composite,
-    isometries,
     l2_attention,
-    l2_window,
     layernorm,
     linear,
+    projection,
     scaled_cosine,
+    sll,
     token_convolution,
 )
 from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits

@@ -15,7 +15,7 @@ position bias: the paper prints no other formula for them. `FORMULAS` has both b
 SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
 bounds/dot_product_norm.py has what is sound. Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
 `printed_attention`; (41), LNFormer's, lacks W_V, which multiplies the output; (42), LipsFormer's, is sound
-(bounds/scaled_cosine_norm.py).
+(bounds/scaled_cosine.py).
 """
 
 from __future__ import annotations

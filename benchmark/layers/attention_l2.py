@@ -1,5 +1,5 @@
-"""L2 self-attention (Kim, Papamakarios & Mnih 2021), the Lipschitz stand-in for dot-product attention, and the Lipschitz constant
-of its softmax means by distance on N tokens, which no weight enters.
+"""L2 self-attention (Kim, Papamakarios & Mnih 2021), the Lipschitz stand-in for dot-product attention, and the Lipschitz
+constant of its softmax means by distance on N tokens, which no weight enters.
 
 L(N) is the constant of g(Z) = P Z, P_ij = softmax_j(-t_ij), t_ij = |u_ij|^2, u_ij = z_j - z_i, on N tokens. In a
 direction dZ row i of Dg is, with m_i = sum_j P_ij u_ij and V_i = sum_j P_ij (u_ij - m_i) u_ij^T, a covariance,

@@ -1,5 +1,5 @@
-"""What is known of a layer, declared beside it by `known`: its constructor's arguments, as a description of a network has them,
-and its global Lipschitz constant, as training counts it. certificates/bounds has its proven bounds.
+"""What is known of a layer, declared beside it by `known`: its constructor's arguments, as a description of a network has
+them, and its global Lipschitz constant, as training counts it. certificates/bounds has its proven bounds.
 
 Arguments are read from attributes that the constructor sets, or from shapes of parameters. Those that only say where
 parameters start are left out, since the parameters come with the description. A check returns the argument as the

@@ -23,6 +23,7 @@ from benchmark.evaluation.certified_radii import certificate_module, certified_r
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_window import L2WindowAttention
+from benchmark.layers.kinds import GELU_SLOPE
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
@@ -94,9 +95,9 @@ def test_ascent_does_not_exceed_a_constant(layer, shape, size) -> None:
 def test_gelu_slopes_are_the_largest_rounded_up() -> None:
     """The exact one is known; between the points of a fine grid a slope changes by at most step^2 / 8 times |f'''| < 3."""
     exact = 0.5 * (1 + math.erf(1)) + math.sqrt(2) * math.exp(-1) / math.sqrt(2 * math.pi)
-    assert exact <= lipschitz.GELU_SLOPE["none"] <= exact + 1e-7
+    assert exact <= GELU_SLOPE["none"] <= exact + 1e-7
     x = torch.arange(-8, 8, 1e-4, dtype=torch.float64, requires_grad=True)
-    for approximate, bound in lipschitz.GELU_SLOPE.items():
+    for approximate, bound in GELU_SLOPE.items():
         (slope,) = torch.autograd.grad(nn.functional.gelu(x, approximate=approximate).sum(), x)
         assert slope.abs().max() + 1e-8 * 3 / 8 <= bound <= slope.abs().max() + 2e-7
     assert exact > unsound_paper_formula.GELU_AS_PRINTED

@@ -8,7 +8,7 @@ from timm.models.swin_transformer import PatchMerging
 from tiny_layers import draw
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.tokens import MergeTokens
 from benchmark.runtime.errors import BenchmarkError

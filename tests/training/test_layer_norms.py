@@ -11,7 +11,7 @@ import torch
 from jacobian_ascent import ascend
 from torch import nn
 
-from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
+from benchmark.certificates.bounds.l2_attention import l2_attention_norm_upper
 from benchmark.layers import convolution_matrices
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixing_constant

@@ -8,9 +8,15 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, vjp
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
+from benchmark.certificates.bounds.layer_bound import (
+    UP,
+    LayerBound,
+    PerturbationSet,
+    exact_layer_bound,
+    layer_bound,
+    vjp,
+)
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.layers.residual import Residual, WeightedResidual
@@ -25,6 +31,7 @@ class Propagated:
     norms: list[torch.Tensor]
 
 
+@layer_bound.register(nn.Sequential)
 class SequentialBound(LayerBound):
     """f_m o ... o f_1. With J_k the nominal Jacobians and R_k what they miss, D_k = J_<k D + e_k, e_1 = 0, and
     e_(k+1) = J_k e_k + R_k(D_k); so the remainder is e_(m+1) = sum_k J_>k R_k(D_k), which takes from a margin with gradient a
@@ -33,6 +40,8 @@ class SequentialBound(LayerBound):
     """
 
     def __init__(self, layers: nn.Sequential, x: torch.Tensor) -> None:
+        if not len(layers):
+            raise BenchmarkError("an empty nn.Sequential has no bound; use nn.Identity")
         self.layer_bounds: list[LayerBound] = []
         self.layers, self.inputs = list(layers), [x]
         for layer in self.layers:
@@ -46,6 +55,18 @@ class SequentialBound(LayerBound):
         for part in self.layer_bounds:
             total = total * part.jacobian_norm * UP
         return total
+
+    @cached_property
+    def everywhere(self) -> float:
+        total = 1.0
+        for part in self.layer_bounds:
+            total *= part.everywhere * UP
+        return total
+
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        for part in self.layer_bounds:
+            delta = part.global_bound(delta)
+        return delta
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -124,6 +145,14 @@ class ResidualBound(LayerBound):
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
 
+    @cached_property
+    def everywhere(self) -> float:
+        return (1 + float(self.most) * self.body.everywhere) * UP
+
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        whole = delta + self.body.global_bound(delta)
+        return (whole + UNIT32 * (self.size + whole) * FLOAT64 + TINY) * UP
+
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
         return self.body.has_jvp
@@ -158,6 +187,11 @@ class WeightedResidualBound(ResidualBound):
         self.body, self.alpha, self.most = body, alpha, alpha.abs().max()
         self.size, self.branch = size(x), size(branch)
 
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        branch = self.most * self.body.global_bound(delta)
+        nominal = self.size + 2 * self.most * self.branch
+        return (delta + branch + gamma(2) * (nominal + delta + 2 * branch) * FLOAT64 + TINY) * UP
+
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
         branch = self.most * (self.branch + self.body.quick_bound(delta) + inside)
@@ -176,13 +210,6 @@ class WeightedResidualBound(ResidualBound):
     def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
         assert isinstance(earlier, WeightedResidualBound)
         self.body.reuse(earlier.body, rows)
-
-
-@layer_bound.register
-def _(layer: nn.Sequential, x: torch.Tensor) -> LayerBound:
-    if not len(layer):
-        raise BenchmarkError("an empty nn.Sequential has no bound; use nn.Identity")
-    return SequentialBound(layer, x)
 
 
 @layer_bound.register

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.quadratic import weighted_squares
+from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, layer_bound, within
 from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
 from benchmark.runtime.errors import BenchmarkError
 
 LEAST_EPS = 1e-20  # what float32 squares of differences may lose by underflow, 1e-45 each, is nothing beside it
 
 
+@layer_bound.register(nn.LayerNorm)
 class LayerNormBound(LayerBound):
     """gamma n(C x) + beta, token by token: C takes the mean off, n(z) = z / s, s = sqrt(|z|^2 / d + eps).
 
@@ -39,6 +39,7 @@ class LayerNormBound(LayerBound):
         self.d = math.prod(layer.normalized_shape)
         self.gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()
         self.most = self.gamma.abs().max() * UP
+        self.everywhere = float(self.gamma.abs().max()) / math.sqrt(self.eps) * UP  # s is at least sqrt(eps)
         self.shift = 0.0 if layer.bias is None else float(layer.bias.norm())
         self.lengths = torch.linalg.vector_norm(x.reshape(len(x), -1, self.d), dim=2)
         self.z = self._centred(x)  # (n, tokens, d)
@@ -84,12 +85,7 @@ class LayerNormBound(LayerBound):
         sizes = torch.linalg.vector_norm(each - each.mean(-1, keepdim=True), dim=3)
         weight = sizes * self._square(perturbation.delta)[:, None]
         columns = self._centred(perturbation.columns.flatten(0, 1)).unflatten(0, perturbation.columns.shape[:2])
-        centred = PerturbationSet(columns, perturbation.radius, perturbation.rho, perturbation.delta)
-        square = weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2), centred)
+        centred = replace(perturbation, columns=columns)
+        square = centred.weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2))
         plain = torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None]
         return torch.minimum(square, plain) * (1 + 1e-9)
-
-
-@layer_bound.register
-def _(layer: nn.LayerNorm, x: torch.Tensor) -> LayerBound:
-    return LayerNormBound(layer, x)

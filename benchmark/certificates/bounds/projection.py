@@ -6,12 +6,21 @@ import math
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, gamma, size
+from benchmark.certificates.bounds.layer_bound import (
+    UP,
+    LayerBound,
+    PerturbationSet,
+    layer_bound,
+    needs_axes,
+    within,
+)
+from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
+from benchmark.layers.tokens import LayerProject
 
 TINY_BALL = 1e-3  # of a token's length; down to it what cancels is within UP
 
 
+@layer_bound.register(LayerProject)
 class ProjectionBound(LayerBound):
     """Tokens x of norm r and direction u onto the ball R, with D moving one by at most d < r, by p = <u, D> along it.
 
@@ -25,7 +34,12 @@ class ProjectionBound(LayerBound):
     UP covers they take `least`, a length that r is not below.
     """
 
-    def __init__(self, x: torch.Tensor, ball: float) -> None:
+    everywhere = 1.0  # projection onto a convex set
+
+    def __init__(self, layer: LayerProject, x: torch.Tensor) -> None:
+        needs_axes(layer, x, 3)
+        within(layer, 1 / LARGEST, LARGEST, radius=layer.radius)
+        ball = layer.radius
         self.norms, self.ball = torch.linalg.vector_norm(x, dim=-1), ball
         off = (x.shape[2] + 8) * 2.0**-53
         self.least = torch.where(self.norms * off <= 1e-12 * ball, self.norms, self.norms * (1 - off))

@@ -1,4 +1,4 @@
-"""Bounds of convolutions over tokens, of residuals around them, and of `Resize`: all linear, so nothing remains.
+"""Bounds of convolutions over tokens and of residuals around them: all linear, so nothing remains.
 
 A residual around a token convolution, or around one followed by square linear layers, is itself a token convolution: its
 kernel is that of the branch with the identity added to the middle tap. Its norm is that kernel's, which 1 + ||branch|| may
@@ -7,19 +7,23 @@ exceed several times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, exact_layer_bound, layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, WIDEST, gamma, size
+from benchmark.certificates.bounds.layer_bound import (
+    UP,
+    LayerBound,
+    exact_layer_bound,
+    layer_bound,
+    needs_axes,
+    within,
+)
+from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, WIDEST, Rounding, gamma, size
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
 from benchmark.layers.residual import Residual
-from benchmark.layers.resize import Resize
 from benchmark.layers.token_convolution import (
     BoundedSliceConvolution,
     BoundedTokenConvolution,
@@ -71,9 +75,8 @@ def _matrix(kernel: torch.Tensor, tokens: int) -> torch.Tensor:
     return blocks.permute(0, 2, 1, 3).reshape(tokens * outputs, tokens * inputs)
 
 
-@layer_bound.register(TokenConvolution)
-@layer_bound.register(BoundedTokenConvolution)
-def _(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+@layer_bound.register
+def _(layer: TokenConvolution | BoundedTokenConvolution, x: torch.Tensor) -> LayerBound:
     """Slices of the channels act apart, so the largest norm counts."""
     slices = _slices(layer, x)
     kernels = [one.weight for one in slices]
@@ -91,7 +94,7 @@ def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
     Raises:
         BenchmarkError: x does not fit, or a slice is another module, which may compute something else.
     """
-    _needs(layer, x, 3)
+    needs_axes(layer, x, 3)
     assert isinstance(layer, TokenConvolution | BoundedTokenConvolution)
     for one in layer.slices:
         if type(one) not in (SliceConvolution, BoundedSliceConvolution):
@@ -105,7 +108,7 @@ def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
     return slices
 
 
-def _rounding(slices: list[Slice], x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _rounding(slices: list[Slice], x: torch.Tensor) -> Rounding:
     """As of linear layers: a slice is one sum of k width products, which errs by g (|w| * |x'| + |b|) at most, entry by
     entry, g = gamma(k width + 3); and |x'| <= |x| + |D|. Slices act apart, so the squares of their nominal parts add up, and
     of their slopes in ||D|| the largest counts. No entry of a Fourier block of |w| is above that of sum_t |w_t|, whose norm
@@ -188,13 +191,3 @@ def _side_by_side(kernels: list[torch.Tensor]) -> torch.Tensor:
     taps = max(kernel.shape[2] for kernel in kernels)
     wide = [nn.functional.pad(kernel, 2 * ((taps - kernel.shape[2]) // 2,)) for kernel in kernels]
     return torch.stack([torch.block_diag(*(kernel[:, :, tap] for kernel in wide)) for tap in range(taps)], dim=2)
-
-
-@layer_bound.register
-def _(layer: Resize, x: torch.Tensor) -> LayerBound:
-    _needs(layer, x, 4)
-    try:
-        factor = layer.factor(x.shape[2], x.shape[3])
-    except ValueError as error:
-        raise BenchmarkError(f"{error}; the certificate is refused") from None
-    return LayerBound(layer, float(factor), torch.zeros_like)

@@ -13,7 +13,7 @@ from jacobian_ascent import jacobian_norm
 from searched import examples, few
 
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from tiny_layers import draw
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import PerturbationSet
+from benchmark.certificates.bounds.layer_bound import PerturbationSet, exact_layer_bound
 from benchmark.layers.clipped_relu import ClippedReLU
 
 THETAS = [-1.0, 0.0, 1e-6, 0.5, 1.0, 2.0]

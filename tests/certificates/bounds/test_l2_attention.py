@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jacobian_ascent import ascend, jacobian_norm
 from searched import examples, few
 
-from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
+from benchmark.certificates.bounds.l2_attention import l2_attention_norm_upper
 from benchmark.certificates.unsound_paper_formula import printed_attention
 from benchmark.layers.attention_l2 import (
     H_LARGEST,

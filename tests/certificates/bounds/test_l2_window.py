@@ -12,14 +12,15 @@ from jacobian_ascent import ascend, jacobian_norm
 from searched import examples, few
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper, mixing_constant
-from benchmark.certificates.bounds.l2_window import L2WindowBound
-from benchmark.certificates.bounds.l2_window_norm import (
+from benchmark.certificates.bounds.l2_attention import (
+    L2WindowBound,
+    l2_attention_norm_upper,
     l2_window_norm_upper,
+    mixing_constant,
     phi_inverse_of_exp,
     window_mixing_constants,
 )
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.attention_window import MASKED, L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError

@@ -9,7 +9,7 @@ from tiny_certified import network, random_perturbations
 from torch import nn
 
 from benchmark.certificates.bounds.checked_copy import checked_copy
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.projection import projection_bound
 from benchmark.layers.lipschitz import SLLBlock, almost_orthogonal

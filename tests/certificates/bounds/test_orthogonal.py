@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmark.certificates import lipschitz, local
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.orthogonal import NEGLIGIBLE, derived_spread
 from benchmark.layers.lipschitz import SHIFT, NormalisedHead, OrthogonalLinear, orthonormal
 from benchmark.layers.tokens import MeanPool, Patchify

@@ -10,6 +10,7 @@ from searched import few
 
 from benchmark.certificates.bounds.layer_bound import PerturbationSet
 from benchmark.certificates.bounds.projection import ProjectionBound, projection_bound
+from benchmark.layers.tokens import LayerProject
 
 
 def exact(r: float | Decimal, ball: float, e: float) -> Decimal:
@@ -62,7 +63,7 @@ def test_the_length_of_a_token_is_not_believed_to_the_last_digit() -> None:
             context.prec = 60
             true = [sum(Decimal(v) ** 2 for v in row).sqrt() for row in x[:, 0].tolist()]
         ball = ratio * float(norms.min())
-        layer = ProjectionBound(x, ball)
+        layer = ProjectionBound(LayerProject(ball), x)
         for share in (-0.5, 0.0, 0.5, 0.9):
             delta = norms[:, 0] + share * ball
             for one, length, e in zip(layer.bound(delta).tolist(), true, delta.tolist(), strict=True):
@@ -77,7 +78,7 @@ def test_a_small_turn_is_not_lost(share) -> None:
     size = torch.tensor([share], dtype=torch.float64)
     perturbation = PerturbationSet(torch.eye(3, dtype=torch.float64).reshape(3, 1, 1, 3), size, 0 * size, size)
     a = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64).reshape(1, 1, 1, 3)  # across the token
-    layer = ProjectionBound(x, 1.0)
+    layer = ProjectionBound(LayerProject(1.0), x)
     kink = layer._bends(perturbation)[1]
     curved = layer._bends(perturbation)[0] * share**2
     assert layer.remainder_along(a, perturbation) >= share * kink + curved

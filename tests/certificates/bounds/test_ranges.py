@@ -11,7 +11,7 @@ from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.rounding import LARGEST, ROOM
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_grid import GridAttention

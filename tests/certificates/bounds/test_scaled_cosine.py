@@ -15,9 +15,8 @@ from torch.func import jacrev, vmap
 
 from benchmark.certificates.bounds import scaled_cosine
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import PerturbationSet
-from benchmark.certificates.bounds.scaled_cosine_norm import column_sum, scaled_cosine_norm_upper
+from benchmark.certificates.bounds.layer_bound import PerturbationSet, exact_layer_bound
+from benchmark.certificates.bounds.scaled_cosine import column_sum, scaled_cosine_norm_upper
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.attention import LipschitzNormAttention
 from benchmark.layers.residual import WeightedResidual

@@ -11,10 +11,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmark.certificates.bounds import activations
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import LayerBound
+from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
 from benchmark.certificates.bounds.plain_layers import plain
-from benchmark.certificates.bounds.quadratic import weighted_squares
 from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.layers.attention import LipschitzNormAttention
 from benchmark.layers.attention_l2 import L2Attention
@@ -178,8 +176,8 @@ def test_weighted_squares_are_exact_without_a_rest_and_above_with_one() -> None:
         weight = draw(3, 2, 8).abs()
         form = weight.sqrt()[..., None] * columns.permute(1, 2, 0)[:, None]
         exact = (torch.linalg.matrix_norm(form, ord=2) + rest * weight.amax(2).sqrt()) ** 2
-        assert torch.allclose(weighted_squares(weight, perturbation), exact, rtol=1e-8)
-        assert (weighted_squares(weight, perturbation) >= exact).all()
+        assert torch.allclose(perturbation.weighted_squares(weight), exact, rtol=1e-8)
+        assert (perturbation.weighted_squares(weight) >= exact).all()
 
 
 def test_local_constants_are_below_the_global_ones() -> None:
@@ -208,7 +206,7 @@ def test_local_constants_are_below_the_global_ones() -> None:
         (WeightedResidual(MeanPool(), 4), "residual"),
         (WeightedResidual(nn.Identity(), 1), "residual"),
         (CenterNorm(3), "width 3"),
-        (LipschitzNormAttention(4, 2), "layer LipschitzNormAttention"),
+        (LipschitzNormAttention(4, 2), "LipschitzNormAttention"),
     ],
 )
 def test_what_has_no_step_is_refused_with_its_reason(layer, reason) -> None:

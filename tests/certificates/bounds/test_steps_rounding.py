@@ -10,7 +10,7 @@ from searched import few
 from tiny_layers import CURVED, LINEAR, built, draw, vit
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.local import float32_gap
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.tokens import LayerProject

@@ -11,8 +11,7 @@ from torch import nn
 from benchmark.certificates import lipschitz
 from benchmark.certificates.bounds import token_convolution
 from benchmark.certificates.bounds.composite import ResidualBound, SequentialBound
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import LayerBound
+from benchmark.certificates.bounds.layer_bound import LayerBound, exact_layer_bound
 from benchmark.certificates.bounds.token_convolution import token_convolution_norm_upper
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.layers.residual import Residual
