@@ -107,7 +107,7 @@ def almost_orthogonal_convolution(kernel: torch.Tensor) -> torch.Tensor:
 class _Slices(nn.Module):
     """Convolutions of equal slices of the channels, their outputs side by side."""
 
-    slices: nn.ModuleList
+    slices: Any  # an nn.ModuleList of convolutions
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(self.slices) == 1:

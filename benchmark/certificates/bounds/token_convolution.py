@@ -7,7 +7,7 @@ exceed several times.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -89,19 +89,18 @@ def _(layer: TokenConvolution | BoundedTokenConvolution, x: torch.Tensor) -> Lay
     return LayerBound(linear, norm, _rounding(slices, x))
 
 
-def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
+def _slices(layer: Any, x: torch.Tensor) -> list[Slice]:
     """
     Raises:
         BenchmarkError: x does not fit, or a slice is another module, which may compute something else.
     """
     needs_axes(layer, x, 3)
-    assert isinstance(layer, TokenConvolution | BoundedTokenConvolution)
     for one in layer.slices:
         if type(one) not in (SliceConvolution, BoundedSliceConvolution):
             raise BenchmarkError(f"no bound is declared for {type(one).__name__} as a slice of {type(layer).__name__}")
         if isinstance(one, BoundedSliceConvolution):
             within(layer, 0, WIDEST, norm=one.norm)
-    slices = cast("list[Slice]", list(layer.slices))
+    slices: list[Slice] = list(layer.slices)
     widths = sum(one.weight.shape[0] for one in slices)
     if x.shape[2] != widths:
         raise BenchmarkError(f"{type(layer).__name__} of width {widths} does not fit tokens of {x.shape[2]} channels")
