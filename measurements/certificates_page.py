@@ -165,7 +165,7 @@ This page is generated: `python measurements/certificates_page.py`. Derivations 
 | `bounds/orthogonal.py` | by how much machines may differ in an orthonormal weight | Higham 2002; derived there |
 | `bounds/layer_bound.py`, `attention.py`, `sll.py`, `projection.py` and the others | one layer each: move, Jacobian, remainder, rounding | derived there |
 | `bounds/token_convolution.py` | convolutions over tokens, and residuals around them as a whole | Sedghi et al. 2019; derived there |
-| `bounds/dot_product_norm.py` | one dot-product head at a point and over a ball, in place of SpecFormer's theorem 4.3 | derived there |
+| `submissions/Hu2024SpecFormer/head_bounds.py` | one dot-product head at a point and over a ball, in place of SpecFormer's theorem 4.3 | derived there |
 | `bounds/scaled_cosine.py` | LipsFormer's attention, around an input and globally | Qi et al. 2023, made tighter; derived there |
 | `bounds/network_bound.py` | a whole network, by composing and by the margin's gradient | Havens et al. 2024; derived there |
 | `local.py` | certified radii and verdicts, by a cascade | |

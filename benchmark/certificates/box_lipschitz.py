@@ -58,23 +58,10 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-3
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong or tied, or nothing could be certified.
+    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. A radius returned is one at which the whole check succeeded, so it needs no monotonicity: a
-    ball that holds contains the smaller ones.
-
-    Args:
-        model: a plain `nn.Sequential` of linear layers, ReLU and ClippedReLU, ending in a `NormalisedHead` or `nn.Linear`.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) int64.
-        largest: no radius is above this, in pixels.
-        precision: relative, of what the bounds give.
-
-    Returns:
-        (n,) float64 radii.
-
-    Raises:
-        BenchmarkError: a layer of another kind (named), a model that is no such sequence, TF32 products.
+    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`; layers are linear, ReLU or
+    ClippedReLU.
     """
     network = checked_copy(model)
     linears = _linears(bound_network(network, images[:1], labels[:1]))  # refuses even where no image is right

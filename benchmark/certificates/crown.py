@@ -59,16 +59,10 @@ def certify(
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Args:
-        model: as of `local.certify`.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) int64.
-        largest: radii above this are not looked for, in pixels.
-        precision: relative, of what the bounds give.
-        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
+    Guarantee: `guarantee()`. Arguments and result as of `local.certify`.
 
-    Returns:
-        (n,) float64 radii, each one at which the whole check succeeded.
+    Args:
+        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
 
     Raises:
         BenchmarkError: auto_LiRPA is not installed, cannot read the network, or its bound contradicts a clean margin.

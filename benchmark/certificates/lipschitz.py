@@ -62,18 +62,7 @@ def certify(
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong or tied.
 
-    Args:
-        model: a plain `nn.Sequential` of layers with a known constant.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) int64.
-        largest: no radius is above this, in pixels.
-        precision: relative, of what the constant gives.
-
-    Returns:
-        (n,) float64 radii.
-
-    Raises:
-        BenchmarkError: a layer without a global constant (named), a model that is no such sequence, TF32 products.
+    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`; any last layer will do.
     """
     network, radii = _checked_copy(model), []
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
@@ -86,13 +75,7 @@ def certify(
 
 @torch.no_grad()
 def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """The largest difference of a margin between the float32 network and its float64 copy on these images, and the largest
-    that the error analysis allows.
-
-    Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
-            computes something else than the network that its layers describe, of which certificates speak.
-    """
+    """As `local.float32_gap`."""
     network = _checked_copy(model)
 
     def bounded(x: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

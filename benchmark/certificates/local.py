@@ -21,19 +21,6 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds import (  # noqa: F401  they register their layers
-    activations,
-    attention,
-    attention_grid,
-    composite,
-    l2_attention,
-    layernorm,
-    linear,
-    projection,
-    scaled_cosine,
-    sll,
-    token_convolution,
-)
 from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.layers.kinds import shown

@@ -13,7 +13,7 @@ images; radii here are in pixels, like all others. Swin's windows count here as 
 position bias: the paper prints no other formula for them. `FORMULAS` has both by name, for a row's `unsound_formulas`.
 
 SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
-bounds/dot_product_norm.py has what is sound. Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
+Its submission has what is sound (head_bounds.py). Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
 `printed_attention`; (41), LNFormer's, lacks W_V, which multiplies the output; (42), LipsFormer's, is sound
 (bounds/scaled_cosine.py).
 """

@@ -32,7 +32,6 @@ from __future__ import annotations
 import copy
 import math
 from functools import cached_property
-from typing import Literal
 
 import torch
 
@@ -57,7 +56,7 @@ from benchmark.certificates.bounds.rounding import (
     size,
 )
 from benchmark.certificates.bounds.spectral import UNIT, spectral_norm_upper
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, kim_constant, mixing_constant
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixing_constant
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
@@ -66,7 +65,7 @@ LARGEST_BIAS = 1e5  # of |B|, up to which SLACK covers the rounding
 SLACK = 1e-9  # added to each b_ij; for float64's rounding of it, of the logarithm of a row's sum, and of phi^-1
 
 
-def l2_attention_norm_upper(layer: L2Attention, tokens: int, method: Literal["tight", "kim"] = "tight") -> float:
+def l2_attention_norm_upper(layer: L2Attention, tokens: int) -> float:
     """An upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
 
     Guarantee: never below the true constant. With K the mixing constant, s = sqrt(width / heads), the least of
@@ -74,9 +73,6 @@ def l2_attention_norm_upper(layer: L2Attention, tokens: int, method: Literal["ti
       a.    K/s sqrt(sum_h ||W_Q,h||^2 ||W_Q,h^T W_V,h||^2) ||W_O||;
       b.    K/s ||W_Q|| ||stacked M_h||, M_h = W_Q,h^T W_V,h W_O,h: the heads' changes dX W_Q,h are dX W_Q together;
       c.    K/s sum_h ||W_Q,h|| ||M_h||.
-
-    Args:
-        method: "tight", or "kim" for the theorem's form with Kim et al.'s K alone.
 
     Raises:
         TypeError: `layer` is not exactly an L2Attention; without A_h attention is not Lipschitz.
@@ -87,8 +83,6 @@ def l2_attention_norm_upper(layer: L2Attention, tokens: int, method: Literal["ti
     scale = math.sqrt(query.shape[2])
     sizes, whole = spectral_norm_upper(query), float(spectral_norm_upper(output.flatten(0, 1)))
     published = float((sizes**4 * spectral_norm_upper(value) ** 2).sum().sqrt()) * whole
-    if method == "kim":
-        return kim_constant(tokens) / scale * published * UP
     inner, inner_off = _product(query.mT, value, torch.zeros_like(sizes))
     joined, joined_off = _product(inner, output, inner_off)
     by_head = spectral_norm_upper(joined) + joined_off

@@ -62,7 +62,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 
@@ -101,9 +100,7 @@ def column_sum(tokens: int, tau: float) -> float:
     return tokens / (1 + (tokens - 1) * math.exp(-2 * abs(tau))) * UP
 
 
-def scaled_cosine_norm_upper(
-    layer: ScaledCosineAttention, tokens: int, method: Literal["tight", "qi"] = "tight"
-) -> float:
+def scaled_cosine_norm_upper(layer: ScaledCosineAttention, tokens: int) -> float:
     """An upper bound of the l2 Lipschitz constant of `layer` on `tokens` tokens, over all inputs.
 
     Guarantee: never below the true constant, in real arithmetic. With L_h of the module's docstring the least of
@@ -111,9 +108,6 @@ def scaled_cosine_norm_upper(
       b. sum_h L_h ||W_O,h||;
       c. ||W_O|| nu eps^(-1/2) (sqrt(c) ||W_V|| + tau ||W_Q|| + tau sqrt(c) ||W_K||), all heads' columns side by side: term by
          term, sum_h ||dX W_Q,h||_F^2 = ||dX W_Q||_F^2.
-
-    Args:
-        method: "tight", or "qi" for a. with (42) in place of L_h.
 
     Raises:
         TypeError: `layer` is not exactly a ScaledCosineAttention.
@@ -127,14 +121,10 @@ def scaled_cosine_norm_upper(
     query, key, value, output = (weight.detach().double() for weight in layer.head_weights())
     after = float(spectral_norm_upper(output.flatten(0, 1)))
     q, k, v = (spectral_norm_upper(weight) for weight in (query, key, value))
-    if method == "qi":
-        published = 2 * tokens * (v + tau * (tokens - 1) * (k + q / tokens))
-        return nu / math.sqrt(layer.eps) * float(published.norm()) * after * UP
     root, tau = math.sqrt(column_sum(tokens, tau)), tau if tokens > 1 else 0.0
     heads = root * v + tau * (q + root * k)
-    whole = [
-        float(spectral_norm_upper(weight.transpose(0, 1).flatten(1))) for weight in (query, key, value)
-    ]  # all heads' columns: (width, width)
+    # all heads' columns: (width, width)
+    whole = [float(spectral_norm_upper(weight.transpose(0, 1).flatten(1))) for weight in (query, key, value)]
     together = root * whole[2] + tau * (whole[0] + root * whole[1])
     least = min(float(heads.norm()) * after, float((heads * spectral_norm_upper(output)).sum()), together * after)
     return nu / math.sqrt(layer.eps) * least * UP
