@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jacobian_ascent import jacobian_norm
 from searched import examples, few
 
+from benchmark.certificates.bounds.attention_ascent import sphere_ascent
 from benchmark.certificates.bounds.attention_grid import GridAttentionBound
 from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
@@ -31,17 +32,8 @@ def layer_of(seed: int, *, content: float = 1.0, offsets: float = 1.0, heads: in
 
 def ascent(layer: GridAttention, x: torch.Tensor, radius: float, starts: int = 3, steps: int = 25) -> torch.Tensor:
     """The largest move found: (n,)."""
-    clean, best = layer(x), torch.zeros(len(x), dtype=torch.float64)
-    for _ in range(starts):
-        move = torch.randn_like(x)
-        for _ in range(steps):
-            move = (move / move.flatten(1).norm(dim=1)[:, None, None] * radius).requires_grad_()
-            found = (layer(x + move) - clean).flatten(1).norm(dim=1)
-            best = torch.maximum(best, found.detach())
-            (gradient,) = torch.autograd.grad(found.sum(), move)
-            size = gradient.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-300)
-            move = (move + 2 * radius * gradient / size).detach()
-    return best
+    clean = layer(x)
+    return sphere_ascent(lambda z: (layer(z) - clean).flatten(1).norm(dim=1), x, radius, steps=steps, starts=starts)
 
 
 @settings(max_examples=examples(60), deadline=None)
