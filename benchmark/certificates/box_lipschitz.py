@@ -93,18 +93,14 @@ class BoxedNetwork:
             self.stages[-1] = replace(self.stages[-1], theta=_threshold(layer, x))
 
     def margin_drop(self, radius: torch.Tensor, *, restricted: bool) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall within `radius` (n,): (n, classes), infinite where float32 could
-        overflow.
-        """
+        """How far each margin can fall within `radius` (n,), at most: (n, classes), infinite where float32 could overflow."""
         regions, known = self.regions(radius, restricted=restricted)
         last = regions[-1]
         drop = largest_product(-self.bounded.difference, last) + self.bounded.head_rounding(last.rho)
         return torch.where(known[:, None], drop * UP, torch.inf)
 
     def regions(self, radius: torch.Tensor, *, restricted: bool) -> tuple[list[Region], torch.Tensor]:
-        """The region of the pixels' moves and of those behind each stage; and of which images (n,) they are to be believed,
-        because float32 cannot overflow.
-        """
+        """The region of the pixels' moves and of those behind each stage; and where (n,) float32 cannot overflow."""
         ends = radius[:, None].expand(-1, self.bounded.activations[0][0].numel())
         regions, known = [Region(radius, -ends, ends)], torch.ones_like(radius, dtype=torch.bool)
         for stage in self.stages:

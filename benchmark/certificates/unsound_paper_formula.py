@@ -1,7 +1,7 @@
 """Published bounds that are no bounds, computed as printed, to be shown beside a sound number and never in its place.
 
-What comes back is an `Unsound`, which is no tensor of radii; there is no `certify` here, so no stage can run this file, and
-`CertificateSpec` and `Certificate` refuse its name.
+What comes back is an `Unsound`, no tensor of radii. No stage can run this file: it has no `certify`, and `CertificateSpec`
+and `Certificate` refuse its name.
 
 CertViT (Gupta & Verma 2023, sections 3.1 and 3.6, appendix A; formulas that its text lacks are Kim et al.'s as printed, or
 the released code's). Patch embedding x product over blocks of (1 + attention)(1 + MLP) x head, certified when

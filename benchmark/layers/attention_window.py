@@ -100,10 +100,7 @@ class DotProductWindowAttention(WindowAttention):
     It has no global Lipschitz constant, and no bound here: `L2WindowAttention` stands in for it.
 
     Args:
-        qkv_bias: whether Q, K and V have biases; the projection always has one.
-
-    Raises:
-        ValueError: heads do not divide the width, or as of `WindowAttention`.
+        qkv_bias: whether Q, K and V have biases; the projection always has one. Others as of `WindowAttention`.
     """
 
     content: SelfAttention
@@ -127,13 +124,7 @@ class L2WindowAttention(WindowAttention):
     In a window, P_h = softmax over j of -||x_i W_Q,h - x_j W_Q,h||^2 / s + B_h,ij, and the output is concat over heads of
     P_h X A_h W_V,h, times W_O, as in `L2Attention`, which is the `content`: (n, side^2, width) to the same.
 
-    Weights across a masked border are at most e^(max_j (B_ij - B_ii) - 100).
-
-    Args:
-        side, window, shift: as of `WindowAttention`.
-
-    Raises:
-        ValueError: heads do not divide the width, or as of `WindowAttention`.
+    Weights across a masked border are at most e^(max_j (B_ij - B_ii) - 100). Arguments and errors as of `WindowAttention`.
     """
 
     content: L2Attention

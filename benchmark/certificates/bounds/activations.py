@@ -15,7 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import (
+from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute
+from benchmark.layers.kinds import GELU_SLOPE
+from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import (
     UP,
     ElementwiseBound,
     LayerBound,
@@ -26,11 +31,7 @@ from benchmark.certificates.bounds.layer_bound import (
     whole,
     within,
 )
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, size
-from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.isometries import Absolute
-from benchmark.layers.kinds import GELU_SLOPE
-from benchmark.runtime.errors import BenchmarkError
+from .rounding import FLOAT64, LARGEST, TINY, UNIT32, size
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

@@ -21,16 +21,12 @@ from functools import cached_property
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    layer_bound,
-    needs_axes,
-    unbiased,
-    within,
-)
-from benchmark.certificates.bounds.rounding import (
+from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
+from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, unbiased, within
+from .rounding import (
     EXPONENTIAL,
     FLOAT64,
     KERNEL,
@@ -44,11 +40,8 @@ from benchmark.certificates.bounds.rounding import (
     linear_rounding,
     size,
 )
-from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
-from benchmark.certificates.bounds.spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
-from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
-from benchmark.runtime.errors import BenchmarkError
+from .sensitivity import AttentionSensitivity, attention_sensitivity
+from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
 
 FAR = 60.0
 

@@ -10,31 +10,14 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import (
-    LayerBound,
-    PerturbationSet,
-    layer_bound,
-    needs_axes,
-    whole,
-    within,
-)
-from benchmark.certificates.bounds.orthogonal import counted_spread
-from benchmark.certificates.bounds.rounding import (
-    EXPONENTIAL,
-    FLOAT64,
-    KERNEL,
-    LARGEST,
-    TINY,
-    UNIT32,
-    Rounding,
-    gamma,
-    linear_rounding,
-    size,
-)
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.attention_grid import GridAttention, GridNorms, GridSensitivity, grid_sensitivity
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_axes, whole, within
+from .orthogonal import counted_spread
+from .rounding import EXPONENTIAL, FLOAT64, KERNEL, LARGEST, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .spectral import spectral_norm_upper
 
 # Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relative to sizes before anything cancels, so
 # where these make scores of at most SCORES by less than 2e-9 in float64; weights by as much relatively, variances by three

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    exact_layer_bound,
-    layer_bound,
-    vjp,
-)
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, gamma, size
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
+from .layer_bound import UP, LayerBound, PerturbationSet, exact_layer_bound, layer_bound, vjp
+from .rounding import FLOAT64, TINY, UNIT32, gamma, size
+from .spectral import spectral_norm_upper
+from .token_convolution import convolution_residual
 
-@dataclass(frozen=True)
-class Propagated:
-    """The columns of a perturbation set at the input of each layer and at the output, and their norms (n,)."""
-
-    columns: list[torch.Tensor]
-    norms: list[torch.Tensor]
+# the columns of a perturbation set at the input of each layer and at the output, and their norms (n,)
+Propagated = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 @layer_bound.register(nn.Sequential)
@@ -96,26 +84,21 @@ class SequentialBound(LayerBound):
             for part in self.layer_bounds:
                 every.append(part.jvp(every[-1]))
             norms = [spectral_norm_upper(now.flatten(2).permute(1, 2, 0)) for now in every]
-            self._met = (columns, Propagated(every, norms))
+            self._met = (columns, (every, norms))
         return self._met[1]
 
     def _perturbations(self, perturbation: PerturbationSet) -> tuple[list[PerturbationSet], torch.Tensor]:
         """The perturbations of each layer's input, and the norm of e_(m+1)."""
-        pushed, found, missed = (
-            self._propagated(perturbation.columns),
-            [perturbation],
-            torch.zeros_like(perturbation.delta),
-        )
-        for index, part in enumerate(self.layer_bounds):
+        columns, norms = self._propagated(perturbation.columns)
+        found, missed = [perturbation], torch.zeros_like(perturbation.delta)
+        for part, pushed, norm in zip(self.layer_bounds, columns[1:], norms[1:], strict=True):
             now = found[-1]
             rounding = part.rounding_in_range(now.delta)
             left = part.remainder(now) + rounding
             missed = (part.jacobian_norm * missed + left) * UP
             rho = (part.jacobian_norm * now.rho + left) * UP
-            delta = (
-                torch.minimum(part.bound(now.delta) + rounding, pushed.norms[index + 1] * now.radius * UP + rho) * UP
-            )
-            found.append(PerturbationSet(pushed.columns[index + 1], now.radius, rho, delta))
+            delta = torch.minimum(part.bound(now.delta) + rounding, norm * now.radius * UP + rho) * UP
+            found.append(PerturbationSet(pushed, now.radius, rho, delta))
         return found[:-1], missed
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Imports every file that declares a `LayerBound`, a family of layers each."""
 
-from benchmark.certificates.bounds import (  # noqa: F401
+from . import (  # noqa: F401
     activations,
     attention,
     attention_grid,

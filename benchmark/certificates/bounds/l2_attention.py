@@ -35,30 +35,13 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    jacobian_norms,
-    layer_bound,
-    needs_axes,
-    unbiased,
-)
-from benchmark.certificates.bounds.rounding import (
-    EXPONENTIAL,
-    FLOAT64,
-    ROOM,
-    TINY,
-    UNIT32,
-    Rounding,
-    gamma,
-    linear_rounding,
-    size,
-)
-from benchmark.certificates.bounds.spectral import UNIT, spectral_norm_upper
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixing_constant
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
+from .rounding import EXPONENTIAL, FLOAT64, ROOM, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .spectral import UNIT, spectral_norm_upper
 
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
 LARGEST_BIAS = 1e5  # of |B|, up to which SLACK covers the rounding
@@ -353,10 +336,7 @@ class L2WindowBound(LayerBound):
 
 
 def _check_window(layer: L2WindowAttention, x: torch.Tensor) -> None:
-    """
-    Raises:
-        BenchmarkError: what the proofs of bounds leave out: other shapes, linear biases, a bias too large, a mask that helps.
-    """
+    """Raise a BenchmarkError for what the proofs leave out: shapes, linear biases, a bias too large, a mask that helps."""
     content = layer.content
     if x.ndim != 3 or x.shape[1] != layer.side**2:
         raise BenchmarkError(

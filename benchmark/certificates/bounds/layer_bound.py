@@ -21,10 +21,11 @@ from functools import cached_property, singledispatch
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.rounding import LARGEST, size
-from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.kinds import shown
 from benchmark.runtime.errors import BenchmarkError
+
+from .rounding import LARGEST, size
+from .spectral import psd_norm_upper, spectral_norm_upper
 
 UP = 1 + 1e-12  # float64 rounding of one formula
 
@@ -209,7 +210,7 @@ def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
 
 def has_bound(layer: nn.Module) -> bool:
     """Whether a bound is declared for a layer of exactly this type; a subclass may compute something else."""
-    from benchmark.certificates.bounds import families  # noqa: F401  they import this file
+    from . import families  # noqa: F401  they import this file
 
     return type(layer) in layer_bound.registry
 
@@ -231,17 +232,15 @@ def needs_axes(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
 
 
 def unbiased(layer: nn.Module, *linears: nn.Module) -> None:
-    """A BenchmarkError where one of a layer's maps has a bias, which its bound leaves out."""
+    """Raise a BenchmarkError where one of a layer's maps has a bias."""
     if any(linear.bias is not None for linear in linears):
-        words = f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
-        raise BenchmarkError(words)
+        raise BenchmarkError(
+            f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
+        )
 
 
 def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
-    """
-    Raises:
-        BenchmarkError: an argument is no number from `least` to `most`, where the bound of `layer` is proven; it names both.
-    """
+    """Raise a BenchmarkError for an argument that is no number from `least` to `most`, where the bound is proven."""
     for name, value in arguments.items():
         if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
             raise BenchmarkError(
@@ -255,6 +254,5 @@ def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
     within(layer, least, most, **arguments)
     for name, value in arguments.items():
         if type(value) is not int:
-            raise BenchmarkError(
-                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be whole"
-            )
+            name = f"{type(layer).__name__} with {name} {shown(value)}"
+            raise BenchmarkError(f"{name} has no bound here; it should be whole")

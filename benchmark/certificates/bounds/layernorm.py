@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, layer_bound, within
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, within
+from .rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
 
 LEAST_EPS = 1e-20  # what float32 squares of differences may lose by underflow, 1e-45 each, is nothing beside it
 

@@ -8,20 +8,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
-from benchmark.certificates.bounds.orthogonal import orthogonal_rounding
-from benchmark.certificates.bounds.rounding import (
-    FLOAT64,
-    LARGEST,
-    TINY,
-    UNIT32,
-    WIDEST,
-    Rounding,
-    gamma,
-    linear_rounding,
-    size,
-)
-from benchmark.certificates.bounds.spectral import convolution_norm_upper, spectral_norm_upper
 from benchmark.layers.convolution_matrices import convolution_matrix
 from benchmark.layers.isometries import ShiftTokens
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
@@ -30,6 +16,11 @@ from benchmark.layers.resize import Resize
 from benchmark.layers.scaled_cosine import CenterNorm
 from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
+from .orthogonal import orthogonal_rounding
+from .rounding import FLOAT64, LARGEST, TINY, UNIT32, WIDEST, Rounding, gamma, linear_rounding, size
+from .spectral import convolution_norm_upper, spectral_norm_upper
 
 
 def exact(linear: Callable[[torch.Tensor], torch.Tensor], norm: float = 1.0) -> LayerBound:

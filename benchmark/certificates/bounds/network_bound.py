@@ -29,18 +29,12 @@ from itertools import takewhile
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.checked_copy import HEADS
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    exact_layer_bound,
-    or_infinite,
-    vjp,
-)
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
+
+from .checked_copy import HEADS
+from .layer_bound import UP, LayerBound, PerturbationSet, exact_layer_bound, or_infinite, vjp
+from .rounding import FLOAT64, LARGEST, TINY, gamma, size
 
 
 @dataclass(frozen=True)

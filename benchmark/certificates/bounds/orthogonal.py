@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, Rounding, linear_rounding, size
-from benchmark.certificates.bounds.spectral import UNIT
 from benchmark.layers.lipschitz import SHIFT, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
+
+from .rounding import FLOAT64, TINY, UNIT32, Rounding, linear_rounding, size
+from .spectral import UNIT
 
 NEGLIGIBLE = 1e-8
 

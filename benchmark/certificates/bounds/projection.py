@@ -6,16 +6,10 @@ import math
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    layer_bound,
-    needs_axes,
-    within,
-)
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.tokens import LayerProject
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
+from .rounding import FLOAT64, LARGEST, TINY, gamma, size
 
 TINY_BALL = 1e-3  # of a token's length; down to it what cancels is within UP
 

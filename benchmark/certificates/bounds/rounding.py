@@ -26,8 +26,9 @@ from collections.abc import Callable
 
 import torch
 
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.runtime.errors import BenchmarkError
+
+from .spectral import spectral_norm_upper
 
 UNIT32 = 2.0**-24
 EXPONENTIAL = 256 * UNIT32

@@ -65,30 +65,11 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    jacobian_norms,
-    layer_bound,
-    needs_axes,
-    unbiased,
-    within,
-)
-from benchmark.certificates.bounds.rounding import (
-    EXPONENTIAL,
-    FLOAT64,
-    LARGEST,
-    ROOM,
-    TINY,
-    UNIT32,
-    Rounding,
-    gamma,
-    linear_rounding,
-    size,
-)
-from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
+
+from .layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased, within
+from .rounding import EXPONENTIAL, FLOAT64, LARGEST, ROOM, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .spectral import psd_norm_upper, spectral_norm_upper
 
 LEAST_EPS = 0.99e-12  # float32's 1e-12; underflowing squares, 1e-45 each, are nothing beside it
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm

@@ -39,13 +39,9 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.spectral import (
-    FORMED_SIDE,
-    product_norm_upper,
-    psd_norm_upper,
-    spectral_norm_upper,
-)
 from benchmark.runtime.errors import BenchmarkError
+
+from .spectral import FORMED_SIDE, product_norm_upper, psd_norm_upper, spectral_norm_upper
 
 SOFTMAX_CURVATURE = math.sqrt(6) / 18 * (1 + 1e-12)
 FAR = 60.0  # beyond this spread the local bounds are given up: e^w would amplify the rounding of J

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    PerturbationSet,
-    layer_bound,
-    needs_axes,
-    within,
-)
-from benchmark.certificates.bounds.rounding import FLOAT64, ROOM, TINY, UNIT32, gamma, size
-from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
+from .rounding import FLOAT64, ROOM, TINY, UNIT32, gamma, size
+from .spectral import psd_norm_upper, spectral_norm_upper
 
 
 @layer_bound.register(SLLBlock)

@@ -12,16 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import (
-    UP,
-    LayerBound,
-    exact_layer_bound,
-    layer_bound,
-    needs_axes,
-    within,
-)
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, WIDEST, Rounding, gamma, size
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
 from benchmark.layers.residual import Residual
 from benchmark.layers.token_convolution import (
@@ -32,6 +22,10 @@ from benchmark.layers.token_convolution import (
     convolve,
 )
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, exact_layer_bound, layer_bound, needs_axes, within
+from .rounding import FLOAT64, TINY, UNIT32, WIDEST, Rounding, gamma, size
+from .spectral import spectral_norm_upper
 
 FORMED = 640  # the largest side of the matrix of a whole map that is formed: some 40 ms
 SHORT = 5  # so many kernels' lengths of tokens: up to there Fourier blocks exceed the norm by 1% and more
@@ -90,10 +84,7 @@ def _(layer: TokenConvolution | BoundedTokenConvolution, x: torch.Tensor) -> Lay
 
 
 def _slices(layer: Any, x: torch.Tensor) -> list[Slice]:
-    """
-    Raises:
-        BenchmarkError: x does not fit, or a slice is another module, which may compute something else.
-    """
+    """Raise a BenchmarkError where x does not fit, or a slice is another module, which may compute something else."""
     needs_axes(layer, x, 3)
     for one in layer.slices:
         if type(one) not in (SliceConvolution, BoundedSliceConvolution):
