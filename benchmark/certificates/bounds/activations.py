@@ -31,7 +31,7 @@ from .layer_bound import (
     whole,
     within,
 )
-from .rounding import FLOAT64, LARGEST, TINY, UNIT32, size
+from .rounding import FLOAT64, LARGEST, TINY, UNIT32, covered, size
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -89,7 +89,7 @@ class SmoothActivationBound(ElementwiseBound):
         return delta * torch.maximum(-least, most).flatten(1).amax(1) * UP + self.jumped
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.f.relative * (self.size + delta) + self.f.absolute * self.root) * FLOAT64 + TINY + self.jumped
+        return covered(self.f.relative * (self.size + delta) + self.f.absolute * self.root) + self.jumped
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """-inf f'' / 2 and sup f'' / 2 around each entry, where positive: (n, *shape)."""

@@ -26,20 +26,7 @@ from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, unbiased, within
-from .rounding import (
-    EXPONENTIAL,
-    FLOAT64,
-    KERNEL,
-    LARGEST,
-    ROOM,
-    TINY,
-    UNIT32,
-    WIDEST,
-    Rounding,
-    gamma,
-    linear_rounding,
-    size,
-)
+from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, WIDEST, Rounding, gamma, in_room, linear_rounding, size
 from .sensitivity import AttentionSensitivity, attention_sensitivity
 from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
 
@@ -224,7 +211,7 @@ def attention_rounding(
             out = out + UNIT32 * (length + delta + mixed * after_absolute + shift)
         scores = torch.stack([(q + dq) * (k + dk), q + dq, k + dk]).amax(0) * max(factor, 1.0)
         values = 2 * root * (v + dv) * (1 + after_absolute) + shift
-        return torch.where(torch.maximum(scores, values) <= ROOM, out * FLOAT64 + TINY, torch.inf)
+        return in_room(out, torch.maximum(scores, values))
 
     return rounding
 

@@ -16,7 +16,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_axes, whole, within
 from .orthogonal import counted_spread
-from .rounding import EXPONENTIAL, FLOAT64, KERNEL, LARGEST, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, Rounding, covered, gamma, linear_rounding, size
 from .spectral import spectral_norm_upper
 
 # Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relative to sizes before anything cancels, so
@@ -79,7 +79,7 @@ class GridAttentionBound(LayerBound):
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self._inside(delta)
-        return (inside + UNIT32 * (self._output_size + self.bound(delta) + inside)) * FLOAT64 + TINY
+        return covered(inside + UNIT32 * (self._output_size + self.bound(delta) + inside))
 
 
 def grid_rounding(layer: GridAttention, x: torch.Tensor) -> Rounding:

@@ -11,7 +11,7 @@ from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, PerturbationSet, exact_layer_bound, layer_bound, vjp
-from .rounding import FLOAT64, TINY, UNIT32, gamma, size
+from .rounding import FLOAT64, TINY, UNIT32, covered, gamma, size
 from .spectral import spectral_norm_upper
 from .token_convolution import convolution_residual
 
@@ -148,7 +148,7 @@ class ResidualBound(LayerBound):
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
-        return (inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside)) * FLOAT64 + TINY
+        return covered(inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.body.jvp(columns)
@@ -179,7 +179,7 @@ class WeightedResidualBound(ResidualBound):
         inside = self.body.rounding(delta)
         branch = self.most * (self.branch + self.body.quick_bound(delta) + inside)
         product = self.most * inside + UNIT32 * branch
-        return (product + UNIT32 * (self.size + delta + branch + product)) * FLOAT64 + TINY
+        return covered(product + UNIT32 * (self.size + delta + branch + product))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.alpha * self.body.jvp(columns)

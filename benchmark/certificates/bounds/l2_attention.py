@@ -40,7 +40,7 @@ from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
-from .rounding import EXPONENTIAL, FLOAT64, ROOM, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .rounding import EXPONENTIAL, UNIT32, Rounding, gamma, in_room, linear_rounding, size
 from .spectral import UNIT, spectral_norm_upper
 
 FORMED = 1024  # up to this many entries the Jacobian is formed for its norm
@@ -282,7 +282,7 @@ def l2_rounding(
         out = moved * after + gamma(width + 3) * mixed * after_absolute
         values = 2 * root * torch.linalg.vector_norm(v + dv, dim=1) * (scale + after_absolute)
         widest = torch.maximum(3 * y.amax(1) ** 2 + offset, values)
-        return torch.where(widest <= ROOM, out * FLOAT64 + TINY, torch.inf)
+        return in_room(out, widest)
 
     return rounding
 

@@ -11,7 +11,7 @@ from torch import nn
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, within
-from .rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
+from .rounding import LARGEST, UNIT32, covered, gamma
 
 LEAST_EPS = 1e-20  # what float32 squares of differences may lose by underflow, 1e-45 each, is nothing beside it
 
@@ -62,7 +62,7 @@ class LayerNormBound(LayerBound):
         each = self.most * (math.sqrt(self.d) * (p + 8 * UNIT32) + 2 * gamma(self.d + 32) * length / s)
         lost = self.most * (4 * length / math.sqrt(self.eps) + 2 * math.sqrt(self.d)) + self.shift
         each = torch.where(p > 0.5, lost, each) + 2 * UNIT32 * self.shift
-        return torch.linalg.vector_norm(each, dim=1) * FLOAT64 + TINY
+        return covered(torch.linalg.vector_norm(each, dim=1))
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         far = 2 * math.sqrt(self.z.shape[1] * self.d)

@@ -19,7 +19,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
 from .orthogonal import orthogonal_rounding
-from .rounding import FLOAT64, LARGEST, TINY, UNIT32, WIDEST, Rounding, gamma, linear_rounding, size
+from .rounding import LARGEST, UNIT32, WIDEST, Rounding, covered, gamma, linear_rounding, size
 from .spectral import convolution_norm_upper, spectral_norm_upper
 
 
@@ -64,7 +64,7 @@ def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Rounding:
     nominal = size(layer._conv_forward(x.abs(), weight, bias))
     norm = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
     count = gamma(weight[0].numel() + 3)
-    return lambda delta: count * (nominal + delta * norm) * FLOAT64 + TINY
+    return lambda delta: covered(count * (nominal + delta * norm))
 
 
 def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -157,7 +157,7 @@ def _(layer: Positions, x: torch.Tensor) -> LayerBound:
     if x.shape[1:] != layer.offset.shape:  # broadcasting would repeat the input, which is no isometry
         raise BenchmarkError(f"positions {tuple(layer.offset.shape)} do not fit tokens {tuple(x.shape[1:])}")
     offset, nominal = layer.offset.norm(), size(x)
-    return LayerBound(lambda y: y, 1.0, lambda d: UNIT32 * (nominal + d + offset) * FLOAT64 + TINY)
+    return LayerBound(lambda y: y, 1.0, lambda d: covered(UNIT32 * (nominal + d + offset)))
 
 
 @layer_bound.register
@@ -165,16 +165,14 @@ def _(layer: Normalise, x: torch.Tensor) -> LayerBound:
     within(layer, -LARGEST, LARGEST, mean=layer.mean)
     within(layer, 1 / LARGEST, LARGEST, std=layer.std)
     nominal = size(x) + abs(layer.mean) * math.sqrt(x[0].numel())
-    return LayerBound(
-        lambda y: y / layer.std, UP / layer.std, lambda d: gamma(6) * (nominal + d) / layer.std * FLOAT64 + TINY
-    )
+    return LayerBound(lambda y: y / layer.std, UP / layer.std, lambda d: covered(gamma(6) * (nominal + d) / layer.std))
 
 
 @layer_bound.register
 def _(layer: MeanPool, x: torch.Tensor) -> LayerBound:
     needs_axes(layer, x, 3)
     norm, nominal, count = UP / math.sqrt(x.shape[1]), size(x), gamma(x.shape[1] + 2)
-    return LayerBound(layer, norm, lambda d: count * norm * (nominal + d) * FLOAT64 + TINY)
+    return LayerBound(layer, norm, lambda d: covered(count * norm * (nominal + d)))
 
 
 @layer_bound.register
@@ -190,5 +188,5 @@ def _(layer: CenterNorm, x: torch.Tensor) -> LayerBound:
     return LayerBound(
         lambda y: layer.gamma * (scale * (y - y.mean(-1, keepdim=True))),
         norm,
-        lambda delta: count * (most * (nominal_size + delta) + shift) * FLOAT64 + TINY,
+        lambda delta: covered(count * (most * (nominal_size + delta) + shift)),
     )

@@ -24,7 +24,7 @@ import torch
 from benchmark.layers.lipschitz import SHIFT, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-from .rounding import FLOAT64, TINY, UNIT32, Rounding, linear_rounding, size
+from .rounding import UNIT32, Rounding, covered, linear_rounding, size
 from .spectral import UNIT
 
 NEGLIGIBLE = 1e-8
@@ -67,6 +67,6 @@ def orthogonal_rounding(layer: OrthogonalLinear, x: torch.Tensor, weight: torch.
 
     def rounding(delta: torch.Tensor) -> torch.Tensor:
         inside = 2 * 2.0**-29 * sums(delta) + spread * (length + delta)
-        return (inside + UNIT32 * (nominal + delta * norm + inside)) * FLOAT64 + TINY
+        return covered(inside + UNIT32 * (nominal + delta * norm + inside))
 
     return rounding

@@ -9,7 +9,7 @@ import torch
 from benchmark.layers.tokens import LayerProject
 
 from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
-from .rounding import FLOAT64, LARGEST, TINY, gamma, size
+from .rounding import LARGEST, covered, gamma, size
 
 TINY_BALL = 1e-3  # of a token's length; down to it what cancels is within UP
 
@@ -47,7 +47,7 @@ class ProjectionBound(LayerBound):
         self.gamma = gamma(x.shape[2] / 2 + 12)  # the norm's sum under a root, the quotient, the product
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self.gamma * (self.size + delta).clamp(max=self.roof) * FLOAT64 + TINY
+        return covered(self.gamma * (self.size + delta).clamp(max=self.roof))
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return projection_bound(self.least, self.ball, delta)

@@ -52,6 +52,16 @@ def size(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
 
 
+def covered(error: torch.Tensor) -> torch.Tensor:
+    """A layer's error in float32, with what float64's pass and underflow add."""
+    return error * FLOAT64 + TINY
+
+
+def in_room(error: torch.Tensor, widest: torch.Tensor) -> torch.Tensor:
+    """`covered`, infinite where what the layer multiplies or sums may leave float32's range: `widest` bounds all of it."""
+    return torch.where(widest <= ROOM, covered(error), torch.inf)
+
+
 Rounding = Callable[[torch.Tensor], torch.Tensor]  # of how far inputs move, (n,), the norm of the rounding, (n,)
 
 
@@ -63,4 +73,4 @@ def linear_rounding(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     nominal = x.abs() @ weight.abs().mT
     length = size(nominal if bias is None else nominal + bias.abs())
     absolute, count = spectral_norm_upper(weight.abs()), gamma(weight.shape[1] + 3)
-    return lambda delta: count * (length + delta * absolute) * FLOAT64 + TINY
+    return lambda delta: covered(count * (length + delta * absolute))

@@ -68,7 +68,7 @@ import torch
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 
 from .layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased, within
-from .rounding import EXPONENTIAL, FLOAT64, LARGEST, ROOM, TINY, UNIT32, Rounding, gamma, linear_rounding, size
+from .rounding import EXPONENTIAL, LARGEST, UNIT32, Rounding, gamma, in_room, linear_rounding, size
 from .spectral import psd_norm_upper, spectral_norm_upper
 
 LEAST_EPS = 0.99e-12  # float32's 1e-12; underflowing squares, 1e-45 each, are nothing beside it
@@ -385,7 +385,7 @@ def scaled_cosine_rounding(layer: ScaledCosineAttention, x: torch.Tensor, length
         weights = min(math.expm1(min(2 * logarithm, 50.0)) * (1 + sums) + sums, 2 + sums)
         off = nu * (inherited + rows * (1 + g) * (weights + gamma(n + 3) * (1 + weights)))
         mixed = nu * rows + off
-        out = (off * after + gamma(width + 3) * mixed * after_absolute) * FLOAT64 + TINY
-        return torch.where(torch.maximum(widest**2, mixed * after_absolute) <= ROOM, out, torch.inf)
+        out = off * after + gamma(width + 3) * mixed * after_absolute
+        return in_room(out, torch.maximum(widest**2, mixed * after_absolute))
 
     return rounding

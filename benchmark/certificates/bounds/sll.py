@@ -8,7 +8,7 @@ from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
-from .rounding import FLOAT64, ROOM, TINY, UNIT32, gamma, size
+from .rounding import ROOM, UNIT32, covered, gamma, size
 from .spectral import psd_norm_upper, spectral_norm_upper
 
 
@@ -61,7 +61,7 @@ class SLLBound(LayerBound):
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inner = self.gammas[0] * (self.inner + delta * self.inner_gain)
         outer = self.outer + (delta * self.forth + inner) * self.outer_gain
-        return (self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer)) * FLOAT64 + TINY
+        return covered(self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         n, tokens, width, p = (columns.shape[k] for k in (1, 2, 3, 0))

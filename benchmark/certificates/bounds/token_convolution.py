@@ -24,7 +24,7 @@ from benchmark.layers.token_convolution import (
 from benchmark.runtime.errors import BenchmarkError
 
 from .layer_bound import UP, LayerBound, exact_layer_bound, layer_bound, needs_axes, within
-from .rounding import FLOAT64, TINY, UNIT32, WIDEST, Rounding, gamma, size
+from .rounding import UNIT32, WIDEST, Rounding, covered, gamma, size
 from .spectral import spectral_norm_upper
 
 FORMED = 640  # the largest side of the matrix of a whole map that is formed: some 40 ms
@@ -111,7 +111,7 @@ def _rounding(slices: list[Slice], x: torch.Tensor) -> Rounding:
         nominal.append(count * size(convolve(part.abs(), weight, one.bias.abs())))
         slopes.append(count * spectral_norm_upper(weight.sum(2)))
     fixed, slope = size(torch.stack(nominal, dim=1)), torch.stack(slopes).max()
-    return lambda delta: (fixed + delta * slope) * FLOAT64 + TINY
+    return lambda delta: covered(fixed + delta * slope)
 
 
 def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
@@ -141,7 +141,7 @@ def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
             own = part.rounding_in_range(moved)
             moved = (part.jacobian_norm * moved + own) * UP
             missed = (part.jacobian_norm * missed + own) * UP
-        return (missed + UNIT32 * (output + norm * delta + missed)) * FLOAT64 + TINY
+        return covered(missed + UNIT32 * (output + norm * delta + missed))
 
     return LayerBound(linear, norm, rounding)
 
