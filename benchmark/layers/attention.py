@@ -89,9 +89,7 @@ class SelfAttention(AttentionByHeads):
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
 
-        Args:
-            offsets: (n or 1, heads, tokens, tokens), added to the scores, as attention_window.py does. This layer's bounds
-                are without them.
+        `offsets` (n or 1, heads, tokens, tokens) are added to the scores (attention_window.py); bounds are without them.
         """
         query, key = self.split(self.query(x)), self.split(self.key(x))
         if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away

@@ -212,11 +212,10 @@ def grid_sensitivity(
     mixing_norm: torch.Tensor | None = None,
     floor: float = 1e-6,
 ) -> GridSensitivity:
-    """
+    """What the bound needs around the nominal inputs of `mixing`.
+
     Args:
-        mixing: of the nominal inputs.
         content: t (heads,).
-        norms: of the weights.
         mixing_norm: a bound of max_h ||P_h|| (n,); by column sums if None.
         floor: relative, of variances; the certificate has its own.
     """

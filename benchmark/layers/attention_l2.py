@@ -123,9 +123,7 @@ class L2Attention(nn.Module):
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
         """P_h X A_h W_V,h by head: (n, heads, tokens, width / heads).
 
-        Args:
-            offsets: (n or 1, heads, tokens, tokens), added to the scores, as attention_window.py does. This layer's bounds
-                are without them.
+        `offsets` (n or 1, heads, tokens, tokens) are added to the scores (attention_window.py); bounds are without them.
         """
         y = self._queries(x)
         squares = (y**2).sum(-1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from jacobian_ascent import ascend, jacobian_norm
 from pydantic import ValidationError
-from tiny_layers import LINEAR, draw
+from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates import lipschitz, unsound_paper_formula
@@ -52,17 +52,6 @@ def transformer(seed: int, width: int = 8, attention: type[L2Attention] = L2Atte
         .eval()
         .requires_grad_(False)
     )
-
-
-@pytest.mark.parametrize(("layer", "shape"), LINEAR, ids=lambda v: str(v))
-def test_linear_constants_are_above_the_exact_norm_and_close(layer, shape) -> None:
-    layer = layer.double().requires_grad_(False)
-    x = draw(2, *shape)
-    jacobian = torch.autograd.functional.jacobian(lambda y: layer(y[None])[0], x[0]).reshape(-1, x[0].numel())
-    exact = torch.linalg.matrix_norm(jacobian, ord=2)
-    found = lipschitz_constant(layer, x)
-    assert found >= exact
-    assert found <= exact * (1.35 if isinstance(layer, nn.Conv2d) else 1 + 1e-8)
 
 
 CURVED = [

@@ -118,8 +118,6 @@ class PiecewiseLinearBound(ElementwiseBound):
     (1 - slope)(D^2 / (4 t) + t - |z|) for every t >= |z|; only entries with a < 0 hurt a margin.
     """
 
-    OFFSET_FRACTIONS = (1.0, 0.5)  # of the largest move m: the t that are tried
-
     def __init__(self, x: torch.Tensor, slope: float = 0.0) -> None:
         self.x, self.kink, self.everywhere = x, 1 - slope, max(1.0, abs(slope))
         self.slopes = torch.where(x > 0, x.new_tensor(1.0), x.new_tensor(slope))
@@ -140,11 +138,23 @@ class PiecewiseLinearBound(ElementwiseBound):
         largest, bend = perturbation.largest_entries().flatten(1)[:, None], self.x.abs().flatten(1)[:, None]
         alpha = self.kink * (-a).clamp(min=0).flatten(2) * (largest > bend)
         least = (alpha * (largest - bend).clamp(min=0)).sum(2)
-        for fraction in self.OFFSET_FRACTIONS:
-            t = torch.maximum(bend, fraction * largest).clamp(min=1e-300)
-            form = perturbation.weighted_squares(alpha / (4 * t))
-            least = torch.minimum(least, form + (alpha * (t - bend)).sum(2))
-        return least * (1 + 1e-9)
+        return _least_by_parabolas(least, alpha, bend, largest, perturbation, (1.0, 0.5))
+
+
+def _least_by_parabolas(
+    least: torch.Tensor,
+    alpha: torch.Tensor,
+    kink: torch.Tensor,
+    largest: torch.Tensor,
+    perturbation: PerturbationSet,
+    fractions: tuple[float, ...],
+) -> torch.Tensor:
+    """`least` (n, rivals), or less: sum alpha (D^2 / (4 t) + t - kink) for some t >= kink, a share of the `largest` moves."""
+    for fraction in fractions:
+        t = torch.maximum(kink, fraction * largest).clamp(min=1e-300)
+        form = perturbation.weighted_squares(alpha / (4 * t))
+        least = torch.minimum(least, form + (alpha * (t - kink)).sum(2))
+    return least * (1 + 1e-9)
 
 
 def _density(z: torch.Tensor) -> torch.Tensor:
@@ -273,8 +283,6 @@ class ClippedReLUBound(NonExpansiveBound):
     the distance of the kink, and so at most D^2 / (4 t) + t - b for every t >= b: one quadratic form over all units.
     """
 
-    OFFSET_FRACTIONS = (0.5, 0.1)  # of the largest move m: the t that are tried
-
     def __init__(self, layer: ClippedReLU, x: torch.Tensor) -> None:
         if x.shape[1:] != layer.theta.shape:
             raise BenchmarkError(f"thresholds {tuple(layer.theta.shape)} do not fit inputs {tuple(x.shape[1:])}")
@@ -309,11 +317,7 @@ class ClippedReLUBound(NonExpansiveBound):
         kink = torch.where(loses, self.to_top.flatten(1)[:, None], self.to_bottom.flatten(1)[:, None])
         alpha = torch.where(most > 0, a.abs(), 0.0)
         kink, largest = torch.where(most > 0, kink, 0.0), largest.flatten(1)[:, None]
-        for fraction in self.OFFSET_FRACTIONS:
-            t = torch.maximum(kink, fraction * largest).clamp(min=1e-300)
-            form = perturbation.weighted_squares(alpha / (4 * t))
-            least = torch.minimum(least, form + (alpha * (t - kink)).sum(2))
-        return least * (1 + 1e-9)
+        return _least_by_parabolas(least, alpha, kink, largest, perturbation, (0.5, 0.1))
 
 
 @layer_bound.register(Absolute)

@@ -49,12 +49,15 @@ def per_image(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return numbers.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def jacobian_norms(derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
-    """The norms of Jacobians that are formed one at a time, by images: `derivative` of columns around those chosen."""
+def jacobian_norms(
+    derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor, most: float
+) -> torch.Tensor:
+    """The norms (n,) of Jacobians that are formed one at a time, up to `most`; `derivative` is of columns around images."""
     entries = x[0].numel()
     basis = torch.eye(entries, dtype=x.dtype, device=x.device).reshape(entries, 1, *x.shape[1:])
     formed = (derivative(basis, slice(i, i + 1)).reshape(entries, entries) for i in range(len(x)))
-    return [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
+    norms = [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
+    return torch.stack(norms).clamp(max=most) if norms else x.new_zeros(0)
 
 
 @dataclass(frozen=True)

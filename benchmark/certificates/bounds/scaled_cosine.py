@@ -306,8 +306,7 @@ class ScaledCosineBound(LayerBound):
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         if self.x[0].numel() > FORMED:
             return self._lipschitz(self._ball(torch.zeros_like(self.off)))
-        norms = jacobian_norms(self._derivative, self.x)
-        return torch.stack(norms).clamp(max=self.everywhere) if norms else self.off
+        return jacobian_norms(self._derivative, self.x, self.everywhere)
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return self._derivative(columns, slice(None))

@@ -52,16 +52,13 @@ GRAM_NUMBERS = 2**24  # of all T T^* formed at a time
 
 @dataclass(frozen=True)
 class HeadConstants:
-    """For one choice of value map M (A_l, or V_l for joint heads): norms per head and row, float64.
+    """For one choice of value map M (A_l, or V_l for joint heads): norms per head and row, float64."""
 
-    a ||M|| and x ||X M||, v ||C X M||, g max_i ||J_i X M|| (batch, heads); k ||K_i X M|| (batch, heads, tokens).
-    """
-
-    a: torch.Tensor
-    x: torch.Tensor
-    v: torch.Tensor
-    g: torch.Tensor
-    k: torch.Tensor
+    a: torch.Tensor  # ||M||: (heads,)
+    x: torch.Tensor  # ||X M||: (batch, heads), and so on
+    v: torch.Tensor  # ||C X M||
+    g: torch.Tensor  # max_i ||J_i X M||
+    k: torch.Tensor  # ||K_i X M||: (batch, heads, tokens)
 
     def take(self, rows: torch.Tensor) -> HeadConstants:
         """Of the examples `rows`."""
@@ -148,11 +145,7 @@ def head_constants(
 
 @dataclass
 class LinearMaps:
-    """The maps of part one around x (batch, n, d). Norms are computed when first asked for, from the formed matrix.
-
-    Raises:
-        BenchmarkError: asked for a norm where n d is above 8192.
-    """
+    """The maps of part one around x (batch, n, d). Norms are of formed matrices; a BenchmarkError where n d is above 8192."""
 
     x: torch.Tensor
     P: torch.Tensor

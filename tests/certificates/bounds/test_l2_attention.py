@@ -69,19 +69,6 @@ def test_phi_inverse_refuses_what_it_cannot_bound() -> None:
         mixing_constant(0)
 
 
-@pytest.mark.parametrize("heads", [1, 2, 4])
-def test_the_layer_is_its_formula(heads) -> None:
-    layer = layer_of(0, 8, heads)
-    x = torch.randn(3, 5, 8, dtype=torch.float64)
-    query, value, output = layer.head_weights()
-    scale, result = math.sqrt(8 / heads), torch.zeros_like(x)
-    for q, v, o in zip(query, value, output, strict=True):
-        y = x @ q
-        weights = (-((y[:, :, None] - y[:, None]) ** 2).sum(-1) / scale).softmax(-1)
-        result += weights @ x @ (q @ q.mT / scale) @ v @ o
-    assert torch.allclose(layer(x), result, atol=1e-12)
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 17, 65, 197])
 def test_the_constant_is_below_the_published_ones(tokens) -> None:
     c = phi_inverse(tokens - 1)
