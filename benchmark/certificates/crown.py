@@ -1,7 +1,7 @@
 """Linear bound propagation (CROWN, Zhang et al. 2018; alpha-CROWN, Xu et al. 2021) for l2 balls, by the package auto_LiRPA.
 
 The package bounds each margin logit_y - logit_j from below over the whole l2 ball, the part of it outside [0, 1] included;
-every class but the label is a rival, and a tie is not certified. Optional: docs/adding-a-model.md says how to install it.
+every class but the label is a rival, and a tie is not certified. Optional: docs/certificates.md says how to install it.
 
 What is trusted, not proven here: the package itself, and that float32 rounds at most twice as much within the ball as at the
 clean image. The package computes in the float64 asked of it, to nearest, without rounding

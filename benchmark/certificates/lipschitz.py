@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import nn
@@ -100,11 +99,13 @@ def _margins(model: nn.Sequential, x: torch.Tensor, labels: torch.Tensor) -> tup
         features, move = _run(model[:-1], x)
         if type(head) is BoundedLinear:
             exact_layer_bound(head, features)  # refuses a norm for which float32 could overflow
-        margins = _margins_of(head(features), labels)
-        return margins, partial(_head_margin_drop, head.weight, head.bias, labels, move, size(features))
-    logits, move = _run(model, x)
-    margins = _margins_of(logits, labels)
-    return margins, lambda radius: (math.sqrt(2) * UP * move(radius))[:, None].expand_as(margins)
+        logits, drop = head(features), _head_drop(head.weight, head.bias, labels, move, size(features))
+    else:
+        logits, move = _run(model, x)
+        drop = lambda radius: (math.sqrt(2) * UP * move(radius))[:, None].expand_as(logits)  # noqa: E731
+    if logits.ndim != 2:
+        raise BenchmarkError(f"the network should give one row of logits an image; it gives {tuple(logits.shape)}")
+    return logits.gather(1, labels[:, None]) - logits, drop
 
 
 def _run(layers: nn.Sequential, x: torch.Tensor) -> tuple[torch.Tensor, Move]:
@@ -122,24 +123,18 @@ def _run(layers: nn.Sequential, x: torch.Tensor) -> tuple[torch.Tensor, Move]:
     return x, move
 
 
-def _margins_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    if logits.ndim != 2:
-        raise BenchmarkError(f"the network should give one row of logits an image; it gives {tuple(logits.shape)}")
-    return logits.gather(1, labels[:, None]) - logits
-
-
-def _head_margin_drop(
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    labels: torch.Tensor,
-    move: Move,
-    nominal: torch.Tensor,
-    radius: torch.Tensor,
-) -> torch.Tensor:
+def _head_drop(
+    weight: torch.Tensor, bias: torch.Tensor | None, labels: torch.Tensor, move: Move, nominal: torch.Tensor
+) -> Move:
     """||w_y - w_j|| ||D_K|| and the rounding of both logits, each gamma(width + 3) (||w|| ||x + D_K|| + |b|)."""
     rivals = torch.linalg.vector_norm(weight[labels][:, None] - weight[None], dim=-1) * UP
-    norms, moved = torch.linalg.vector_norm(weight, dim=-1), move(radius)[:, None]
-    terms = norms * (nominal[:, None] + moved) + (0.0 if bias is None else bias.abs())
-    terms = terms + terms.gather(1, labels[:, None])
-    margin_drop = (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
-    return torch.where(nominal[:, None] + moved <= LARGEST, margin_drop, torch.inf)
+    norms, offsets = torch.linalg.vector_norm(weight, dim=-1), 0.0 if bias is None else bias.abs()
+
+    def drop(radius: torch.Tensor) -> torch.Tensor:
+        moved = move(radius)[:, None]
+        terms = norms * (nominal[:, None] + moved) + offsets
+        terms = terms + terms.gather(1, labels[:, None])
+        fall = (rivals * moved + gamma(weight.shape[1] + 3) * terms * FLOAT64 + TINY) * UP
+        return torch.where(nominal[:, None] + moved <= LARGEST, fall, torch.inf)
+
+    return drop

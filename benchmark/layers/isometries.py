@@ -1,8 +1,8 @@
 """Layers that keep lengths: tokens shifted over their grid, and the absolute value.
 
-Between orthogonal maps they make a 1-Lipschitz convolutional network that hardly shortens gradients: a shift of some channels
-by one place and a map of channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the
-channels is, but for a rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
+Between orthogonal maps they make a 1-Lipschitz convolutional network: a shift of some channels by one place and a map of
+channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the channels is, but for a
+rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
 """
 
 from __future__ import annotations

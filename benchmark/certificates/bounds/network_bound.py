@@ -145,9 +145,7 @@ class NetworkBound:
         return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where
-        there is none.
-        """
+        """How far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where unknown."""
         delta = radius
         for index, part in enumerate(self.layer_bounds):
             delta = (part.quick_bound(delta) if quick else part.bound(delta)) + self.rounding(index, delta)

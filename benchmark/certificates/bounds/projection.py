@@ -101,10 +101,7 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
     Args:
         norms: (n, tokens) norms r of the nominal tokens.
         ball: R.
-        radius: (n,) budgets e.
-
-    Returns:
-        (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
+        radius: (n,) budgets e. No bound (n,) is above them, nor above 2 R sqrt(tokens).
     """
     r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
     by_angle = ball * (e / r) * _chord_over_sine(r, e)

@@ -123,11 +123,7 @@ class Rows:
 
 
 def rows_over_ball(lengths: torch.Tensor, eps: float, e: torch.Tensor) -> Rows:
-    """
-    Args:
-        lengths: |y0|, (n, heads, tokens).
-        e: (n, heads, 1).
-    """
+    """Of lengths |y0| (n, heads, tokens) and e (n, heads, 1)."""
     least = (lengths * (1 - 1e-12) - e).clamp(min=0)
     slope = UP / (least**2 + eps).sqrt()
     far = lengths * UP + e
@@ -152,11 +148,7 @@ class Nominal:
 def nominal(
     rows: tuple[torch.Tensor, ...], lengths: tuple[torch.Tensor, ...], p: torch.Tensor, tau: float, eps: float
 ) -> Nominal:
-    """
-    Args:
-        rows: Q^, K^ and V^, each (n, heads, tokens, width / heads); lengths: |y0| of each.
-        p: (n, heads, tokens, tokens).
-    """
+    """Of rows Q^, K^ and V^, each (n, heads, tokens, width / heads), lengths |y0| of each, p (n, heads, tokens, tokens)."""
     apart, covariance = [], []
     for z in rows[1:]:
         mean = p @ z
@@ -170,13 +162,11 @@ def nominal(
 
 
 class Ball:
-    """The coefficients of the module's docstring over a ball around each nominal input, per head: (n, heads) each."""
+    """The coefficients of the module's docstring over a ball around each nominal input, per head: (n, heads) each, like e_q,
+    e_k and e_v.
+    """
 
     def __init__(self, at: Nominal, e: list[torch.Tensor]) -> None:
-        """
-        Args:
-            e: e_q, e_k and e_v, each (n, heads).
-        """
         self.tau = at.tau
         self.q, self.k, self.v = (
             rows_over_ball(lengths, at.eps, whole[..., None]) for lengths, whole in zip(at.lengths, e, strict=True)

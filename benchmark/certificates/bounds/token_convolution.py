@@ -44,10 +44,7 @@ def token_convolution_norm_upper(kernel: torch.Tensor, tokens: int) -> torch.Ten
     (1 + size / 100).
 
     Args:
-        kernel: (outputs, inputs, k), k odd, real.
-
-    Returns:
-        (), infinite for a kernel that holds NaN or infinity.
+        kernel: (outputs, inputs, k), k odd, real; the bound of one that holds NaN or infinity is infinite.
     """
     kernel = kernel.detach().double()
     if not torch.isfinite(kernel).all():
