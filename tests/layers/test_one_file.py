@@ -11,8 +11,8 @@ from tiny_certified import assert_unbroken
 from torch import nn
 
 from benchmark.attacks import pgd
-from benchmark.audit.layers import Effort, audit_layers
 from benchmark.certificates import lipschitz, local
+from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.layers import kinds
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead
