@@ -16,8 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise

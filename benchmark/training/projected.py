@@ -15,8 +15,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from benchmark.layers.convolution_matrices import check_convolution, convolution_upper
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_constants import check_convolution, convolution_upper
 from benchmark.training.objective import TrainingAttack, frozen
 from benchmark.training.standard import Standard
 

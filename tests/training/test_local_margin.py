@@ -9,8 +9,7 @@ from tiny_training import blobs, run, spec
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, Patchify

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.attention_window import WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention, WindowAttention
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.training.attention_inputs import in_batches, layer_and_inputs
 from benchmark.training.counterparts import counterparts

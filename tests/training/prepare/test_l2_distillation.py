@@ -11,8 +11,7 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention

@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch.func import jacrev, vmap
 
-from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, point_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
+from benchmark.loading import methods
+
+BOUNDS = methods.module("Hu2024SpecFormer", "head_bounds")
+point_norm_upper, ball_norm_upper = BOUNDS.point_norm_upper, BOUNDS.ball_norm_upper
 
 SIZES = [(n, d, inner) for n in (1, 2, 3, 6) for d in (1, 2, 4) for inner in (1, 3)]
 

@@ -12,10 +12,11 @@ import torch
 from jacobian_ascent import jacobian_norm
 from torch import nn
 
-from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, point_norm_upper
 from benchmark.certificates.unsound_paper_formula import UnsoundConstant, specformer_constant
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
+from benchmark.layers.attention import LipschitzNormAttention
+from benchmark.loading import methods
 
+BOUNDS = methods.module("Hu2024SpecFormer", "head_bounds")
 STORED = json.loads(Path(__file__).with_name("counterexamples.json").read_text())
 
 
@@ -38,7 +39,7 @@ def test_specformers_theorem_is_exceeded_and_the_sound_bounds_are_not(name, time
     published = specformer_constant(x[None], *weights, delta)
     assert type(published) is UnsoundConstant
     assert found > times * published.value
-    assert found <= point_norm_upper(x[None], *weights) <= ball_norm_upper(x[None], *weights, delta)
+    assert found <= BOUNDS.point_norm_upper(x[None], *weights) <= BOUNDS.ball_norm_upper(x[None], *weights, delta)
 
 
 def test_at_zero_six_tokens_have_the_norm_of_the_values_weight() -> None:
