@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.training import TrainingSpec
@@ -37,9 +40,14 @@ def certificate_file(name: str) -> Path:
     return PACKAGE / "certificates" / f"{name}.py"
 
 
-def check_parameters(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
-    """A BenchmarkError for a keyword-only parameter that `function` does not know or that is missing."""
-    known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+def check_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values of keyword-only parameters, in their types.
+
+    Raises:
+        BenchmarkError: a parameter that `function` does not know, that is missing, or that its type does not allow.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    known = {name: p for name, p in signature.parameters.items() if p.kind is p.KEYWORD_ONLY}
     known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
     for name in given:
         if name not in known:
@@ -47,3 +55,13 @@ def check_parameters(function: Callable[..., object], given: Mapping[str, object
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in given:
             raise BenchmarkError(f"{where}: the parameter {name!r} is missing")
+    return {name: _in_type(known[name].annotation, value, f"{where}: {name}") for name, value in given.items()}
+
+
+def _in_type(annotation: Any, value: Any, where: str) -> Any:
+    whole = isinstance(value, float) and value.is_integer()  # a recipe's numbers come as floats
+    try:
+        return TypeAdapter(annotation).validate_python(int(value) if whole else value, strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]["msg"].replace("Input should", "should", 1)
+        raise BenchmarkError(f"{where} {value} {wrong}") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,13 +16,12 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import draws
 from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation, set_rate
 from benchmark.training.penalty import Penalty
-from benchmark.training.ranks import ALONE, Ranks
+from benchmark.training.ranks import ALONE, Ranks, seed_draws
 from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
@@ -70,8 +68,7 @@ def closes(spec: TrainingSpec, epoch: int) -> bool:
 
 def nonzero(model: nn.Module) -> dict[str, torch.Tensor]:
     """Where the entries of matrices and kernels are not 0, by parameter, as a mask in its type; vectors are left free."""
-    found = {name: p.detach() != 0 for name, p in model.named_parameters() if p.ndim > 1}
-    return {name: mask.to(model.get_parameter(name).dtype) for name, mask in found.items()}
+    return {name: (p.detach() != 0).to(p.dtype) for name, p in model.named_parameters() if p.ndim > 1}
 
 
 class NotFinite(Exception):
@@ -103,49 +100,40 @@ class Autocast(nn.Module):
         return self._precision.convert_output(checked(logits, len(images)))
 
 
-@dataclass
 class Steps:
-    """The steps of an epoch, of this rank's share of every batch."""
+    """The steps of an epoch, of this rank's share of every batch.
 
-    learning: Autocast
-    model: nn.Module  # inside `learning`
-    objective: Objective
-    optimizer: _FabricOptimizer
-    spec: TrainingSpec
-    fabric: Fabric
-    ema: ModelEmaV3 | None
-    augment: Augmenting | None
-    closing: Augmenting | None  # in place of `augment`, in the last epochs
-    penalties: nn.ModuleDict
-    nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
-    state: nn.Module | None  # the objective's
-    ranks: Ranks = ALONE
-    captured: CapturedStep | None = None
-    pieces: int = 1  # of each batch, one after the other, where memory does not hold it at once
+    Args:
+        model: it learns; all ranks begin with the weights of the first.
+        images: one or more, for the objective to look at.
+        augment: of each batch; `spec.augmentation`, ready to run.
+        closing: in place of `augment` in the last epochs; `spec.closing`.
+        penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
+        ranks: the processes that share the batches.
+        recorder: captures the steps, on a GPU (capture.py); each runs by itself if None.
 
-    @classmethod
-    def of(
-        cls,
+    Raises:
+        BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
+    """
+
+    def __init__(
+        self,
         model: nn.Module,
         objective: Objective,
         spec: TrainingSpec,
         fabric: Fabric,
         images: torch.Tensor,
+        *,
         augment: Augmenting | None = None,
         closing: Augmenting | None = None,
         penalties: Mapping[str, Penalty] | None = None,
         ranks: Ranks = ALONE,
         recorder: CudaRecorder | None = None,
-    ) -> Steps:
-        """Return the steps of a recipe before its first epoch.
-
-        Args:
-            images: one or more, for the objective to look at.
-            recorder: captures the step, where the run asks for it.
-
-        Raises:
-            BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
-        """
+    ) -> None:
+        ranks.take_first([model])
+        self.model, self.objective, self.spec, self.fabric, self.ranks = model, objective, spec, fabric, ranks
+        self.augment, self.closing = augment, closing
+        self.pieces = 1  # of each batch, one after the other, where memory does not hold it at once
         state = objective.attach(model, images)
         kept = nonzero(model) if spec.keep_zeros else {}
         precision, device = fabric.strategy.precision, fabric.device
@@ -154,24 +142,17 @@ class Steps:
             raise BenchmarkError(
                 "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
             )
-        _, optimizer = fabric.setup(
-            model, optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
-        )
-        steps = cls(
-            Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size),
-            model, objective, optimizer, spec, fabric,
-            ema=_averaged(model, spec.ema) if spec.ema else None,
-            augment=augment,
-            closing=closing,
-            penalties=nn.ModuleDict(penalties or {}).to(device),
-            nonzero={name: mask.to(device) for name, mask in kept.items()},
-            state=state.to(device) if state is not None else None,
-            ranks=ranks,
-        )  # fmt: skip
+        learner = optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
+        self.optimizer: _FabricOptimizer = fabric.setup(model, learner)[1]
+        self.learning = Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size)
+        self.ema = _averaged(model, spec.ema) if spec.ema else None
+        self.penalties = nn.ModuleDict(penalties or {}).to(device)
+        self.nonzero = {name: mask.to(device) for name, mask in kept.items()}
+        self.state = state.to(device) if state is not None else None
+        self.captured: CapturedStep | None = None
         if recorder:
             problem = "16-mixed looks at the gradients" if scales else "" if ranks.alone else "processes share it"
-            steps.captured = CapturedStep(steps.step, recorder, problem, still=bool(spec.sam))
-        return steps
+            self.captured = CapturedStep(self.step, recorder, problem, still=bool(spec.sam))
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -192,11 +173,12 @@ class Steps:
             NotFinite: a loss, a penalty or a weight is not finite.
         """
         with self.captured.recorder.stream() if self.captured else nullcontext():
-            draws.seed(seed, epoch)
+            seed_draws(seed, epoch)
             self.learning.train()
             order = torch.randperm(len(labels), device="cpu").to(images.device)
             batches = order.split(self.spec.batch_size * self.spec.accumulation)
-            self.ranks.seed(seed, epoch)
+            if not self.ranks.alone:  # from here on draws are this rank's own
+                seed_draws(seed, epoch, "rank", self.ranks.rank)
             factor = eps_factor(self.spec, epoch)
             augment = self.closing if closes(self.spec, epoch) else self.augment
             take = self.captured or self.step

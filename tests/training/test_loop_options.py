@@ -17,7 +17,7 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
-from benchmark.training.selection import SelectionMetric, selection_metric
+from benchmark.training.selection import selection_metric
 from benchmark.training.steps import eps_factor
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
@@ -43,7 +43,7 @@ def test_the_radius_grows_linearly_from_a_clean_first_epoch(tmp_path) -> None:
         seen.append(share_of_radius)
         return images
 
-    run(model(), adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("clean", accuracy))
+    run(model(), adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
     assert seen == [0.25, 0.5, 0.75, 1, 1]
 
 
@@ -77,7 +77,7 @@ def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> 
 
     network = nn.Sequential(nn.Flatten(), Masked(), nn.BatchNorm1d(36), nn.Linear(36, 4))
     rules = spec(epochs=1, sam=0.1, **ONE)
-    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("", accuracy))
+    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
     assert len(seen) == len(starts) == 2
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(starts[0], starts[1])
@@ -102,7 +102,7 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
             adversarial.objective(attack),
             rules,
             tmp_path / f"{len(trained)}",
-            metric=SelectionMetric("clean", accuracy),
+            metric=accuracy,
         )
         trained.append(([p.detach() for p in network.parameters()], done.losses))
     (whole, losses), (gathered, gathered_losses), (small, _) = trained
@@ -147,7 +147,7 @@ def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
 
     best, _ = run(
         network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c",
-        metric=SelectionMetric("", score), on_epoch=lambda _: trained.append(network.weight.detach().clone()),
+        metric=score, on_epoch=lambda _: trained.append(network.weight.detach().clone()),
     )  # fmt: skip
     for weight, found in zip(trained, judged, strict=True):
         average = 0.75 * average + 0.25 * weight

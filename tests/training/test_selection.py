@@ -19,7 +19,7 @@ from benchmark.specs.training import Selection
 from benchmark.training import standard
 from benchmark.training.objective import accuracy
 from benchmark.training.overfitting import OverfittingMonitor, probe
-from benchmark.training.selection import SelectionMetric, exhausted, selection_metric
+from benchmark.training.selection import exhausted, selection_metric
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
 PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05})
@@ -40,7 +40,7 @@ def test_scores_and_kept_weights_are_float32_whatever_training_is(tmp_path, prec
         return accuracy(candidate, images, labels)
 
     network = Linear()
-    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, metric=SelectionMetric("", score))
+    best, done = run(network, Noting(), spec(), tmp_path / "c", precision=precision, metric=score)
     assert seen["score"] == {torch.float32}
     assert {t.dtype for t in best.values()} == {torch.float32}
     fresh = Linear()
@@ -57,9 +57,9 @@ def test_selection_and_patience(tmp_path) -> None:
         calls.append(1)
         return next(scores)
 
-    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=SelectionMetric("", score))
+    best, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=score)
     assert (done.epoch, done.best_epoch) == (4, 2)
-    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=SelectionMetric("", score))
+    again, done = run(model(), standard.objective(None), rules, tmp_path / "c", metric=score)
     assert (done.epoch, len(calls)) == (4, 4), "a run that stopped early does not go on when it is resumed"
     assert all(torch.equal(best[name], again[name]) for name in best)
     assert not exhausted(Selection(patience=2), epoch=9, best_epoch=1, warmup_epochs=8), "a warm-up does not count"
