@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
 from benchmark.layers.attention import ResidualAttention
@@ -37,12 +38,13 @@ from benchmark.layers.attention_window import WindowAttention
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.training.attention_inputs import in_batches, layer_and_inputs
 from benchmark.training.counterparts import counterparts
+from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 OTHER_ARCHITECTURE = True
-RIDGE = (
-    1e-3  # of the mean squared feature, beside the features' Gram matrix: keeps W_O small where features hardly differ
-)
+# of the mean squared feature, beside the features' Gram matrix: keeps W_O small where features hardly differ
+RIDGE = 1e-3
+From0 = Annotated[int, Field(ge=0)]
 
 
 def prepare(
@@ -51,11 +53,11 @@ def prepare(
     train_split: tuple[Tensor, Tensor],
     place: Place,
     *,
-    layer_epochs: int = 5,
-    epochs: int = 5,
-    learning_rate: float = 1e-3,
-    batch_size: int = 64,
-    samples: int = 0,
+    layer_epochs: From0 = 5,
+    epochs: From0 = 5,
+    learning_rate: Positive = 1e-3,
+    batch_size: Count = 64,
+    samples: From0 = 0,
 ) -> dict[str, JsonValue]:
     """Gives `model` the weights of `start`, and its attention layers what comes nearest to the layers there.
 
@@ -71,23 +73,15 @@ def prepare(
         networks agree, and the mean divergence, before and after the end.
 
     Raises:
-        BenchmarkError: a parameter out of range, networks that do not match, by name, or a fit that is not finite.
+        BenchmarkError: networks that do not match, by name, or a fit that is not finite.
     """
-    for name, value, least in (
-        ("layer_epochs", layer_epochs, 0), ("epochs", epochs, 0), ("batch_size", batch_size, 1), ("samples", samples, 0)
-    ):  # fmt: skip
-        if not isinstance(value, int) or value < least:
-            raise BenchmarkError(f"{name} {value} should be a whole number from {least} on")
-    if not 0 < learning_rate < math.inf:
-        raise BenchmarkError(f"learning_rate {learning_rate} should be positive and finite")
     found = counterparts(start, model)
     model.eval()
     state = model.state_dict()
     with torch.no_grad():
         for there, here in found.others:
             state[here].copy_(start.state_dict()[there].reshape(state[here].shape))
-    drawn = torch.randperm(len(train_split[0]), generator=torch.Generator().manual_seed(place.seed))
-    images = train_split[0][drawn[:samples].to(train_split[0].device)] if samples else train_split[0]
+    images = place.drawn(train_split[0], samples) if samples else train_split[0]
     layers: list[JsonValue] = []
     for number, (there, here) in enumerate(found.attention, start=1):
         student = model.get_submodule(here)

@@ -14,17 +14,18 @@ the accuracy set, where algorithm 1's own arrive only in the limit. Fine-tuning 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_records import Layer, Seen, layers_of, record
+from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.proximal import (
     TOLERANCE,
@@ -35,7 +36,7 @@ from benchmark.training.proximal import (
     spectral_prox,
 )
 
-MEASURES = ("l1", "l1_quantile", "spectral")
+Measure = Literal["l1", "l1_quantile", "spectral"]
 
 
 def prepare(
@@ -44,15 +45,15 @@ def prepare(
     train_split: tuple[Tensor, Tensor],
     place: Place,
     *,
-    measure: str = "spectral",
-    gamma: float = 0.1,
-    eta: float = 0.1,
+    measure: Measure = "spectral",
+    gamma: Positive = 0.1,
+    eta: Positive = 0.1,
     absolute: bool = False,
-    relaxation: float = 1.2,
-    outer: int = 6,
-    inner: int = 15,
-    batch_size: int = 128,
-    samples: int = 1000,
+    relaxation: Annotated[float, Field(gt=0, lt=2)] = 1.2,
+    outer: Count = 6,
+    inner: Count = 15,
+    batch_size: Count = 128,
+    samples: Count = 1000,
     rerecord: bool = False,
     head: bool = False,
     inside: bool = True,
@@ -84,15 +85,14 @@ def prepare(
         they were pulled in.
 
     Raises:
-        BenchmarkError: a parameter out of its range, a layer that is not covered, or an eta that outputs cannot keep.
+        BenchmarkError: a gamma out of its range, a layer that is not covered, or an eta that outputs cannot keep.
     """
     settings = Settings(measure, gamma, eta, absolute, relaxation, outer, inner, inside)
-    settings.check()
-    _check_count("batch_size", batch_size)
-    _check_count("samples", samples)
+    if gamma >= 1 and (measure == "l1_quantile" or not absolute):
+        raise BenchmarkError(f"gamma {gamma} is a share, and should be below 1")
     layers = layers_of(model, head=head)
-    drawn = torch.randperm(len(train_split[0]), generator=torch.Generator().manual_seed(place.seed))[:samples]
-    batches = train_split[0][drawn].tensor_split(-(-len(drawn) // batch_size))
+    images = place.drawn(train_split[0], samples)
+    batches = images.tensor_split(-(-len(images) // batch_size))
     trained, changed = (copy.deepcopy(model).requires_grad_(False).eval() for _ in range(2))
 
     def make(layer: Layer) -> tuple[Tensors, History]:
@@ -117,7 +117,7 @@ def prepare(
 class Settings:
     """Those parameters of `prepare` that a layer's own work depends on."""
 
-    measure: str
+    measure: Measure
     gamma: float
     eta: float
     absolute: bool
@@ -125,16 +125,6 @@ class Settings:
     outer: int
     inner: int
     inside: bool
-
-    def check(self) -> None:
-        if self.measure not in MEASURES:
-            raise BenchmarkError(f"unknown measure {self.measure!r}{near_miss(str(self.measure), MEASURES)}")
-        share = not self.absolute or self.measure == "l1_quantile"
-        _check_number("gamma", self.gamma, 1 if share else math.inf)
-        _check_number("eta", self.eta, math.inf)
-        _check_number("relaxation", self.relaxation, 2)
-        _check_count("outer", self.outer)
-        _check_count("inner", self.inner)
 
     def prox(self, trained: Tensor) -> Callable[[Tensor], Tensor]:
         """The step on Z (out, in); gamma stays what it is by the trained weight."""
@@ -158,18 +148,6 @@ class Settings:
 
     def _unit(self, size: float) -> float:
         return 1.0 if self.absolute else size
-
-
-def _check_number(name: str, value: float, top: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < top:
-        raise BenchmarkError(
-            f"{name} {value} should be a number above 0" + (f" and below {top}" if top < math.inf else "")
-        )
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BenchmarkError(f"{name} {value} should be a whole number of at least 1")
 
 
 @torch.no_grad()
