@@ -89,7 +89,7 @@ def _fast(search: Search, component: str, targets: int, notes: Notes) -> None:
     if component == "apgd-ce":
         apgd.untargeted(search)
     elif component == "square":
-        square.untargeted(search)
+        square.Chains(search).run()
     else:
         order = search.logits(search.images).sort(dim=1).indices
         rivals = order[:, -targets - 1 : -1].flip(1)  # the likeliest first, as the authors take them

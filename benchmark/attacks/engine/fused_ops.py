@@ -138,7 +138,7 @@ class FusedOps:
                     FusedOps._originals[name] = place, getattr(place, name)
                     setattr(place, name, replacement)
             FusedOps._inside += 1
-        self._outer, _THREAD.entered = getattr(_THREAD, "entered", None), self
+        self._outer, _THREAD.entered = entered(), self
 
     def __exit__(self, *_: object) -> None:
         _THREAD.entered = self._outer
@@ -172,11 +172,11 @@ def patches(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
+    fused = entered()
     few = query.dim() >= 3 and max(query.shape[-2], key.shape[-2]) <= FEW
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
-    if entered and few and same and _aligned(query, key, value) and not any(map(_asked, (*args, *kwargs.values()))):
-        entered.used = True
+    if fused and few and same and _aligned(query, key, value) and not any(map(_asked, (*args, *kwargs.values()))):
+        fused.used = True
         return attention(query, key, value)
     return _original("scaled_dot_product_attention")(query, key, value, *args, **kwargs)
 
@@ -184,17 +184,17 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 def _convolution(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
-    if entered and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
-        entered.used = True
+    fused = entered()
+    if fused and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
+        fused.used = True
         return patches(input, weight, bias)
     return _original("conv2d")(input, weight, bias, *args, **kwargs)
 
 
 def _forward(vit: nn.Module, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
-    if entered and not args and not kwargs and entered.by_class_token(vit, x):
-        entered.used = True
+    fused = entered()
+    if fused and not args and not kwargs and fused.by_class_token(vit, x):
+        fused.used = True
         return class_token_logits(vit, x)
     return _original("forward")(vit, x, *args, **kwargs)
 
@@ -207,13 +207,12 @@ def _agree(vit: nn.Module, images: torch.Tensor) -> bool:
 
 
 def _replacements() -> list[tuple[Place, str, Operation]]:
-    found: list[tuple[Place, str, Operation]] = [
+    timm = timm_vit()
+    return [
         (functional, "scaled_dot_product_attention", _attention),
         (functional, "conv2d", _convolution),
+        *([(timm.VisionTransformer, "forward", _forward)] if timm else []),
     ]
-    if timm := timm_vit():
-        found.append((timm.VisionTransformer, "forward", _forward))
-    return found
 
 
 def _original(name: str) -> Operation:

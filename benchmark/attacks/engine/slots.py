@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,6 +23,17 @@ State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
 FULLER, FULL, PIXELS = 4, 2e8, 2**20
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
+
+
+def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
+    """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
+
+    It does not depend on the image's batch, its place there, or the machine. Streams of different (seed, image, purpose)
+    are independent: numpy's SeedSequence mixes them. They differ whenever the numbers do, as long as seeds and numbers
+    are below 2**32 and purposes have one length.
+    """
+    state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> 1))
 
 
 @dataclass
