@@ -125,7 +125,7 @@ def test_bad_parquet_is_one_line_with_its_hash(tmp_path) -> None:
     with pytest.raises(BenchmarkError, match=hashlib.sha256(b"cut short").hexdigest()):
         read(spec(source="parquet", path=str(tmp_path)))
     pq.write_table(pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]}), tmp_path / "train.parquet")
-    with pytest.raises(BenchmarkError, match="row 0 does not decode"):
+    with pytest.raises(BenchmarkError, match="row 0 does not open"):
         read(spec(source="parquet", path=str(tmp_path)))
     pq.write_table(pa.table({"pixels": [1]}), tmp_path / "train.parquet")
     with pytest.raises(BenchmarkError, match="no column img or image; it has pixels"):
