@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from tiny_models import Linear
-from tiny_training import blobs, model, run, spec
+from tiny_training import blobs, model, run, spec, stopping_after
 from torch import nn
 
 from benchmark.loading.fitting import overfitting_monitor, training_attack
@@ -97,13 +97,7 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
     for sizes in ({"batch_size": 96}, {"batch_size": 32, "accumulation": 3}, {"batch_size": 32}):
         network = Linear()
         rules = spec(epochs=3, optimizer="sgd", learning_rate=0.3, **sizes, **options)
-        _, done = run(
-            network,
-            adversarial.objective(attack),
-            rules,
-            tmp_path / f"{len(trained)}",
-            metric=accuracy,
-        )
+        _, done = run(network, adversarial.objective(attack), rules, tmp_path / f"{len(trained)}", metric=accuracy)
         trained.append(([p.detach() for p in network.parameters()], done.losses))
     (whole, losses), (gathered, gathered_losses), (small, _) = trained
     # sums over other batches, rounded in another order in each of six steps; smaller batches differ by a hundred times that
@@ -171,7 +165,7 @@ def everything(checkpoint: Path, **options):
     return run(
         model(3), objective, rules, checkpoint, channels=3,
         augment=Augment(rules.augmentation, (3, 6, 6), 4), closing=Augment(rules.closing.augmentation, (3, 6, 6), 4),
-        metric=selection_metric(rules.selection, objective, training_attack(PGD)), monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
+        metric=selection_metric(rules.selection, objective, training_attack(PGD))[1], monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
     )  # fmt: skip
 
 
@@ -180,13 +174,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     monkeypatch.setitem(EVERYTHING, "optimizer", optimizer)
     whole, history = everything(tmp_path / "whole")
     again, _ = everything(tmp_path / "again")
-
-    def stop(done) -> None:
-        if done.epoch == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        everything(tmp_path / "stopped", on_epoch=stop)
+        everything(tmp_path / "stopped", on_epoch=stopping_after(2))
     torch.manual_seed(99)
     resumed, resumed_history = everything(tmp_path / "stopped")
     assert resumed_history == history
@@ -225,13 +214,8 @@ def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> No
     loaded: list[dict] = []
     fabric.strategy.precision.state_dict = lambda: state
     fabric.strategy.precision.load_state_dict = loaded.append
-
-    def stop(done) -> None:
-        if done.epoch == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stop)
+        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stopping_after(1))
     assert not loaded
     run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric)
     assert loaded == [state]

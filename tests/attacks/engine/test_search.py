@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, slots, square
-from benchmark.attacks.engine.streams import generator
+from benchmark.attacks.engine.slots import generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.internals import Notes

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import square
 from benchmark.attacks.engine.slots import Search
-from benchmark.attacks.engine.streams import generator
+from benchmark.attacks.engine.slots import generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
