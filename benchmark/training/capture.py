@@ -1,9 +1,8 @@
 """A training step captured as a CUDA graph: its kernels are launched together, not one by one from Python.
 
 The graph holds the whole step: the attack, both passes, the optimiser, and what puts the weights back. It reads its images
-and labels from fixed memory, and does what the step did when it was recorded: a step of other shapes or of another radius
-gets another graph. Where the process may start compilers, torch.compile fuses the network's kernels too; in the
-sandbox it may not.
+and labels from fixed memory: a step of other shapes or of another radius gets another graph. Where the process may start
+compilers, torch.compile fuses the network's kernels too; in the sandbox it may not.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class CudaRecorder:
         outer.wait_stream(self._stream)
 
     def generator(self) -> torch.Tensor:
-        """Return the state of the device's generator."""
+        """The state of the device's generator."""
         return torch.cuda.get_rng_state(self.device)
 
     @contextmanager

@@ -1,6 +1,6 @@
 """The steps of an epoch: gradients, the optimiser, and what keeps the weights where the recipe wants them.
 
-What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`, `closes`), so that resuming needs no state.
+What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`), so that resuming needs no state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def lr_factor(spec: TrainingSpec, place: float) -> float:
     1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
     """
     if spec.schedule == "one_cycle":
-        return _one_cycle(place / spec.epochs)
+        done = place / spec.epochs
+        return 0.04 + 0.96 * done / 0.3 if done < 0.3 else 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
     if place < spec.rate_warmup_epochs:
         return 0.01 + 0.99 * place / spec.rate_warmup_epochs
     if spec.schedule == "constant":
@@ -50,25 +51,9 @@ def lr_factor(spec: TrainingSpec, place: float) -> float:
     return spec.final_rate + (1 - spec.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _one_cycle(done: float) -> float:
-    if done < 0.3:
-        return 0.04 + 0.96 * done / 0.3
-    return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
-
-
 def eps_factor(spec: TrainingSpec, epoch: int) -> float:
     """The factor of the radius trained for in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
     return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
-
-
-def closes(spec: TrainingSpec, epoch: int) -> bool:
-    """Whether this is one of the last epochs, which are augmented as `closing` says."""
-    return spec.closing is not None and epoch >= spec.epochs - spec.closing.epochs
-
-
-def nonzero(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Where the entries of matrices and kernels are not 0, by parameter, as a mask in its type; vectors are left free."""
-    return {name: (p.detach() != 0).to(p.dtype) for name, p in model.named_parameters() if p.ndim > 1}
 
 
 class NotFinite(Exception):
@@ -135,7 +120,6 @@ class Steps:
         self.augment, self.closing = augment, closing
         self.pieces = 1  # of each batch, one after the other, where memory does not hold it at once
         state = objective.attach(model, images)
-        kept = nonzero(model) if spec.keep_zeros else {}
         precision, device = fabric.strategy.precision, fabric.device
         scales = bool(precision.state_dict())
         if spec.sam and scales:
@@ -145,9 +129,15 @@ class Steps:
         learner = optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
         self.optimizer: _FabricOptimizer = fabric.setup(model, learner)[1]
         self.learning = Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size)
-        self.ema = _averaged(model, spec.ema) if spec.ema else None
+        self.ema: ModelEmaV3 | None = None
+        if spec.ema:
+            from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+
+            self.ema = ModelEmaV3(model, spec.ema)
         self.penalties = nn.ModuleDict(penalties or {}).to(device)
-        self.nonzero = {name: mask.to(device) for name, mask in kept.items()}
+        # of matrices and kernels, where entries may leave 0; vectors are free
+        held = {name: p for name, p in model.named_parameters() if p.ndim > 1 and spec.keep_zeros}
+        self.nonzero = {name: (p.detach() != 0).to(p.dtype) for name, p in held.items()}
         self.state = state.to(device) if state is not None else None
         self.captured: CapturedStep | None = None
         if recorder:
@@ -157,9 +147,9 @@ class Steps:
     @property
     def modules(self) -> dict[str, nn.Module]:
         """Those whose parameters and buffers a run resumes from, by kind."""
-        found: dict[str, nn.Module] = {"model": self.model, "penalties": self.penalties}
-        found |= {"ema": self.ema.module} if self.ema else {}
-        return found | ({"objective": self.state} if self.state is not None else {})
+        ema = {"ema": self.ema.module} if self.ema else {}
+        state = {"objective": self.state} if self.state is not None else {}
+        return {"model": self.model, "penalties": self.penalties, **ema, **state}
 
     @property
     def judged(self) -> nn.Module:
@@ -180,7 +170,8 @@ class Steps:
             if not self.ranks.alone:  # from here on draws are this rank's own
                 seed_draws(seed, epoch, "rank", self.ranks.rank)
             factor = eps_factor(self.spec, epoch)
-            augment = self.closing if closes(self.spec, epoch) else self.augment
+            closes = self.spec.closing is not None and epoch >= self.spec.epochs - self.spec.closing.epochs
+            augment = self.closing if closes else self.augment
             take = self.captured or self.step
             total = torch.zeros((), dtype=torch.float64, device=images.device)
             for number, batch in enumerate(batches):
@@ -284,9 +275,8 @@ class Steps:
     @torch.no_grad()
     def _put_back(self) -> None:
         """Weights among those that the recipe and the objective allow."""
-        for name, parameter in self.model.named_parameters():
-            if name in self.nonzero:
-                parameter.mul_(self.nonzero[name])
+        for name, mask in self.nonzero.items():
+            self.model.get_parameter(name).mul_(mask)
         self.objective.after_step(self.model)
 
     def _penalty(self) -> torch.Tensor:
@@ -305,9 +295,3 @@ def _check_terms(terms: Mapping[str, torch.Tensor]) -> None:
     for name, term in terms.items():
         if not torch.isfinite(term):
             raise NotFinite(f"the penalty {name} is {term.item()}")
-
-
-def _averaged(model: nn.Module, decay: float) -> ModelEmaV3:
-    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
-
-    return ModelEmaV3(model, decay)

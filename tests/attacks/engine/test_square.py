@@ -11,8 +11,7 @@ from torch.nn.functional import one_hot
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import square
-from benchmark.attacks.engine.slots import Search
-from benchmark.attacks.engine.slots import generator
+from benchmark.attacks.engine.slots import Search, generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
