@@ -3,9 +3,8 @@ Huang et al. 2021, Local-Lip).
 
 A `Region` holds, for each image, the units' values z and moves D of them: a ball |D| <= rho and a box -below <= D <=
 above. Through y = W z + b the box moves by interval arithmetic, each unit by at most |row of W| rho too, and the less
-counts. Only units that move matter: those whose box is flat after a ReLU or a clipped ReLU, dead or at the top on all
-of the ball, stay where they are, so that their rows, and in the next layer their columns, drop out of W (Huang et al.
-2021).
+counts. Units whose box is flat after a ReLU or a clipped ReLU, dead or at the top on all of the ball, do not move, so that
+their rows, and in the next layer their columns, drop out of W (Huang et al. 2021).
 
 The norm of what is left of W comes from power steps for each image, from the layer's kept vector, and lies a little
 below it (layer_norms.py). With norms that are bounds, the region holds every move of a ball in real arithmetic.

@@ -1,19 +1,15 @@
 """Faster operations of vision transformers, used while an attack searches.
 
-On the CPU, as plain matrix products: attention over few tokens, since torch's fused kernel is made for long sequences and
-takes twice the time or more; and patch embedding, a convolution whose stride is its kernel, since torch's gradient by the
-input takes 2 to 10 times as long as that of the same product (measured: `docs/attacks.md`). On any device: timm's last
-block for the class token alone. The functions are the same but for rounding, so an image found with them
-counts only if the unmodified model misclassifies it too: `slots.Search.record` checks that.
+On the CPU, as plain matrix products: attention over few tokens, and patch embedding, a convolution whose stride is its kernel
+(measured: `docs/attacks.md`). On any device: timm's last block for the class token alone. The functions are the same but for
+rounding, so an image found with them counts only if the unmodified model misclassifies it too (`slots.Search.record`).
 
-Where timm's head reads the class token only, whatever else the last block puts out is thrown away: its MLP and the end of its
-attention need not be computed for the other tokens. And attention by one query q needs no keys and values of its own: for
-head h and normed tokens X,
+Where timm's head reads the class token only, the last block's MLP and the end of its attention need not be computed for the
+other tokens. And attention by one query q needs no keys and values of its own: for head h and normed tokens X,
 
     q (X K_h^T + 1 b^T)^T = (q K_h) X^T + constant,    a (X V_h^T + 1 c^T) = (a X) V_h^T + c    since a sums to 1,
 
-and a constant does not change a softmax. The function is the same but for rounding. A transformer of d blocks saves about
-the d-th part of its time.
+and a constant does not change a softmax.
 """
 
 from __future__ import annotations
@@ -114,8 +110,7 @@ _THREAD = threading.local()
 class FusedOps:
     """A context in which this thread's calls are carried out by the faster operations; `used` tells whether any was.
 
-    torch's and timm's functions are replaced while any thread is inside the context, since torch's own interception would
-    cost each operation as much as is gained. In other threads the replacements call the originals.
+    torch's and timm's functions are replaced while any thread is inside; in other threads the replacements call them.
     """
 
     _inside = 0

@@ -2,13 +2,12 @@
 of a smaller measure that still fit its outputs on training images.
 
 The mathematics stands in benchmark/training/proximal.py, which layers and outputs in layer_records.py. Biases stay. A
-convolution's weight is the matrix that acts on patches; the convolution's own norm is at most the matrix's times the
-root of the number of patches that a pixel is in. A layer that is never called as a module stays as it is and is named:
-`L2Attention.value`, whose weight acts in A_h W_V.
+convolution's weight is the matrix that acts on patches. A layer that is never called as a module stays as it is and is
+named: `L2Attention.value`, whose weight acts in A_h W_V.
 
 What differs from the paper or its released code: y is the pre-trained output, not W x less a gradient; images are those
 of training, never of the test; layers before GELU keep their pre-activations; `spectral`; and weights are pulled into
-the accuracy set, where algorithm 1's own arrive only in the limit. Fine-tuning is the training loop's.
+the accuracy set, where algorithm 1's own arrive only in the limit.
 """
 
 from __future__ import annotations
@@ -58,14 +57,13 @@ def prepare(
     head: bool = False,
     inside: bool = True,
 ) -> History:
-    """Changes the weights of `model`; with those that it comes with it is the trained network whose outputs are kept.
+    """Change the weights of `model`, whose outputs, with the weights that it comes with, are kept.
 
     Args:
         measure: "l1", the sum of |W|, as published; "l1_quantile", the released code's threshold at the gamma-quantile
             of |Z|; "spectral", the spectral norm of the layer's matrix.
-        gamma: the step of the proximity operator, as a share of the least that would leave no weight: of the largest
-            |W| for l1, of the sum of singular values for spectral. How fast iterations converge depends on it, not
-            where to.
+        gamma: the step of the proximity operator, as a share of the largest |W| for l1, of the sum of singular values
+            for spectral. How fast iterations converge depends on it, not where to.
         eta: the mean squared distance that each batch may have, as a share of the mean squared norm of the layer's
             outputs.
         absolute: gamma and eta are in the layer's own units instead, as published; l1_quantile's gamma stays a share.
@@ -73,10 +71,8 @@ def prepare(
         batch_size: the most images of a batch. samples: the most training images, drawn by the place's seed.
         rerecord: inputs are recorded where the layers before are changed already, outputs in the trained network; else
             no layer sees another's change, and any order gives the same bytes.
-        head: whether the last nn.Linear takes part. A certificate divides margins by distances of its rows, so that a
-            smaller head by itself certifies nothing; rerecorded, it is fitted again to features that have changed.
-        inside: weights outside the accuracy set by more than TOLERANCE are pulled in; else they are algorithm 1's, as
-            published, which after few iterations lie outside.
+        head: whether the last nn.Linear takes part.
+        inside: weights outside the accuracy set by more than TOLERANCE are pulled in; else they are algorithm 1's.
 
     Returns:
         The tolerance, the layers that are never called, and each other layer's name, matrix, exact spectral norms of
