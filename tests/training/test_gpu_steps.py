@@ -13,6 +13,7 @@ from tiny_attention import attentive
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
+from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
@@ -118,13 +119,9 @@ def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack,
 
 @pytest.mark.parametrize("name", ["msvp", "spectral_norm"])
 def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name) -> None:
-    from benchmark.layers.attention_weights import attention_weights
-
     network = attentive()
-    made = {
-        "msvp": lambda: msvp.penalty(network, lambda: attention_weights(network), lambda_q=0.1, lambda_v=0.1),
-        "spectral_norm": lambda: spectral_norm.penalty(network, list, factor=0.1),
-    }[name]()
+    module, given = (msvp, {"lambda_q": 0.1, "lambda_v": 0.1}) if name == "msvp" else (spectral_norm, {"factor": 0.1})
+    made = module.penalty(network, lambda: attention_weights(network), **given)
     network.to("meta")
     made.to("meta")
     with GraphSafe():
