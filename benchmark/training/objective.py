@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
 

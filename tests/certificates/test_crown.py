@@ -125,7 +125,7 @@ def test_a_network_written_in_plain_operations_is_compared_with_the_layers(monke
 
 @pytest.mark.slow
 def test_the_real_package_bounds_a_transformer() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     torch.manual_seed(0)
     model = nn.Sequential(
         Patchify(2),
@@ -139,18 +139,18 @@ def test_the_real_package_bounds_a_transformer() -> None:
     ).requires_grad_(False)
     model[-1].bias.data -= model(IMAGES).mean(0)
     labels = model(IMAGES).argmax(1)
-    from benchmark.audit.balls import Balls
+    from benchmark.evaluation.audit import Audit
 
     crowned, ours = (certificate(model, IMAGES, labels) for certificate in (certify, local.certify))
     assert (crowned > 0).any()
     assert ((crowned > 0) <= (ours > 0)).all()
-    Balls(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
+    Audit(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
     best = slice(int(crowned.argmax()), int(crowned.argmax()) + 1)
     assert certified_at(model, IMAGES[best], labels[best], 0.99 * float(crowned[best]), alpha_steps=5).all()
 
 
 def test_the_real_package_is_exact_on_an_affine_network() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     model = affine()
     labels = model(IMAGES).argmax(1)
     exact, found = exact_radii(model, labels), certify(model, IMAGES, labels)

@@ -20,7 +20,7 @@ from benchmark.training import adversarial, gloro, margin, projected, standard
 from benchmark.training.objective import accuracy, perturb
 from benchmark.training.penalties import msvp
 from benchmark.training.steps import lr_factor
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 
 def attack(network, images, labels, eps_factor):

@@ -17,7 +17,7 @@ from pyautoattack.square import SquareAttack
 from benchmark.attacks.engine.apgd import into_box, normalise
 from benchmark.attacks.engine.slots import Search, column, generator, sizes
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for
