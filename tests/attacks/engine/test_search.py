@@ -91,7 +91,7 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
     """Whichever is there first: the second and the third break the image at once, the first after three steps."""
     model = Linear(classes=6).eval().requires_grad_(False)
     images = grey_images(1)
-    search, steps = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), []
+    search, steps, by = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), [], []
 
     def start(image: torch.Tensor, target: torch.Tensor):
         return {
@@ -103,11 +103,12 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
         steps.append(state["target"].tolist())
         state["left"] -= 1
         search.record(state, state["left"] == 0)
+        by.extend(search.by.tolist())
         return state["left"] == 0
 
     search.run([(0, 0), (0, 1), (0, 2)], start, advance)
     assert steps == [[0, 1, 2], [0], [0]]
-    assert search.by.tolist() == [0]
+    assert by == [1, 1, 0]
     assert torch.equal(search.adversarial, images + 0.01)
 
 
