@@ -6,7 +6,7 @@
 The checkout should be one that nobody works in: the script edits its files and restores them, also when it is interrupted.
 A mistake replaces a short piece of mathematics that occurs exactly once under benchmark/ and leaderboard/, whatever its file;
 line breaks and spaces do not count. Results: caught (a test failed), MISSED (all passed), not found (the snippet occurs 0 or
-several times), error (pytest could not run the tests, as when a test file has moved).
+several times), timeout, error (pytest could not run the tests, as when a test file has moved).
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ projection, curvature halved: self.ball / math.sqrt(3) / room**2 => self.ball / 
 sll, kink twice as far: (most - self.z.abs()).clamp(min=0) => (most - 2 * self.z.abs()).clamp(min=0)
 [bounds] tests/certificates/bounds/test_steps_rounding.py
 linear layers, no rounding: self.gamma * (self.nominal + delta * self.absolute) => 0 * (self.nominal + delta * self.absolute)
-sll, no rounding of the sum over neurons: self.outer + (delta * self.forth + inner) => 0 * (delta * self.forth + inner)
-rounding, a unit of a 64th: UNIT32 = 2.0**-24 => UNIT32 = 2.0**-30
 [bounds] tests/certificates/bounds/test_steps.py -k l2
 l2 attention, move of the scores halved: 2 * (dy @ y.mT + y @ dy.mT => (dy @ y.mT + y @ dy.mT
 [bounds] tests/certificates/bounds/test_l2_attention.py
@@ -62,13 +60,11 @@ l2 attention, middle term of the constant halved: tokens**0.25 + 2 * c => tokens
 l2 windows, column sums alone: column.sqrt() + 2 * rows.amax(-1) + 2 * weighted.sqrt() => column.sqrt()
 [bounds] tests/certificates/bounds/test_scaled_cosine.py
 scaled cosine, remainder halved: least * delta**2 / 2 => least * delta**2 / 4
-scaled cosine, columns' sum left out of the keys: root * v + tau * (q + root * k) => root * v + tau * (q + k)
 scaled cosine, sign of the temperature: math.exp(-2 * abs(tau)) => math.exp(2 * abs(tau))
 [bounds] tests/certificates/bounds/test_scaled_cosine_ball.py
 scaled cosine, queries and keys together halved: 2 * tau * (both => tau * (both
 [bounds] tests/certificates/bounds/test_token_convolution.py
 token convolution, circle too short: n=tokens + kernel.shape[2] - 1 => n=tokens
-token convolution, taps reversed: places[None] - places[:, None] + taps // 2 => places[:, None] - places[None] + taps // 2
 token convolution, identity at the first tap: middle[:, :, taps // 2] => middle[:, :, 0]
 [bounds] tests/certificates/bounds/test_box.py
 box, interval's spread halved: half @ self.absolute.mT => half @ self.absolute.mT / 2
@@ -88,19 +84,16 @@ lipschitz, sqrt(2) left out: math.sqrt(2) * UP * move(radius) => UP * move(radiu
 lipschitz, residual without the identity: (1 + lipschitz_constant(layer.body => (0 + lipschitz_constant(layer.body
 [certify] tests/certificates/test_local.py
 local, one rival is enough: (rival_margins > margin_drop(radius)).all(1) => (rival_margins > margin_drop(radius)).any(1)
-local, radius that failed returned: return low.clamp(max=largest) => return high.clamp(max=largest)
 [smoothing] tests/certificates/test_smoothing.py
 alpha not shared over looks: alpha / len(sizes) => alpha
 p of a half or less: if p > 0.5 else 0.0 => if p > 0.3 else 0.0
 a tie is a vote: logits.argmax(1)[first > second] => logits.argmax(1)[first >= second]
 one stream of noise for all images: default_rng([seed, index]) => default_rng([seed, 0])
-samples counted twice: count + hits(size - drawn) => count + hits(size)
 [smoothing] tests/certificates/test_clopper_pearson.py
 Clopper-Pearson, upper bound's parameters: beta.ppf(alpha, count, n - count + 1) => beta.ppf(alpha, count + 1, n - count)
 [verdicts] tests/verdicts/test_ball.py
 image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.device)
 an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
-l2 ball, scaled to just outside: norm.clamp(min=1e-300) * (1 - shrink) => norm.clamp(min=1e-300) * (1 + shrink)
 [verdicts] tests/verdicts/test_margins.py
 margin over the smallest other logit: others.amax(1, keepdim=True) => logits.amin(1, keepdim=True)
 [evidence] tests/evaluation/test_evidence.py
@@ -108,38 +101,28 @@ gate, certified, but wrong when clean: (radius > 0) & (margin <= 0) => (radius >
 gate, certified, but broken: f"{attack}:success") & reached => f"{attack}:success") & ~reached
 gate, certified, but broken by a probe: broken & (norm == "L2") & (eps <= => broken & (norm == "Linf") & (eps <=
 a tie is right: proportion(column(evidence, "clean_margin") > 0) => proportion(column(evidence, "clean_margin") >= 0)
-an image broken at the radius stands: threat.norm.lower()}") <= threat.eps + ROUNDING => threat.norm.lower()}") < threat.eps
-probes not counted: if norm == threat.norm and eps <= threat.eps => if norm != threat.norm and eps <= threat.eps
-certified although wrong: right & (radius >= eps) => radius >= eps
-open division, largest clean margin: margins.argmin(0) => margins.argmax(0)
-smoothing's gate, alpha not shared over looks: tail > rules.alpha / rules.looks => tail > rules.alpha
-Wilson at another level: confidence_level=0.95 => confidence_level=0.9
 [evidence] tests/steps/test_attack.py
 adaptive attacks not counted: (*track.suites.values(), adaptive) => (*track.suites.values(),)
 broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
 [attacks] tests/attacks/engine/test_search.py
 slots, a later run hides an earlier one: if target < self.by[image] => if target >= 0
-slots, runs of broken images go on: (self.by[state["image"]] < state["target"]) => (self.by[state["image"]] < -2)
 AutoAttack, least likely targets: order[:, -targets - 1 : -1].flip(1) => order[:, :targets]
 FAB, points outside the ball count: (logits.argmax(1) != state["label"]) & near => (logits.argmax(1) != state["label"])
-all images share a random stream: SeedSequence((seed, image, *purpose)) => SeedSequence((seed, *purpose))
 [attacks] tests/attacks/engine/test_apgd.py
 APGD, step not halved: state["step"] / 2 => state["step"]
 APGD, share of rises off by one: state["rises"] <= RHO * window => state["rises"] <= RHO * window - 1
 APGD, no momentum: torch.where(state["done"] > 0, MOMENTUM, 1.0) => torch.where(state["done"] > 0, 1.0, 1.0)
 APGD, loss over other logits: ordered[:, -3] + ordered[:, -4] => ordered[:, -2] + ordered[:, -3]
-APGD, no clamp to the box: clean + eps), 0.0, 1.0) => clean + eps), -9.0, 9.0)
 [attacks] tests/attacks/engine/test_square.py
 Square, schedule of the sides stands still: self.authors.p_selection(query) => self.authors.p_selection(0)
-Square, l2 budget: torch.clamp(eps**2 - spent**2, min=0) => torch.clamp(eps**2 + spent**2, min=0)
 [attacks] tests/attacks/test_pgd.py
 PGD, ball twice as wide: moves.clamp(-eps, eps) => moves.clamp(-2 * eps, 2 * eps)
+[attacks] tests/attacks/test_attacks.py
 PGD, climbs down the margin: -margins(logits, labels).sum() => margins(logits, labels).sum()
 [attacks] tests/evaluation/test_run_attack.py
 every attacked image is broken: state.robust[index[broken]] = False => state.robust[index] = False
 [training] tests/training/test_objectives.py
 TRADES, sign of the divergence: natural + self.beta * divergence => natural - self.beta * divergence
-margin, raised, not lowered: logits - self.margin * nn.functional.one_hot => logits + self.margin * nn.functional.one_hot
 [training] tests/training/test_gloro.py
 GloRo, further logit lowered: logits + move * gaps[top] => logits - move * gaps[top]
 [training] tests/training/test_worst_logits.py
@@ -148,27 +131,21 @@ ball and box, above and below swapped: (spread + shift, spread - shift) => (spre
 [training] tests/training/test_schedule.py
 cosine rises: 0.5 * (1 + math.cos(math.pi * done)) => 0.5 * (1 - math.cos(math.pi * done))
 [training] tests/training/test_loop.py
+margin, raised, not lowered: logits - self.margin * nn.functional.one_hot => logits + self.margin * nn.functional.one_hot
 selection on training images: (*train_split, *validation_split) => (*train_split, *train_split)
 the last of equal epochs kept: not done.scores[-1] > done.best_score => not done.scores[-1] >= done.best_score
 [training] tests/training/test_loop_options.py
 warm-up an epoch early: epoch / spec.warmup_epochs) => (epoch + 1) / spec.warmup_epochs)
 EMA not scored: self.ema.module if self.ema else self.model => self.model
-closing an epoch late: epoch >= spec.epochs - spec.closing.epochs => epoch > spec.epochs - spec.closing.epochs
-batches weigh alike: * (len(x) / images) => / len(batches)
 [training] tests/training/test_selection.py
 patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epochs) > selection.patience
 [sandbox] tests/hostile/test_escapes.py
 times of files allowed: "utimensat", =>
 locks allowed: ("connect", "flock") => ("connect",)
 sentences of other tracks to be read: "sklearn/datasets/data", "benchmark/data/reviews") => "sklearn/datasets/data",)
-environment not wiped: ctypes.memset(start, 0, end - start) => pass
-open files inherited: os.closerange(3, kept) => pass
-folders beside its own to be read: _allow(ruleset, path, READ_DIR) => _allow(ruleset, path, READ_FILE | READ_DIR)
-datagrams allowed in pairs of sockets: socket.SOCK_DGRAM, socket.SOCK_RAW) if network => socket.SOCK_RAW) if network
 [results] tests/results/test_paired.py
 McNemar, ties are losses: sum(a < b for a, b in pairs) => sum(a <= b for a, b in pairs)
 paired, sign of the second row: contrast((1, -1, 1), samples => contrast((1, 1, 1), samples
-better, the seeds' sign does not count: estimate * sign > 0 => estimate != 0
 [results] tests/results/test_study_table.py
 Welch, one-sided: stdtrit(freedom, 1 - error / 2) => stdtrit(freedom, 1 - error)
 [results] tests/results/test_regression.py
@@ -186,7 +163,7 @@ one-sided McNemar: binom.ppf(error / 2, apart, 0.5) => binom.ppf(error, apart, 0
 the weakest row first: (-numbers[key].value, *rest => (numbers[key].value, *rest
 [board] tests/leaderboard/test_curves.py
 an image broken at the radius stands: radii + ROUNDING, side="right" => radii - 1e-6, side="right"
-contradicted where it is not: self.broken <= self.certified + ROUNDING => self.broken >= self.certified + ROUNDING
+[board] tests/leaderboard/test_site.py -k linf
 Linf ball in l2, no root: pixels**0.5 if threat.norm == "Linf" => pixels if threat.norm == "Linf"
 [board] tests/leaderboard/test_model_page.py
 a claim of another radius compared: rel_tol=1e-3 => rel_tol=0.9
@@ -202,17 +179,11 @@ a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
 [reliability] tests/reliability/test_indicators.py
 margin's gradients, threshold turned round: sound=norms.zeros <= allowance => sound=norms.zeros >= allowance
 allowance ten times as large: ALLOWED_SHARE = 0.01 => ALLOWED_SHARE = 0.1
-rise, one of two conditions: SIGNIFICANT * error and rise > RISE => SIGNIFICANT * error or rise > RISE
 last doubling, four allowances: <= 2 * allowance(len(at)) => <= 4 * allowance(len(at))
-an image may stand in the whole box: sound=not robust, => sound=robust <= 1,
-images that stand again: (before <= 0) & (after > 0) => (before > 0) & (after <= 0)
-larger balls, rise turned round: max([0, *(after - before for => max([0, *(before - after for
 [data] tests/data/test_prepare.py
 test and validation swapped: (train, validation, test) => (train, test, validation)
 labels of other images: Images(self.pixels[index], self.labels[index] => Images(self.pixels[index], self.labels[: len(index)]
 validation images in the training split: train, validation = _hold_out => _, validation = _hold_out
-labels not in the digest: .tobytes() + labels) => .tobytes())
-the first test images: default_rng(seed).permutation(n)[:count] => default_rng(seed).permutation(count)
 [audit] tests/audit/test_auditor.py
 ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
 plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
@@ -221,17 +192,12 @@ undecided images are robust: (robust & known).cpu() => robust.cpu()
 gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()
 [evaluate] tests/evaluation/test_asked_again.py
 asked again, rounding 100 times as large: ROUNDING.get(before.dtype, 0.0) * => 100 * ROUNDING.get(before.dtype, 0.0) *
-votes, chance of all ignored: min(of_all, of_one.min()) >= CHANCE => of_one.min() >= CHANCE
-[evaluate] tests/evaluation/test_division.py
-random models are deterministic: gap > 1e-4 * (1 + float(first.abs().max())) or turned > 1 => gap > 1e4
 [keys] tests/runtime/test_code.py
 an edited file is not seen: path.as_posix().encode() + content => path.as_posix().encode()
-imports under TYPE_CHECKING count: node.test.id == "TYPE_CHECKING"): => node.test.id == "CHECKING"):
 [keys] tests/steps/test_base.py
 code that changed while a step ran: != inputs or now != inputs["code"] => != inputs
+[keys] tests/steps/test_base.py -k touched
 a result that was touched is kept: files.sha256_file(folder / name) == digest => True
-settings of another time are taken: inputs["settings"] != settings or =>
-what is read does not count in the key: {**inputs, "read": read, => {**inputs,
 [files] tests/runtime/test_files.py
 written in place: handle.fileno()) os.replace(aside, path) => handle.fileno()); path.write_bytes(aside.read_bytes())
 """
@@ -299,7 +265,7 @@ def run_tests(checkout: Path, tests: str, timeout: float) -> tuple[str, str]:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         if isinstance(problem, subprocess.TimeoutExpired):
-            return "caught", f"no end within {timeout:g} s"
+            return "timeout", f"no end within {timeout:g} s"
         raise
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
     result = {0: "MISSED", 1: "caught"}.get(process.returncode, "error")

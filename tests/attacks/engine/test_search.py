@@ -112,6 +112,14 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
     assert torch.equal(search.adversarial, images + 0.01)
 
 
+def test_the_likeliest_rivals_are_attacked_first(monkeypatch) -> None:
+    model, images, seen = Linear(classes=12).eval().requires_grad_(False), grey_images(4), []
+    monkeypatch.setattr(apgd, "targeted", lambda _search, rivals, *_: seen.append(rivals))
+    threat, logits = ThreatModel(norm="Linf", eps=0.1), model(images)
+    autoattack.attack(model, images, logits.argmax(1), threat, seed=0, component="apgd-t")
+    assert torch.equal(seen[0], logits.topk(1 + autoattack.TARGETS, dim=1).indices[:, 1:])
+
+
 def test_budgets_are_the_authors() -> None:
     package = authors(Linear(), "Linf", 0.1)
     assert package.apgd.n_iter == package.apgd_targeted.n_iter == apgd.STEPS
