@@ -87,7 +87,7 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
     """Whichever is there first: the second and the third break the image at once, the first after three steps."""
     model = Linear(classes=6).eval().requires_grad_(False)
     images = grey_images(1)
-    search, steps = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), []
+    search, steps, by = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), [], []
 
     def start(image: torch.Tensor, target: torch.Tensor):
         point = images[image] + 0.01 * (1 + target[:, None, None, None])
@@ -97,12 +97,21 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
         steps.append(state["target"].tolist())
         state["left"] -= 1
         search.record(state, state["left"] == 0)
+        by.extend(search.by.tolist())
         return state["left"] == 0
 
     search.run([(0, 0), (0, 1), (0, 2)], start, advance)
     assert steps == [[0, 1, 2], [0], [0]]
-    assert search.by.tolist() == [0]
+    assert by == [1, 1, 0]
     assert torch.equal(search.adversarial, images + 0.01)
+
+
+def test_the_likeliest_rivals_are_attacked_first(monkeypatch) -> None:
+    model, images, seen = Linear(classes=12).eval().requires_grad_(False), grey_images(4), []
+    monkeypatch.setattr(apgd, "targeted", lambda _search, rivals, *_: seen.append(rivals))
+    threat, logits = ThreatModel(norm="Linf", eps=0.1), model(images)
+    autoattack.attack(model, images, logits.argmax(1), threat, seed=0, component="apgd-t")
+    assert torch.equal(seen[0], logits.topk(1 + autoattack.TARGETS, dim=1).indices[:, 1:])
 
 
 def test_budgets_are_the_authors() -> None:

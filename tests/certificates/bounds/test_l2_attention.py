@@ -92,6 +92,11 @@ def test_the_lemmas_of_the_constant(tokens, width) -> None:
         assert (p * squares).sum(0).max() <= (tokens - 1) * H_LARGEST
         if share < 0.2178:
             assert (p * squares).sum(0).max() <= (tokens - 1) * share * math.log(1 / share - 1)
+    b = torch.linspace(1e-6, 0.5, 100001, dtype=torch.float64)
+    h = b * (1 / b - 1).log()
+    assert h.max() <= H_LARGEST
+    column = (tokens - 1) * float(h[b <= share].max())
+    assert mixing_constant(tokens) >= tokens**0.25 + 2 * c + 2 * math.sqrt(c * column)
 
 
 @pytest.mark.parametrize("tokens", few([2, 5], [3, 9]))
