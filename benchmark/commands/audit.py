@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.loading import submissions
+from benchmark.loading.rows import load_row
+from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from benchmark.loading.rows import Row
     from benchmark.results.certificate import AuditResult
 
 
@@ -29,7 +29,6 @@ def audit(
     seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
 ) -> None:
     """Try hard to break a row's published certificates; exit status 1 if one breaks."""
-    from benchmark.loading.run_settings import run_settings
     from benchmark.runtime.torch_setup import apart, set_up
 
     device = set_up(run_settings().evaluate.device)
@@ -37,54 +36,47 @@ def audit(
         result = apart(device, audit_row, track, name, images or None, restarts, seed)
         table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
         for field, value in result.model_dump().items():
-            text = (
-                f"{value:.6f}" if isinstance(value, float) else ", ".join(value) if field == "attacks" else str(value)
-            )
-            table.add_row(field.replace("_", " "), text)
+            text = f"{value:.6f}" if isinstance(value, float) else str(value)
+            table.add_row(field.replace("_", " "), ", ".join(value) if field == "attacks" else text)
         console.print(table)
 
 
 def certified_rows(track: str, name: str) -> list[str]:
-    """`name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
+    """Return `name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
 
     Raises:
         BenchmarkError: there is none.
     """
-    from benchmark.loading import submissions
-    from benchmark.loading.rows import load_row
-
-    if "-" in name:
-        rows = [load_row(track, name)]
-    else:
-        variants = submissions.load(name).variants
-        rows = [load_row(track, f"{name}-{variant}") for variant in variants if track in variants[variant].tracks]
-    certified = [row.name for row in rows if row.settings.certificate]
+    variants = {} if "-" in name else submissions.load(name).variants
+    names = [name] if "-" in name else [f"{name}-{v}" for v, entry in variants.items() if track in entry.tracks]
+    certified = [row.name for row in (load_row(track, one) for one in names) if row.settings.certificate]
     if not certified:
         raise BenchmarkError(f"{name} declares no certificate on {track}; there is nothing to audit")
     return certified
 
 
 def audit_row(track: str, name: str, images: int | None, restarts: int, seed: int) -> AuditResult:
-    """Audits the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all).
+    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all).
 
     Raises:
         BenchmarkError: no radii yet, radii of other images or weights, or a certificate that broke.
     """
+    import pyarrow.parquet as pq
     import torch
 
     from benchmark.audit import auditor
     from benchmark.loading.judged import judged_model
-    from benchmark.loading.rows import load_row
-    from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
     from benchmark.verdicts.prediction import predict
 
     row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
-    spec = row.settings.certificate
+    spec, folder = row.settings.certificate, row.folder / "certify"
     assert spec is not None
-    device = set_up(run_settings().evaluate.device)
-    evidence = _published(row)
+    device, path = set_up(run_settings().evaluate.device), folder / "evidence.parquet"
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro --track {track}` to certify the row")
+    evidence = pq.read_table(path)
     radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
     chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
@@ -100,19 +92,9 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         now = {"label": y, "clean_prediction": predict(judged.model, x, y, batch_size).prediction}
         if any(evidence[name].to_pylist() != values.tolist() for name, values in now.items()):
             raise BenchmarkError(
-                f"{row.folder}/certify is of other images or weights than those in {row.folder.parent}; run `rvb repro` to "
-                "certify again"
+                f"{folder} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
             )
         return auditor.audit(
             judged.model, x, y, only, partial(module.certify, **spec.parameters), row.name,
             batch_size=batch_size, plan=auditor.deep(restarts, seed), report=report,
         )  # fmt: skip
-
-
-def _published(row: Row) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    path = row.folder / "certify" / "evidence.parquet"
-    if not path.exists():
-        raise BenchmarkError(f"{path} is missing; run `rvb repro --track {row.track.name}` to certify the row")
-    return pq.read_table(path)

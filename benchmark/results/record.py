@@ -75,3 +75,8 @@ class Record(Frozen):
     @property
     def row(self) -> str:
         return f"{self.submission}-{self.variant}"
+
+    @property
+    def codes(self) -> dict[str, str]:
+        """The digest of the code that each step ran by, by the step's name."""
+        return {name[5:]: digest for name, digest in self.sha256.items() if name.startswith("code ")}

@@ -18,33 +18,33 @@ from benchmark.results.headline import headline_names
 from benchmark.runtime.errors import BenchmarkError
 
 
-def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row) -> None:
+def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row, capsys) -> None:
     edit("params.yaml", "wall: full", "wall: none")
     before = {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()}
-    told: list[str] = []
-    trial = try_suite("tiny", "Tiny2026Linear-small", "quick", told.append)
+    n, clean, attacks = try_suite("tiny", NAMES[1], "quick")
     assert {path: path.read_bytes() for path in Path("work/tiny").rglob("*") if path.is_file()} == before
-    assert 0 < trial.robust["quick-L2-0.5"] < trial.clean <= trial.n == 20
-    assert [*trial.parts["quick-L2-0.5"]] == ["apgd-ce", "apgd-t"]
-    assert trial.parts["quick-L2-0.5"]["apgd-t"] == trial.robust["quick-L2-0.5"]
-    assert any("attacking" in line and "apgd-ce" in line for line in told)
+    standing = attacks["quick-L2-0.5"]
+    assert 0 < standing.count < clean <= n == 20
+    assert [*standing.parts] == ["apgd-ce", "apgd-t"]
+    assert standing.parts["apgd-t"] == standing.count
+    assert any("attacking" in line and "apgd-ce" in line for line in capsys.readouterr().err.splitlines())
     linear_row.bring("Tiny2026Linear", "brought", EXACT, BROUGHT)
-    tried = try_suite("tiny", "Tiny2026Linear-small", "adaptive", told.append)
-    assert tried.robust["brought-L2-0.5"] < tried.clean
+    _, clean, attacks = try_suite("tiny", NAMES[1], "adaptive")
+    assert attacks["brought-L2-0.5"].count < clean
     assert not (ROW / "attack-adaptive").exists()
 
 
 def test_a_suite_that_is_unknown_or_not_to_be_published_is_refused(linear_row) -> None:
     for suite, near in (("quik", "did you mean 'quick'"), ("paper", "did you mean 'papers'")):
         with pytest.raises(BenchmarkError, match=rf"no suite '{suite}'; {near}"):
-            try_suite("tiny", "Tiny2026Linear-small", suite, print)
+            try_suite("tiny", NAMES[1], suite)
     with pytest.raises(BenchmarkError, match="quick is for development and never published"):
         run_stage("attack-quick", *NAMES)
     with pytest.raises(BenchmarkError, match="declares no adaptive attack"):
         run_stage("attack-adaptive", *NAMES)
     (ROW / "train/model.safetensors").unlink()
     with pytest.raises(BenchmarkError, match=r"model\.safetensors is missing"):
-        try_suite("tiny", "Tiny2026Linear-small", "quick", print)
+        try_suite("tiny", NAMES[1], "quick")
 
 
 def test_development_suites_are_no_rule_of_the_comparison(linear_row) -> None:

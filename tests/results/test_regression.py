@@ -9,9 +9,16 @@ import pytest
 import regression_record
 from regression_record import built, changed, content, proportion
 
-from benchmark.results.comparison import Line
 from benchmark.results.record import Record
-from benchmark.results.regression import FALSE_ALARMS, Built, RowComparison, compare_row, compare_rows, differences
+from benchmark.results.regression import (
+    FALSE_ALARMS,
+    Built,
+    Line,
+    RowComparison,
+    compare_row,
+    compare_rows,
+    differences,
+)
 
 HERE = {"processor": "Some Chip (family 1, model 2)", "blas": "MKL", "pyarrow": "26.0"}
 ELSEWHERE = HERE | {"processor": "Other Chip"}
