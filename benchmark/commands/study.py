@@ -92,8 +92,7 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
 def print_study(published: PublishedStudy) -> None:
     """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
     from benchmark.results.study_points import point_sheets
-    from benchmark.results.study_sheets import sheets
-    from benchmark.results.study_table import table
+    from benchmark.results.study_table import sheets, table
 
     found, study = table(published), published.study
     title = f"{study.title} ({study.source})"

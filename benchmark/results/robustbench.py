@@ -6,26 +6,68 @@ Units there: accuracies are percent, mostly as strings; eps is a fraction such a
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from benchmark.results.attack import RobustResult
 from benchmark.results.claimed import ClaimedBoard, ClaimedRow
 from benchmark.results.record import Record
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
 SAME = 1e-5  # relative difference of two radii that are one
-NEEDED = ("name", "authors", "dataset", "architecture", "eps", "clean_acc", "autoattack_acc")
+
+
+def radius(text: object) -> float:
+    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
+    if re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
+        above, _, below = str(text).partition("/")
+        divisor = Fraction(below.strip() or "1")
+        value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
+        if 0 < value < math.inf:
+            return value
+    raise ValueError(f"{text!r} is no radius above 0; give it as 8/255 or 0.5")
+
+
+def percent(text: object) -> float:
+    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
+    try:
+        value = float(str(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of percent") from None
+    if not 0 <= value <= 100:
+        raise ValueError(f"{text!r} is no share between 0 and 100 percent")
+    return value / 100
+
+
+Percent = Annotated[float, BeforeValidator(percent)]
+Text = Annotated[str, BeforeValidator(lambda text: text or "")]
+
+
+class _File(BaseModel):
+    """The fields of a published row that are read; others are left alone."""
+
+    title: str = Field(alias="name")
+    authors: str
+    dataset: str
+    architecture: str
+    eps: Annotated[float, BeforeValidator(radius)]
+    clean: Percent = Field(alias="clean_acc")
+    autoattack: Percent = Field(alias="autoattack_acc")
+    external: Annotated[float | None, BeforeValidator(lambda text: percent(text) if text else None)] = None
+    additional_data: bool | None = None
+    venue: Text = ""
+    link: Text = ""
+    footnote: Text = ""
+    unreliable: Annotated[bool, BeforeValidator(bool)] = False
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
@@ -66,73 +108,19 @@ def read_row(path: Path, dataset: str) -> ClaimedRow:
     Raises:
         BenchmarkError: no JSON object, a missing field, another data set, or a number in another unit; one line.
     """
-    raw = path.read_bytes()
+    row = files.read_model(path, _File, "mend it, or take it out")
+    if row.dataset != dataset:
+        raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
+    if row.clean <= 0.01:
+        raise BenchmarkError(f"{path}: clean_acc looks like a fraction; RobustBench writes percent")
+    norm = path.parent
     try:
-        content = json.loads(raw)
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: no valid JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise BenchmarkError(f"{path}: should be an object of fields")
-    for field in NEEDED:
-        if content.get(field) is None:
-            raise BenchmarkError(f"{path}: the field {field!r} is missing")
-    if content["dataset"] != dataset:
-        raise BenchmarkError(f"{path}: is of data set {content['dataset']!r}, not {dataset}")
-    try:
-        return _row(path, content, files.sha256_bytes(raw))
+        threat = ThreatModel.model_validate({"norm": norm.name, "eps": row.eps})
+        source = f"model_info/{norm.parent.name}/{norm.name}/{path.name}"
+        fields = row.model_dump(exclude={"dataset", "eps"})
+        return ClaimedRow(name=path.stem, threat=threat, source=source, sha256=files.sha256_file(path), **fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        words = first["msg"].removeprefix("Value error, ")
-        raise BenchmarkError(f"{path}: {'.'.join(map(str, first['loc'])) or 'row'}: {words}") from None
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: {error}") from None
-
-
-def _row(path: Path, content: dict[str, Any], digest: str) -> ClaimedRow:
-    clean = percent(content["clean_acc"], "clean_acc")
-    if clean <= 0.01:
-        raise ValueError(f"clean_acc {content['clean_acc']} looks like a fraction; RobustBench writes percent")
-    external = content.get("external")
-    return ClaimedRow(
-        name=path.stem,
-        title=content["name"],
-        authors=content["authors"],
-        venue=content.get("venue") or "",
-        link=content.get("link") or "",
-        architecture=content["architecture"],
-        additional_data=content.get("additional_data"),
-        threat=ThreatModel.model_validate({"norm": path.parent.name, "eps": radius(content["eps"])}),
-        clean=clean,
-        autoattack=percent(content["autoattack_acc"], "autoattack_acc"),
-        external=None if external in (None, "") else percent(external, "external"),
-        unreliable=bool(content.get("unreliable")),
-        footnote=content.get("footnote") or "",
-        source=f"model_info/{path.parent.parent.name}/{path.parent.name}/{path.name}",
-        sha256=digest,
-    )
-
-
-def radius(text: object) -> float:
-    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
-    if not re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
-        raise ValueError(f"eps {text!r} is no radius; give it as 8/255 or 0.5")
-    above, _, below = str(text).partition("/")
-    divisor = Fraction(below.strip() or "1")
-    value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
-    if not 0 < value < math.inf:
-        raise ValueError(f"eps {text!r} is no radius above 0; give it as 8/255 or 0.5")
-    return value
-
-
-def percent(text: object, field: str) -> float:
-    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
-    try:
-        value = float(str(text))
-    except ValueError:
-        raise ValueError(f"{field} {text!r} is no number of percent") from None
-    if isinstance(text, bool) or not 0 <= value <= 100:
-        raise ValueError(f"{field} {text!r} is no share between 0 and 100 percent")
-    return value / 100
+        raise explain(error, ClaimedRow, str(path)) from None
 
 
 def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
@@ -147,10 +135,11 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     Raises:
         BenchmarkError: the row was not judged by AutoAttack there.
     """
-    alone = [a for a in record.attacks if a.spec.attack == "autoattack" and same_threat(a.spec.threat, threat)]
-    found = [r for r in record.robust if same_threat(r.threat, threat)]
+    judged = [attack for attack in record.attacks if attack.spec.attack == "autoattack"]
+    alone = [attack for attack in judged if same_threat(attack.spec.threat, threat)]
+    found = [robust for robust in record.robust if same_threat(robust.threat, threat)]
     if not alone or not found:
-        known = ", ".join(a.spec.threat.label for a in record.attacks if a.spec.attack == "autoattack") or "nothing"
+        known = ", ".join(attack.spec.threat.label for attack in judged) or "nothing"
         raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
     name = f"robust {threat.label}"
     claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
@@ -179,9 +168,8 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
 def _additional_data(record: Record) -> bool | None:
     """Whether training saw more than the track's data; None, that is unknown, of weights trained elsewhere."""
     start = record.settings.training.init_from if record.settings.training else None
-    if record.trust != "rebuilt":
-        return None
-    return start is not None and start.track not in (None, record.track)
+    seen = start is not None and start.track not in (None, record.track)
+    return seen if record.trust == "rebuilt" else None
 
 
 def _footnote(record: Record, found: RobustResult) -> str:

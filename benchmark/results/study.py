@@ -73,3 +73,13 @@ class PublishedStudy(Frozen):
     result: StudyResult
     findings: tuple[Finding, ...] = Field(default=())
     findings_code: str = ""  # sha256 of what computed them
+
+
+def measure_of(label: str) -> str:
+    """The measure that gave what has this label."""
+    return label.partition(": ")[0]
+
+
+def is_named(label: str, measures: tuple[str, ...]) -> bool:
+    """Whether a figure that names `measures` means what has this label: by all of it, or by what is before a colon in it."""
+    return any(label == one or label.startswith(f"{one}: ") for one in measures)
