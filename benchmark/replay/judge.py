@@ -97,7 +97,8 @@ def replay_clean(judge: Judge, evidence: pa.Table, steady: bool, findings: Findi
     if steady:
         found = judge.verdicts(judge.images)
         judge.compare(evidence, "clean_", found, findings, np.ones(len(judge.images), dtype=bool))
-        findings.check(f"clean predictions and margins, {_how(judge)}", len(judge.images))
+        how = "bit for bit" if judge.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"
+        findings.check(f"clean predictions and margins, {how}", len(judge.images))
 
 
 def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Findings) -> None:
@@ -131,8 +132,14 @@ def replay_attack(
         findings.contradict(f"{name} pixels", "in [0, 1]", "not finite", image)
     known = torch.where(finite[:, None, None, None], adversarial, judge.images)  # nothing is asked about NaN
     use = finite.cpu().numpy()
-    _check_inside(known, judge.images, threat, name, findings)
     moved = distances(known, judge.images)
+    for image in (moved[threat.norm] > threat.eps + ROUNDING).nonzero()[:, 0].tolist():
+        far = f"{float(moved[threat.norm][image]):.9g}"
+        findings.contradict(f"{name} ball", f"{threat.label} at most", far, image)
+    low, high = known.flatten(1).amin(1), known.flatten(1).amax(1)
+    for image in ((low < 0) | (high > 1)).nonzero()[:, 0].tolist():
+        pixels = f"pixels from {float(low[image]):.9g} to {float(high[image]):.9g}"
+        findings.contradict(f"{name} box", "pixels in [0, 1]", pixels, image)
     for norm in ("Linf", "L2"):
         recorded, found = column(evidence, f"{name}:{norm.lower()}"), moved[norm].cpu().numpy()
         near = ~(np.abs(recorded - found) <= (0.0 if judge.exact else ROUNDING))
@@ -147,18 +154,6 @@ def replay_attack(
     return True
 
 
-def _check_inside(
-    adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatModel, name: str, findings: Findings
-) -> None:
-    far = distances(adversarial, images)[threat.norm]
-    for image in (far > threat.eps + ROUNDING).nonzero()[:, 0].tolist():
-        findings.contradict(f"{name} ball", f"{threat.label} at most", f"{float(far[image]):.9g}", image)
-    low, high = adversarial.flatten(1).amin(1), adversarial.flatten(1).amax(1)
-    for image in ((low < 0) | (high > 1)).nonzero()[:, 0].tolist():
-        pixels = f"pixels from {float(low[image]):.9g} to {float(high[image]):.9g}"
-        findings.contradict(f"{name} box", "pixels in [0, 1]", pixels, image)
-
-
 def note_undecided(judge: Judge, findings: Findings) -> None:
     """Says how many verdicts were left open because of rounding."""
     if judge.undecided:
@@ -166,7 +161,3 @@ def note_undecided(judge: Judge, findings: Findings) -> None:
             f"verdicts of {len(judge.undecided)} images on which rounding decides (a lead of {TOLERANCE:g} of the logits): "
             f"{some(sorted(judge.undecided))}"
         )
-
-
-def _how(judge: Judge) -> str:
-    return "bit for bit" if judge.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import new_submission
 import pytest
+from command import error, rvb
 from new_submission import NAME
-from typer.testing import CliRunner, Result
-
-from benchmark.commands.main import app
 
 CUT_OFF = """\
 from torch import nn
@@ -35,10 +33,6 @@ def folder(tmp_path, monkeypatch) -> Path:
     return new_submission.write(tmp_path, monkeypatch)
 
 
-def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
-
-
 def test_exit_status_and_json(folder) -> None:
     (folder / "method.py").write_text(CUT_OFF)
     result = rvb("check", NAME, "--json")
@@ -51,5 +45,5 @@ def test_exit_status_and_json(folder) -> None:
 
 
 def test_names_that_are_none() -> None:
-    assert "did you mean 'Doe2026Tiny'" in str(rvb("check", "Doe2026Tini").exception)
-    assert "has no variant 'smal'; did you mean 'small'?" in str(rvb("check", "Doe2026Tiny-smal").exception)
+    assert "did you mean 'Doe2026Tiny'" in error("check", "Doe2026Tini")
+    assert "has no variant 'smal'; did you mean 'small'?" in error("check", "Doe2026Tiny-smal")

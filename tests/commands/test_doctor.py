@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import cluster_project
+import command
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from benchmark.commands import doctor
-from benchmark.commands.main import app
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def root(made, tmp_path, monkeypatch) -> Path:
 
 
 def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["doctor", *arguments])
+    return command.rvb("doctor", *arguments)
 
 
 def line(result: Result, name: str) -> str:
