@@ -22,7 +22,7 @@ from benchmark.commands.terminal import (
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.loading.run_settings import run_settings, using_engine
-from benchmark.pipeline import generate, inputs
+from benchmark.pipeline import generate, inputs, ray, slurm
 from benchmark.pipeline import repro as building
 from benchmark.pipeline.costs import costs
 from benchmark.pipeline.gpus import default_jobs
@@ -83,12 +83,8 @@ def repro(
         return
     with resumable():
         if engine == "ray":
-            from benchmark.pipeline import ray  # an optional package
-
             ray.run(track, address, jobs, console.print, rows or (), everything)
         elif engine:
-            from benchmark.pipeline import slurm
-
             slurm.run(track, console.print, rows or (), everything)
         else:
             building.repro(track, jobs, console.print, rows or (), everything)

@@ -12,7 +12,7 @@ import typer
 from benchmark.commands import baselines
 from benchmark.commands.terminal import ReasonOption, TrackOption, console
 from benchmark.loading import tracks
-from benchmark.loading.rows import load_row
+from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import costs
 from benchmark.results import reproduced
 from benchmark.results.regression import Built, compare_row
@@ -36,7 +36,7 @@ def publish(
     if every and (row or study):
         raise BenchmarkError("--all publishes every row of the track; leave out the row and --study")
     if every:
-        publish_rows(track, all_rows(track), reason)
+        publish_rows(track, rows_of(track, everything=True), reason)
     elif not row:
         words = "the submission whose study it is" if study else "a row, <submission>-<variant>, or --all"
         raise BenchmarkError(f"name what to publish: {words}")
@@ -46,26 +46,20 @@ def publish(
         publish_rows(track, [load_row(track, row).name], reason)
 
 
-def default_rows(track: str) -> list[str]:
-    """The rows that `rvb repro` builds."""
+def rows_of(track: str, everything: bool) -> list[str]:
+    """The rows that `rvb repro` builds; with `everything` those that say `default: false` too."""
     tracks.load(track)
-    path = Path("pipelines") / track / "rows.json"
-    if not path.exists():
+    rows = load_rows(track)
+    if not rows:
         raise BenchmarkError(f"no submission enters track {track!r} yet; there is nothing to publish or compare")
-    return files.read_json(path)
-
-
-def all_rows(track: str) -> list[str]:
-    """Those that say `default: false` too."""
-    path = Path("pipelines") / track / "_all" / "rows.json"
-    return files.read_json(path) if path.exists() else default_rows(track)
+    return [row.name for row in rows if everything or row.default]
 
 
 def publish_rows(track: str, rows: list[str], reason: str) -> None:
     """Publish all of these rows or none: what is published moves only for a reason that is given."""
     built = {row: made for row in rows if (made := baselines.built_row(track, row))}
     if missing := [row for row in rows if row not in built]:
-        default = all(row in default_rows(track) for row in missing)
+        default = {*missing} <= {*rows_of(track, everything=False)}
         again = f"rvb repro --track {track}" + ("" if default else " --all")
         raise BenchmarkError(f"not built yet: {', '.join(missing)}; run `{again}`; nothing published")
     if bare := [row for row, made in built.items() if made.images is None]:

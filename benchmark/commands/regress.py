@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from benchmark.commands import baselines
-from benchmark.commands.publish import all_rows, default_rows
+from benchmark.commands.publish import rows_of
 from benchmark.commands.terminal import TrackOption, console
 from benchmark.loading import tracks
 from benchmark.pipeline import inputs
@@ -40,8 +40,8 @@ def regress(
             baselines.check(name, baselines.published_rows(name))
         return
     commit = git.clean_commit() if mark else ""
-    default = default_rows(track)
-    known = sorted({*default, *all_rows(track), *baselines.published_rows(track)})
+    default = rows_of(track, everything=False)
+    known = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
     for row in rows or ():
         if row not in known:
             raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, known)}")
