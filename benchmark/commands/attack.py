@@ -22,7 +22,7 @@ from benchmark.specs.track import ADAPTIVE
 
 @dataclass(frozen=True)
 class Standing:
-    """Images still right under one attack: after each of its parts, and by the final verdict."""
+    """Images still right under one attack: after each of its parts, and by the final verdict (`count`)."""
 
     parts: dict[str, int]
     count: int
@@ -49,18 +49,11 @@ def attack(
 
 
 def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -> tuple[int, int, dict[str, Standing]]:
-    """Run a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
+    """Run a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train. Return how many
+    images are attacked, how many are right when clean, and what stands under each attack.
 
-    Killed and run again, it goes on from the images already done.
-
-    Args:
-        engine: that of params.yaml unless given.
-
-    Returns:
-        How many images are attacked, how many are right when clean, and what stands under each attack.
-
-    Raises:
-        BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
+    Killed and run again, it goes on from the images already done. A BenchmarkError for an unknown row or suite, a row that is
+    not trained yet, or an attack that the harness refuses.
     """
     from benchmark.evaluation.suite import run_suite
     from benchmark.loading.judged import judged_model

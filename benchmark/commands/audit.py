@@ -44,8 +44,7 @@ def audit(
 def certified_rows(track: str, name: str) -> list[str]:
     """Return `name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
 
-    Raises:
-        BenchmarkError: there is none.
+    A BenchmarkError where there is none.
     """
     variants = {} if "-" in name else submissions.load(name).variants
     names = [name] if "-" in name else [f"{name}-{v}" for v, entry in variants.items() if track in entry.tracks]
@@ -56,10 +55,8 @@ def certified_rows(track: str, name: str) -> list[str]:
 
 
 def audit_row(track: str, name: str, images: int | None, restarts: int, seed: int) -> AuditResult:
-    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all).
-
-    Raises:
-        BenchmarkError: no radii yet, radii of other images or weights, or a certificate that broke.
+    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all). A
+    BenchmarkError where there are no radii yet, or those of other images or weights, or where a certificate broke.
     """
     import pyarrow.parquet as pq
     import torch

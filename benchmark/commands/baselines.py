@@ -99,11 +99,8 @@ def changed_rules(track: str) -> list[str]:
 
 
 def check(track: str, rows: Iterable[str]) -> None:
-    """Check published rows for themselves: rules that changed without a version, a Record that its images do not add up to,
-    a reason that CHANGELOG does not give, and what was brought against other networks than the published ones.
-
-    Raises:
-        BenchmarkError: the first fault.
+    """Raise a BenchmarkError for the first fault of published rows: rules that changed without a version, a Record that its
+    images do not add up to, a reason that CHANGELOG does not give, images brought against other networks.
     """
     faults = changed_rules(track)
     told = CHANGELOG.read_text() if CHANGELOG.exists() else ""

@@ -20,11 +20,8 @@ from benchmark.specs.base import to_json
 
 
 def judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> None:
-    """Print what the images of `path` break; with `write` keep it beside the published Record.
-
-    Raises:
-        BenchmarkError: the file is refused, the row's network is not at hand, a certificate is contradicted, or nothing
-            new would be written.
+    """Print what the images of `path` break; with `write` keep it beside the published Record. A BenchmarkError where the
+    file is refused, the network is not at hand, a certificate is contradicted, or nothing new would be written.
     """
     from benchmark.replay.brought import judge_file, judge_of
     from benchmark.replay.findings import some

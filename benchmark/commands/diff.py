@@ -55,9 +55,6 @@ def comparison(commit: str, chosen: list[str], published: bool, only: str = "") 
     Args:
         published: leave out what was built here in work/.
         only: the rows of this submission alone.
-
-    Raises:
-        BenchmarkError: a Record or its images are damaged, here or at the commit.
     """
     lines, counted, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
     for track in chosen:

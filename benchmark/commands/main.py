@@ -66,20 +66,14 @@ def main() -> None:
 
 
 def _start() -> None:
-    _settle()
-    app()
-
-
-def _settle() -> None:
     """Work from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
-    if any(flag in sys.argv for flag in ANYWHERE) or sys.argv[1:2] == ["evaluate"]:
-        return
     if terminal.COMPLETE in os.environ:
         with suppress(BenchmarkError):
             os.chdir(paths.root())
-        return
-    paths.go_to_root()
-    arithmetic.fix(run_settings().arithmetic)
+    elif not any(flag in sys.argv for flag in ANYWHERE) and sys.argv[1:2] != ["evaluate"]:
+        paths.go_to_root()
+        arithmetic.fix(run_settings().arithmetic)
+    app()
 
 
 if __name__ == "__main__":

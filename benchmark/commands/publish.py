@@ -112,11 +112,7 @@ def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
 
 
 def _write_weights(track: str, row: str, sha256: str) -> None:
-    """Copy a row's weights beside its Record; those of another build go, and larger ones are left out.
-
-    Raises:
-        BenchmarkError: the weights in work/ are not the Record's.
-    """
+    """Copy a row's weights beside its Record; those of another build go, and larger ones are left out."""
     made, kept = WORK / track / row / "train/model.safetensors", PUBLISHED / track / "weights" / f"{row}.safetensors"
     if made.exists() and files.sha256_file(made) != sha256:
         raise BenchmarkError(f"{made} is not what the Record was made of; run `rvb repro {row} --track {track}`")

@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmark.commands import baselines
 from benchmark.commands.terminal import RowArgument, TrackOption, console, track_names
 from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_row, load_rows
+from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results import robustbench
 from benchmark.results.headline import headline, headline_names
@@ -40,7 +40,9 @@ def list_rows(
         for row in rows:
             left_out = "" if row.default else "; by `rvb repro --all` alone"
             title = row.submission.variants[row.variant].title
-            console.print(f"  {row.name}  {title}{left_out}; {_state(row)}")
+            built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
+            also = "; published" if (PUBLISHED / name / f"{row.name}.json").exists() else ""
+            console.print(f"  {row.name}  {title}{left_out}; {built}{also}")
         if not rows:
             console.print("  no submission yet")
         published = {path.stem for path in published_files(name)}
@@ -51,11 +53,6 @@ def list_rows(
             console.print(f"  {grid.command.removeprefix('rvb ')}  {grid.study.title} ({grid.study.source}){also}")
         if grids.trained_rows(name):
             console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
-
-
-def _state(row: Row) -> str:
-    built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
-    return built + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
 
 
 def board(

@@ -47,10 +47,8 @@ def new(
 
 
 def write_submission(name: str, title: str = "", authors: str = "", url: str = "") -> list[Path]:
-    """Writes submissions/<name>; the files, in order. submission.yaml, which makes the folder a submission, comes last.
-
-    Raises:
-        BenchmarkError: a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
+    """Write submissions/<name>; return the files. submission.yaml, which makes the folder a submission, comes last. A
+    BenchmarkError for a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
     """
     parts = NAME.fullmatch(name)
     if not parts or len(name) > LONGEST:

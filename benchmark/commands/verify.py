@@ -93,11 +93,7 @@ def verify(
 
 
 def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
-    """Verify each Record of these rows, built or published, `jobs` at a time.
-
-    Raises:
-        BenchmarkError: an unknown track, or a row that is neither built here nor published.
-    """
+    """Verify each Record of these rows, `jobs` at a time. A BenchmarkError for a row that is neither built nor published."""
     rules = tracks.load(track)
     found = [(row, target) for row in rows for target in targets(track, row)]
     if not found:
@@ -132,9 +128,6 @@ def _in_forks(
 
     Args:
         calls: arguments of `verify_record`, the target first.
-
-    Raises:
-        BenchmarkError: a process was killed.
     """
     waiting, running = deque(calls), deque[tuple["Target", Future["Verification"]]]()
     while waiting or running:
@@ -154,8 +147,7 @@ def _in_forks(
 def targets(track: str, row: str) -> list[Target]:
     """The Records of a row: the one built here and the published one, or both as one where they say the same.
 
-    Raises:
-        BenchmarkError: there is neither (the near miss is suggested), or one is damaged.
+    A BenchmarkError where there is neither (the near miss is suggested), or one is damaged.
     """
     from benchmark.replay.verify import Target
 

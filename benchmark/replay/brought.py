@@ -49,10 +49,8 @@ class Judged(Frozen):
 
 @contextmanager
 def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
-    """The network of a Record with its evaluation images, for as long as the block lasts.
-
-    Raises:
-        BenchmarkError: its weights or data are not at hand, or today's row is another than the Record speaks of.
+    """The network of a Record with its evaluation images, for as long as the block lasts. A BenchmarkError where its weights
+    or data are not at hand, or today's row is another than the Record speaks of.
     """
     if reason := other_row(record, row):
         raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
@@ -67,10 +65,8 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
 
 
 def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Judged:
-    """Judges the images of a file: put into ball and box, the float32 model asked.
-
-    Raises:
-        BenchmarkError: the file is no safetensors file of such images, or an image is not within its ball and the box.
+    """Judge the images of a file: put into ball and box, the float32 model asked. A BenchmarkError for a file that is no
+    safetensors file of such images, or holds an image that is not within its ball and the box.
     """
     with _opened(path, judge.images.shape) as stored:
         credit = (stored.metadata() or {}).get("credit", "").strip()
@@ -78,7 +74,10 @@ def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Ju
         if not threats:
             raise BenchmarkError(f"{path} holds no tensor; give one for each ball, such as {_example(record)}")
         for name in threats:
-            _check_form(stored.get_slice(name), name, judge.images.shape, path)
+            part, shape = stored.get_slice(name), tuple(judge.images.shape)
+            dtype, given = part.get_dtype(), tuple(part.get_shape())
+            if (dtype, given) != ("F32", shape):
+                raise BenchmarkError(f"{path}: tensor {name!r} is {dtype} {given}; float32 {shape} is needed")
         clean, broken, new = judge.verdicts(judge.images).margin > 0, {}, []
         for name, threat in threats.items():
             adversarial = stored.get_tensor(name).to(judge.images.device)
@@ -143,12 +142,6 @@ def _threat(name: str, record: Record, path: Path) -> ThreatModel:
 
 def _example(record: Record) -> str:
     return repr(record.robust[0].threat.label if record.robust else "L2 0.5")
-
-
-def _check_form(stored: object, name: str, shape: torch.Size, path: Path) -> None:
-    form = (stored.get_dtype(), tuple(stored.get_shape()))  # type: ignore[attr-defined]
-    if form != ("F32", tuple(shape)):
-        raise BenchmarkError(f"{path}: tensor {name!r} is {form[0]} {form[1]}; float32 {tuple(shape)} is needed")
 
 
 def _lost(image: int, far: Mapping[str, float], record: Record, images: PerImage) -> tuple[str, ...]:

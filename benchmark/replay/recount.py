@@ -158,9 +158,12 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if record.certificate:
         changed["certified"] = counting.certified(evidence, track, record.certificate.name)
     if record.division == "closed":
-        changed["attacks"] = tuple(
-            one.model_copy(update={"accuracy": proportion(_standing(evidence, one.id))}) for one in record.attacks
-        )
+        right, attacks = column(evidence, "clean_margin") > 0, []
+        for attack in record.attacks:
+            success = column(evidence, f"{attack.id}:success")
+            accuracy = proportion(right[: len(success)] & ~success)
+            attacks.append(attack.model_copy(update={"accuracy": accuracy}))
+        changed["attacks"] = tuple(attacks)
     if record.smoothed:
         made = record.smoothed
         changed["smoothed"] = smoothed(evidence, track.certified_radii, made.rules, made.guarantee)
@@ -170,11 +173,6 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if {*COLUMNS.values()} <= {*evidence.column_names}:
         changed["attention"] = without_attention(evidence)
     return record.model_copy(update=changed)
-
-
-def _standing(evidence: pa.Table, attack: str) -> np.ndarray:
-    success = column(evidence, f"{attack}:success")
-    return (column(evidence, "clean_margin")[: len(success)] > 0) & ~success
 
 
 def _gate(findings: Findings, gate: Callable[[], None]) -> None:

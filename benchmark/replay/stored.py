@@ -79,7 +79,12 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
     if record.settings.weights and record.settings.weights.path:
         digests.of_file("weights as given", Path(record.settings.weights.path))
     path = row.folder / "record" / "evidence.parquet"
-    evidence = _table(path, findings) if digests.of_file("evidence", path) or (own and path.is_file()) else None
+    evidence = None
+    if digests.of_file("evidence", path) or (own and path.is_file()):
+        try:
+            evidence = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            findings.contradict(f"{path} cannot be read ({str(error).splitlines()[0]})")
     images = _data(row, digests)
     adversarial = _adversarial(row, digests)
     for picture in record.pictures:
@@ -89,14 +94,6 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
         findings.unchecked.append(f"{', '.join(digests.missing)}: not here, in {row.folder.parent}")
     findings.check(f"sha256 ({', '.join(digests.right) or 'none'})", len(digests.right))
     return Stored(images, weights, evidence, adversarial)
-
-
-def _table(path: Path, findings: Findings) -> pa.Table | None:
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        findings.contradict(f"{path} cannot be read ({str(error).splitlines()[0]})")
-        return None
 
 
 def _data(row: Row, digests: Digests) -> Images | None:

@@ -85,10 +85,9 @@ class Lowered(Frozen):
 
 
 def read(folder: Path, record: Record) -> tuple[Brought, ...]:
-    """What was brought against this very network; nothing where no file is in `folder`, that of the track's broken images.
+    """What was brought against this very network, by the file in `folder`, that of the track's broken images.
 
-    Raises:
-        BenchmarkError: the file is damaged, or names an image or a threat that the Record does not have.
+    A BenchmarkError for a file that is damaged, or names an image or a threat that the Record does not have.
     """
     path = folder / f"{record.row}.json"
     if not path.exists():
@@ -120,10 +119,7 @@ def _is_of_another(row: BrokenRow, one: Brought, record: Record) -> bool:
 
 def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -> tuple[Record, Scores | None]:
     """The Record and its scores with what was brought counted: an image that is broken within a ball is lost there, and a
-    certificate that is contradicted certifies nothing any more.
-
-    Raises:
-        BenchmarkError: something was brought, and the Record's numbers by image are not there.
+    certificate that is contradicted certifies nothing any more. A BenchmarkError where numbers by image are lacking.
     """
     if not brought:
         return record, scores

@@ -20,8 +20,7 @@ ERROR = 0.05  # of a whole board: the chance that any of its orders is made by i
 def mcnemar(one: Sequence[int] | str, other: Sequence[int] | str) -> float:
     """Two-sided p-value of McNemar's exact test: of the images on which the two differ, each wins as often as the other.
 
-    Raises:
-        ValueError: verdicts of other numbers of images.
+    A ValueError for verdicts of other numbers of images.
     """
     pairs = list(zip(one, other, strict=True))
     wins, losses = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)  # type: ignore[operator]
@@ -42,10 +41,8 @@ def over_seeds_and_images(one: Sequence[str], other: Sequence[str], error: float
     no standard deviation below one image's share.
 
     The error rate is that of Student's approximation: two rows of equal method are told apart with probability `error` or
-    less (tests/results/test_paired.py counts), where McNemar's test on single trainings errs far more often.
-
-    Raises:
-        ValueError: verdicts of other numbers of images.
+    less (tests/results/test_paired.py counts), where McNemar's test on single trainings errs far more often. A ValueError
+    for verdicts of other numbers of images.
     """
     a, b = _matrix(one), _matrix(other)
     if a.shape[1] != b.shape[1]:

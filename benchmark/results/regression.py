@@ -177,7 +177,8 @@ def _facts(published: Record, built: Record) -> list[Line]:
             lines.append(_line(name, str(one), str(other)))
         elif one != other:
             lines.append(Line(name, "as published", "others", "OUTSIDE"))
-    return lines + _digests(published, built, [name for name in published.sha256 | built.sha256 if _is_data(name)])
+    names = [name for name in published.sha256 | built.sha256 if name.startswith("data ")]
+    return lines + _digests(published, built, names)
 
 
 def _exactly(published: Record, built: Record, before: PerImage, now: PerImage, evidence: bool) -> list[Line]:
@@ -186,14 +187,18 @@ def _exactly(published: Record, built: Record, before: PerImage, now: PerImage, 
     Args:
         evidence: whether the two files of evidence were written by the same pyarrow, and so are the same bytes.
     """
-    ours, theirs = (counts(record) | _parts(record) for record in (published, built))
+    ours, theirs = counts(published), counts(built)
+    for side, record in ((ours, published), (theirs, built)):  # where attacks stop on the way depends on rounding
+        for attack in record.attacks:
+            side |= {f"{attack.id} after {part}": (left, attack.accuracy.n) for part, left in attack.remaining.items()}
     lines = [_count(name, ours.get(name), theirs.get(name)) for name in {**ours, **theirs}]
     for name in {**before.scores, **now.scores}:
         lines.append(_by_image(f"images of {name}", before.scores.get(name, ""), now.scores.get(name, "")))
     for name in {**before.radii, **now.radii}:
         lines.append(_by_image(f"{name} radii", before.radii.get(name, ()), now.radii.get(name, ())))
-    names = [name for name in published.sha256 | built.sha256 if not (_is_data(name) or name.startswith("code "))]
-    return lines + _digests(published, built, [name for name in names if evidence or not name.startswith("evidence")])
+    others = ("data ", "code ") if evidence else ("data ", "code ", "evidence")
+    names = [name for name in published.sha256 | built.sha256 if not name.startswith(others)]
+    return lines + _digests(published, built, names)
 
 
 def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage) -> list[Line]:
@@ -235,19 +240,6 @@ def _by_image(name: str, before: Sequence[object], now: Sequence[object]) -> Lin
     other = [image for image, (a, b) in enumerate(zip(before, now, strict=True)) if a != b]
     words = [f"image {other[0]}: {values[other[0]]}" if other else "" for values in (before, now)]
     return replace(_line(name, *words), changed=len(other))
-
-
-def _parts(record: Record) -> dict[str, tuple[int, int]]:
-    """What each attack's components left: where attacks stop on the way depends on rounding."""
-    return {
-        f"{attack.id} after {part}": (left, attack.accuracy.n)
-        for attack in record.attacks
-        for part, left in attack.remaining.items()
-    }
-
-
-def _is_data(name: str) -> bool:
-    return name.startswith("data ")
 
 
 def _digests(published: Record, built: Record, names: Iterable[str]) -> list[Line]:

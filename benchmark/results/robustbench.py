@@ -71,13 +71,8 @@ class _File(BaseModel):
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
-    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name.
-
-    Returns:
-        The board, and a line for each file left out, with the reason: broken, or of another radius.
-
-    Raises:
-        BenchmarkError: the track has no counterpart there, or the folder holds none of its rows.
+    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name; and a line
+    for each file left out, with the reason: broken, or of another radius. A BenchmarkError where there are none.
     """
     if track.robustbench is None:
         raise BenchmarkError(f"track {track.name} says no `robustbench` data set, so none of its rows are comparable")
@@ -103,11 +98,7 @@ def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
 
 
 def read_row(path: Path, dataset: str) -> ClaimedRow:
-    """One published row; its folder names the norm.
-
-    Raises:
-        BenchmarkError: no JSON object, a missing field, another data set, or a number in another unit; one line.
-    """
+    """One published row; its folder names the norm. A BenchmarkError for a file that is no such row of `dataset`."""
     row = files.read_model(path, _File, "mend it, or take it out")
     if row.dataset != dataset:
         raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
@@ -130,10 +121,8 @@ def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
 def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any]:
     """A record's numbers at `threat` as a RobustBench row: the fields of its ModelInfo, and `external`, `unreliable`.
 
-    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more.
-
-    Raises:
-        BenchmarkError: the row was not judged by AutoAttack there.
+    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more. A
+    BenchmarkError where the row was not judged by AutoAttack.
     """
     judged = [attack for attack in record.attacks if attack.spec.attack == "autoattack"]
     alone = [attack for attack in judged if same_threat(attack.spec.threat, threat)]
@@ -143,11 +132,13 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
         raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
     name = f"robust {threat.label}"
     claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
+    start = record.settings.training.init_from if record.settings.training else None
+    more_data = start is not None and start.track not in (None, record.track)
     row = {
         "link": record.paper.url,
         "name": record.paper.title,
         "authors": record.paper.authors,
-        "additional_data": _additional_data(record),
+        "additional_data": more_data if record.trust == "rebuilt" else None,  # unknown of weights trained elsewhere
         "number_forward_passes": 1,
         "dataset": track.robustbench or track.name,
         "venue": "N/A",
@@ -163,13 +154,6 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
-
-
-def _additional_data(record: Record) -> bool | None:
-    """Whether training saw more than the track's data; None, that is unknown, of weights trained elsewhere."""
-    start = record.settings.training.init_from if record.settings.training else None
-    seen = start is not None and start.track not in (None, record.track)
-    return seen if record.trust == "rebuilt" else None
 
 
 def _footnote(record: Record, found: RobustResult) -> str:

@@ -170,7 +170,11 @@ def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
     if figure is None or figure.draw != "violins":
         return ()
     chosen = [label for label in study.result.x if not figure.measures or is_named(label, figure.measures)]
-    return tuple(label for label in chosen if _are_levels(study.result.x[label]))
+    return tuple(
+        label
+        for label, x in [(label, study.result.x[label]) for label in chosen]
+        if len(x) >= LEAST and x[0] == 0 and x[-1] == 1 and all(a < b for a, b in pairwise(x))
+    )
 
 
 def _like_quantiles(study: PublishedStudy) -> set[str]:
@@ -178,10 +182,6 @@ def _like_quantiles(study: PublishedStudy) -> set[str]:
     x = study.result.x
     alike = {(measure_of(label), x[label]) for label in quantile_curves(study)}
     return {label for label in x if (measure_of(label), x[label]) in alike}
-
-
-def _are_levels(x: tuple[float, ...]) -> bool:
-    return len(x) >= LEAST and x[0] == 0 and x[-1] == 1 and all(a < b for a, b in pairwise(x))
 
 
 def table(study: PublishedStudy) -> Table:
