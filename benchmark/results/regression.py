@@ -42,7 +42,6 @@ class Line:
     """One number or fact of a row.
 
     Attributes:
-        images: by how many images it differs; None where nothing is counted.
         changed: of how many images the verdict changed, where images were compared in pairs.
         p: of McNemar's test, where chance is allowed.
     """
@@ -51,7 +50,6 @@ class Line:
     published: str
     built: str
     verdict: Verdict
-    images: int | None = None
     changed: int | None = None
     p: float | None = None
 
@@ -216,7 +214,7 @@ def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage
         if name in ours and name in theirs and one is not None and other is not None:
             changes, p = sum(a != b for a, b in zip(one, other, strict=True)), mcnemar(other, one)
             allowed = ours[name][1] // published.n  # an image's corrupted copies are one image
-            outside = same_weights and line.images is not None and line.images > allowed
+            outside = same_weights and abs(ours[name][0] - theirs[name][0]) > allowed
             verdict: Verdict = "OUTSIDE" if outside else "within" if changes else "same"
             line = replace(line, verdict=verdict, changed=changes, p=None if same_weights else p)
         lines.append(line)
@@ -230,7 +228,7 @@ def _line(name: str, one: str, other: str) -> Line:
 def _count(name: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> Line:
     """A number of images; outside unless it is the same."""
     words = [f"{count[0]} of {count[1]}" if count else "none" for count in (before, now)]
-    return replace(_line(name, *words), images=abs(before[0] - now[0]) if before and now else None)
+    return _line(name, *words)
 
 
 def _by_image(name: str, before: Sequence[object], now: Sequence[object]) -> Line:

@@ -1,4 +1,4 @@
-"""`rvb new`: the folder that it makes passes `rvb check` as it is, and its own tests."""
+"""`rvb new`: the folder that it makes passes `rvb check` as it is, and its own tests; `rvb check` of one that does not."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from tiny_project import ROOT
 
 from benchmark.loading import submissions
 
+CUT_OFF = """
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+def build(data, **model):
+    return Net(nn.Flatten(), nn.Linear(64, data.classes))
+"""
 FILES = ["README.md", "method.py", "submission.yaml", "test_method.py"]
 
 
@@ -59,3 +71,18 @@ def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
         assert "Wong2020Fast exists; choose another word" in error("new", name)
     assert (tmp_path / "Wong2020Fast/method.py").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["Wong2020Fast"]
+
+
+def test_a_failing_check_is_printed_and_an_unknown_name_is_one_line(tmp_path) -> None:
+    rvb("new", "Doe2026Tiny")
+    method = tmp_path / "Doe2026Tiny/method.py"
+    method.write_text(method.read_text() + CUT_OFF)
+    result = rvb("check", "Doe2026Tiny", "--json")
+    assert result.exit_code == 1
+    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]
+    shown = rvb("check", "Doe2026Tiny")
+    assert shown.exit_code == 1
+    assert "  FAIL  division: " in shown.output
+    assert "Doe2026Tiny: 1 of " in shown.output
+    assert "did you mean 'Doe2026Tiny'" in error("check", "Doe2026Tini")
+    assert "has no variant 'smal'; did you mean 'small'?" in error("check", "Doe2026Tiny-smal")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import command
 import pytest
-from typer.testing import CliRunner
 
 from benchmark.commands import publish, submit
-from benchmark.commands.main import app
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
 
@@ -79,5 +78,5 @@ def test_a_submission_that_fails_its_checks_begins_no_branch(linear_row) -> None
     """It lacks a license and a citation."""
     git.run("checkout", "-q", "-b", "main")
     commit(".gitignore", "params.yaml", "benchmark", "leaderboard", ".dvc/config", "submissions")
-    assert CliRunner().invoke(app, ["submit", NAME]).exit_code == 1
+    assert command.rvb("submit", NAME).exit_code == 1
     assert git.run("branch", "--show-current").strip() == "main"
