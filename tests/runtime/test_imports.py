@@ -88,7 +88,7 @@ def test_import_and_help_do_not_import_torch() -> None:
         "sys.argv = ['rvb', '--help']\n"
         "try: benchmark.commands.main.main()\n"
         "except SystemExit: pass\n"
-        "assert 'torch' not in sys.modules and 'benchmark.pipeline.repro' not in sys.modules"
+        "assert not {'torch', 'numpy', 'dvc'} & {*sys.modules}"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
