@@ -17,7 +17,7 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results import robustbench
-from benchmark.results.headline import headline, headline_names
+from benchmark.results.record import headline, headline_names
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK

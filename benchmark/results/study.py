@@ -11,6 +11,7 @@ from benchmark.results.points import Points
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
+from benchmark.specs.submission import Claim, Paper
 
 
 class CellResult(GridCell):
@@ -73,6 +74,15 @@ class PublishedStudy(Frozen):
     result: StudyResult
     findings: tuple[Finding, ...] = Field(default=())
     findings_code: str = ""  # sha256 of what computed them
+
+
+class DeclaredPaper(Frozen):
+    """A submission with a row or a study on the track. `studies` by name, those over a row's seeds among them."""
+
+    summary: str
+    paper: Paper
+    claims: tuple[Claim, ...] = ()
+    studies: dict[str, Study] = Field(default={})
 
 
 def measure_of(label: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading import submissions
-from benchmark.results.declared_paper import DeclaredPaper
+from benchmark.results.study import DeclaredPaper
 from benchmark.runtime.paths import WORK
 from benchmark.studies.grids import Grid
 

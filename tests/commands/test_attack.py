@@ -14,7 +14,7 @@ from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 from benchmark.commands.attack import try_suite
 from benchmark.loading import tracks
 from benchmark.pipeline import generate
-from benchmark.results.headline import headline_names
+from benchmark.results.record import headline_names
 from benchmark.runtime.errors import BenchmarkError
 
 
