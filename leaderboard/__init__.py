@@ -1,1 +1,1 @@
-"""The static leaderboard: Records in, HTML out. Of the benchmark it imports what is recorded and specified, and runs nothing."""
+"""The static leaderboard: Records in, HTML out. Of the benchmark it reads Records and specs, and runs nothing."""

@@ -1,8 +1,13 @@
-"""`rvb attack`: one suite on a trained row, to look at. No DVC stage; it writes nothing but scratch that it removes."""
+"""`rvb attack`: one suite on a trained row, to look at; `rvb audit`: a row's certificates attacked harder than in the
+pipeline. No DVC stage; they write nothing but scratch that they remove.
+"""
 
 from __future__ import annotations
 
+import importlib
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.terminal import EngineOption, TrackOption, console, row_names
-from benchmark.loading import methods
+from benchmark.loading import methods, submissions
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.run_settings import run_settings
+from benchmark.results.certificate import AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import Engine
@@ -101,3 +107,79 @@ def _inputs(row: Row, suite: str, specs: Any, engine: Engine) -> dict[str, Any]:
         "model": row.settings.model,
         "weights": files.sha256_file(row.weights),
     }
+
+
+def audit(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> for all its certified rows")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="Certified images to try, evenly spread; 0 for all.")] = 0,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts of each attack an image.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
+) -> None:
+    """Try hard to break a row's published certificates; exit status 1 if one breaks."""
+    from benchmark.runtime.torch_setup import apart, set_up
+
+    device = set_up(run_settings().evaluate.device)
+    for name in certified_rows(track, row):
+        result = apart(device, audit_row, track, name, images or None, restarts, seed)
+        table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
+        for field, value in result.model_dump().items():
+            text = f"{value:.6f}" if isinstance(value, float) else str(value)
+            table.add_row(field.replace("_", " "), ", ".join(value) if field == "attacks" else text)
+        console.print(table)
+
+
+def certified_rows(track: str, name: str) -> list[str]:
+    """Return `name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
+
+    A BenchmarkError where there is none.
+    """
+    variants = {} if "-" in name else submissions.load(name).variants
+    names = [name] if "-" in name else [f"{name}-{v}" for v, entry in variants.items() if track in entry.tracks]
+    certified = [row.name for row in (load_row(track, one) for one in names) if row.settings.certificate]
+    if not certified:
+        raise BenchmarkError(f"{name} declares no certificate on {track}; there is nothing to audit")
+    return certified
+
+
+def audit_row(track: str, name: str, images: int | None, restarts: int, seed: int) -> AuditResult:
+    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all). A
+    BenchmarkError where there are no radii yet, or those of other images or weights, or where a certificate broke.
+    """
+    import pyarrow.parquet as pq
+    import torch
+
+    from benchmark.audit import auditor
+    from benchmark.loading.judged import judged_model
+    from benchmark.loading.trained import evaluation_images
+    from benchmark.runtime.torch_setup import set_up
+    from benchmark.verdicts.prediction import predict
+
+    row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
+    spec, folder = row.settings.certificate, row.folder / "certify"
+    assert spec is not None
+    device, path = set_up(run_settings().evaluate.device), folder / "evidence.parquet"
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro --track {track}` to certify the row")
+    evidence = pq.read_table(path)
+    radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
+    chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
+    only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
+
+    def report(text: str) -> None:
+        progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
+
+    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    with judged_model(row, device) as judged:
+        x, y = evaluation_images(row, device)
+        batch_size = row.track.evaluation.batch_size
+        judged.confirm(x, batch_size, row.name)
+        now = {"label": y, "clean_prediction": predict(judged.model, x, y, batch_size).prediction}
+        if any(evidence[name].to_pylist() != values.tolist() for name, values in now.items()):
+            raise BenchmarkError(
+                f"{folder} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
+            )
+        return auditor.audit(
+            judged.model, x, y, only, partial(module.certify, **spec.parameters), row.name,
+            batch_size=batch_size, plan=auditor.deep(restarts, seed), report=report,
+        )  # fmt: skip

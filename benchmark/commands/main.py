@@ -12,7 +12,6 @@ import typer
 
 from benchmark.commands import (
     attack,
-    audit,
     diff,
     doctor,
     evaluate,
@@ -54,7 +53,7 @@ def rvb(
 
 app.command(name="list")(rows.list_rows)
 for command in (
-    pipeline.repro, pipeline.plan, pipeline.pipeline, rows.show, rows.board, rows.site, evaluate.evaluate, audit.audit,
+    pipeline.repro, pipeline.plan, pipeline.pipeline, rows.show, rows.board, rows.site, evaluate.evaluate, attack.audit,
     attack.attack, study.study, submit.new, submit.check, doctor.doctor, submit.submit, publish.publish, regress.regress,
     verify.verify, diff.diff, rows.import_robustbench, pipeline.step,
 ):  # fmt: skip

@@ -19,7 +19,6 @@ from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay import judge as judging
-from benchmark.replay.certificates import recheck
 from benchmark.replay.findings import Findings, Source, Verification
 from benchmark.replay.judge import TOLERANCE, Judge, is_steady
 from benchmark.replay.recount import check_itself, recount, whole
@@ -159,7 +158,7 @@ def _replay_published(
     findings.check("clean predictions", len(recorded))
     spec = record.settings.certificate
     if spec is not None and "certified" in images.radii:
-        recheck(judge, spec, np.array(images.radii["certified"]), sample, seed, findings)
+        judging.recheck(judge, spec, np.array(images.radii["certified"]), sample, seed, findings)
     for attack in record.attacks:
         if attack.spec.attack == "autoattack" and attack.id in images.scores:
             _attack(judge, attack.spec, right, _right(images, attack.id), seed, findings)
@@ -228,7 +227,7 @@ def _recheck(judge: Judge, record: Record, evidence: pa.Table, sample: int, seed
     if names[0] != names[1]:
         findings.contradict("certificate", *names)
         return False
-    return spec is None or recheck(judge, spec, column(evidence, "certified_l2"), sample, seed, findings)
+    return spec is None or judging.recheck(judge, spec, column(evidence, "certified_l2"), sample, seed, findings)
 
 
 def _note_never_stored(row: Row, record: Record, evidence: pa.Table, findings: Findings) -> None:
