@@ -26,7 +26,7 @@ arithmetic.fix("portable")
 
 import torch
 
-from benchmark.evaluation.suite import run_suite
+from benchmark.evaluation.run_attack import run_suite
 from benchmark.loading import judged
 from benchmark.loading.confining import Wall, wall
 from benchmark.loading.rows import load_row

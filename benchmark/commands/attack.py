@@ -61,7 +61,7 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     Killed and run again, it goes on from the images already done. A BenchmarkError for an unknown row or suite, a row that is
     not trained yet, or an attack that the harness refuses.
     """
-    from benchmark.evaluation.suite import run_suite
+    from benchmark.evaluation.run_attack import run_suite
     from benchmark.loading.judged import judged_model
     from benchmark.loading.trained import evaluation_images
     from benchmark.loading.walled_attack import brought_attacks
@@ -100,7 +100,7 @@ def _inputs(row: Row, suite: str, specs: Any, engine: Engine) -> dict[str, Any]:
     owner = row.submission.name if suite == ADAPTIVE else ""
     attacks = [methods.attack_file(spec.attack, owner) for spec in specs]
     return {
-        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method_files, *attacks),
+        "code": code.digests(Path("benchmark/evaluation/run_attack.py"), *row.method_files, *attacks),
         "suite": [spec.model_dump(mode="json") for spec in specs],
         "engine": engine,
         "evaluation": row.track.evaluation.model_dump(mode="json"),
@@ -149,7 +149,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import pyarrow.parquet as pq
     import torch
 
-    from benchmark.audit import auditor
+    from benchmark.evaluation import audit as auditing
     from benchmark.loading.judged import judged_model
     from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
@@ -163,7 +163,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         raise BenchmarkError(f"{path} is missing; run `rvb repro --track {track}` to certify the row")
     evidence = pq.read_table(path)
     radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
-    chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
+    chosen = auditing.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
     def report(text: str) -> None:
@@ -179,7 +179,6 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
             raise BenchmarkError(
                 f"{folder} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
             )
-        return auditor.audit(
-            judged.model, x, y, only, partial(module.certify, **spec.parameters), row.name,
-            batch_size=batch_size, plan=auditor.deep(restarts, seed), report=report,
-        )  # fmt: skip
+        plan = auditing.deep(restarts, seed)
+        audit = auditing.Audit(judged.model, x, y, only, row.name, plan=plan, report=report)
+        return audit.run(partial(module.certify, **spec.parameters), batch_size)

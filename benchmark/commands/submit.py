@@ -76,7 +76,7 @@ def check(
 ) -> None:
     """Try a submission in at most a minute; exit status 1 if a check fails."""
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
-    from benchmark.reliability.submission import check_submission
+    from benchmark.evaluation.check_submission import check_submission
     from benchmark.runtime.torch_setup import set_up
 
     submission, _, variant = name.partition("-")

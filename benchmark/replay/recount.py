@@ -10,12 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.corrupted import corrupted as count_corrupted
-from benchmark.evaluation.evidence import attack_ids, check_sandwich, column
-from benchmark.evaluation.per_image import per_image
-from benchmark.evaluation.proportion import proportion
-from benchmark.evaluation.smoothed import check_smoothed, smoothed
-from benchmark.evaluation.without_attention import COLUMNS, without_attention
+from benchmark.evaluation.evidence import (
+    ATTENTION_COLUMNS,
+    attack_ids,
+    check_sandwich,
+    check_smoothed,
+    column,
+    corrupted,
+    per_image,
+    proportion,
+    smoothed,
+    without_attention,
+)
 from benchmark.replay.findings import Findings
 from benchmark.results.per_image import PerImage, contradictions, shares
 from benchmark.results.proportion import Proportion
@@ -70,10 +76,10 @@ def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -
 def numbers(record: Record) -> dict[str, Proportion]:
     """All shares of a Record by name."""
     every = shares(record)
-    if corrupted := record.corrupted:
-        parts = [("severity", corrupted.severities), *((one.name, one.severities) for one in corrupted.corruptions)]
+    if copies := record.corrupted:
+        parts = [("severity", copies.severities), *((one.name, one.severities) for one in copies.corruptions)]
         for name, values in parts:
-            every |= {f"corrupted {name} {s}": p for s, p in zip(corrupted.rules.severities, values, strict=True)}
+            every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
         every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
     return every
@@ -100,7 +106,7 @@ def _needed(record: Record) -> list[str]:
     names += ["certified_l2"] if record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
-    names += [*COLUMNS.values()] if record.attention else []
+    names += [*ATTENTION_COLUMNS.values()] if record.attention else []
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -169,8 +175,8 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
         changed["smoothed"] = smoothed(evidence, track.certified_radii, made.rules, made.guarantee)
     if record.corrupted:
         seen = record.corrupted
-        changed["corrupted"] = count_corrupted(evidence, seen.rules, seen.parameters, seen.versions)
-    if {*COLUMNS.values()} <= {*evidence.column_names}:
+        changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
+    if {*ATTENTION_COLUMNS.values()} <= {*evidence.column_names}:
         changed["attention"] = without_attention(evidence)
     return record.model_copy(update=changed)
 
