@@ -25,6 +25,7 @@ from tiny_verified import (
     change_json,
     change_tensors,
     found,
+    refused,
     rvb,
     sign,
 )
@@ -92,22 +93,11 @@ def test_in_a_fresh_clone_a_published_record_is_held_against_its_published_weigh
     change_tensors(path, lambda tensors: [tensor.add_(1e-6) for tensor in tensors.values()])
     assert any(line.startswith(f"sha256 of weights, {path}") for line in found()["lines"])
     path.write_bytes(kept)
-    scores = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]
-    change_json(
-        PUBLISHED / f"images/{NAME}.json", lambda images: images["scores"].update(clean=_swapped(scores["clean"]))
-    )
+    clean = json.loads((PUBLISHED / f"images/{NAME}.json").read_text())["scores"]["clean"]
+    assert "0" in clean
+    swapped = clean.replace("1", "x", 1).replace("0", "1", 1).replace("x", "0")  # as many right, but two others
+    change_json(PUBLISHED / f"images/{NAME}.json", lambda images: images["scores"].update(clean=swapped))
     assert any("clean, right" in line for line in found()["lines"])
-
-
-def _swapped(digits: str) -> str:
-    """As many images right, but two others."""
-    one, other = digits.index("1"), digits.index("0") if "0" in digits else None
-    swapped = [*digits]
-    if other is not None:
-        swapped[one], swapped[other] = "0", "1"
-    else:
-        swapped[one] = "0"
-    return "".join(swapped)
 
 
 def test_a_published_record_that_is_not_the_built_one_is_looked_at_by_itself() -> None:
@@ -138,9 +128,7 @@ def test_elsewhere_margins_may_stray_but_turn_no_verdict() -> None:
 
 def test_what_cannot_be_asked_for_is_one_line() -> None:
     def error(*arguments: str) -> str:
-        result = rvb("verify", *arguments)
-        assert result.exit_code == 1
-        return str(result.exception)
+        return refused("verify", *arguments)
 
     assert error() == "name rows to verify, <submission>-<variant>, or --all"
     assert "leave out rows" in error(NAME, "--all")
