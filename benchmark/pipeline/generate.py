@@ -21,7 +21,7 @@ from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results.brought import FOLDER as BROKEN
-from benchmark.results.headline import headline_names
+from benchmark.results.record import headline_names
 from benchmark.results.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK

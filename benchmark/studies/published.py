@@ -10,8 +10,7 @@ from pydantic import ValidationError
 from benchmark.loading import methods, submissions
 from benchmark.loading.confining import messages, wall
 from benchmark.results.finding import Finding
-from benchmark.results.quantiles import is_named
-from benchmark.results.study import PublishedStudy, StudyResult
+from benchmark.results.study import PublishedStudy, StudyResult, is_named
 from benchmark.results.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError

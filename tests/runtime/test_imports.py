@@ -43,7 +43,7 @@ def test_submissions_and_the_benchmark_know_each_others_public_parts_alone() -> 
         "results",
         "layers",
         "training",
-        "analysis",
+        "evaluation",
         "attacks",
         "certificates",
         "loading",
@@ -77,7 +77,7 @@ LOOKING = (
 @pytest.mark.parametrize(
     ("code", "absent", "shown"),
     [
-        (HELP, {"torch", "benchmark.pipeline.repro"}, {"repro": 1}),
+        (HELP, {"torch", "numpy", "dvc"}, {"repro": 1}),
         # arithmetic is fixed before numpy is imported, where another program starts the process too, as Ray does
         ("import benchmark.commands.main, benchmark.protocol\n", {"torch", "numpy"}, {}),
         # a row, and its two stages
