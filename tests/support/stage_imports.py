@@ -41,7 +41,7 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
         loads, row = LOADS_STUDY, f"grids.load(*grids.split_id({subject!r}), {track!r}).networks()[0]"
     run = (
         f"from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n{loads}\n"
-        f"from benchmark import protocol\nprotocol.load({name!r})({row}, {name!r}).execute(again=True)\n"
+        f"from benchmark.steps.{name.partition('-')[0]} import step\nstep({row}, {name!r}).execute(again=True)\n"
     )
     script = (
         "import sys, pathlib\n"
@@ -56,8 +56,5 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     params.write_text(text)
     assert result.returncode == 0, result.stderr
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
-    found = {name for name in line.split()[1:] if name.endswith(".py")} - {
-        "benchmark/protocol.py",
-        "benchmark/wall/forks.py",
-    }
+    found = [name for name in line.split()[1:] if name.endswith(".py")]
     return {name for name in found if not code.inert(project.root / name)}
