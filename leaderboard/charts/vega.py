@@ -9,7 +9,7 @@ import csv
 import functools
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,13 @@ class Chart:
 
     @property
     def csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([self.heads, *self.lines])
-        return text.getvalue()
+        return csv_text([self.heads, *self.lines])
+
+
+def csv_text(lines: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def data() -> alt.NamedData:

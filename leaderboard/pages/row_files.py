@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from rich import progress
 from rich.console import Console
 
+from benchmark.results.per_image import PerImage
+from benchmark.runtime import files
 from leaderboard.image_radii import image_radii, published_radii
 from leaderboard.pages import compare, models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
-from leaderboard.reading import read_per_image
 from leaderboard.site import Site
 
 MANY = 50  # rows, from which on processes share them and the build shows how far it is
@@ -46,7 +47,7 @@ def write_row(site: Site, board: Board, row: Row) -> None:
     else:
         site.copy(f"{place}/record.json", board.published / f"{name}.json")
         site.copy(f"{place}/per_image.json", board.published / "images" / f"{name}.json")
-        images = read_per_image(board.published / "images" / f"{name}.json", "bring it back with git")
+        images = files.read_model(board.published / "images" / f"{name}.json", PerImage, "bring it back with git")
         found = published_radii(images, row.record, math.prod(board.track.data.shape), row.brought)
     models.write_page(site, board, row, evidence, found)
     compare.write_row(site, board, row, found)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaderboard.charts.lines import BOTTOM, HEIGHT, TOP, Line, line_chart, ticks
+from leaderboard.charts.lines import BOTTOM, HEIGHT, TOP, Line, line_chart
+from leaderboard.charts.svg import ticks
 
 
 def heights(svg: ElementTree.Element, line: str) -> list[float]:
