@@ -52,14 +52,10 @@ class ImageRadii:
         return np.sort(self.broken[self.right])
 
     @cached_property
-    def reaches(self) -> np.ndarray | None:
-        """The certified radii of images right when clean, in order."""
-        return None if self.certified is None else np.sort(self.certified[self.right])
-
-    @cached_property
-    def smoothed_reaches(self) -> np.ndarray | None:
-        """Those of images that the smoothed version gets right."""
-        return None if self.smoothed is None else np.sort(self.smoothed[self.smoothed >= 0])
+    def reaches(self) -> dict[str, np.ndarray]:
+        """By "certified" and "smoothed", where the row has them, the radii of images that each gets right, in order."""
+        known = {} if self.certified is None else {"certified": np.sort(self.certified[self.right])}
+        return known if self.smoothed is None else known | {"smoothed": np.sort(self.smoothed[self.smoothed >= 0])}
 
 
 def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
@@ -74,25 +70,29 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
     """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
-    names = set(evidence.column_names)
+    names = evidence.column_names
     evidence = evidence.slice(0, _attacked(evidence))
-    right = _column(evidence, "clean_margin") > 0
+
+    def column(name: str) -> np.ndarray:
+        return np.asarray(evidence[name].to_numpy())
+
+    right = column("clean_margin") > 0
     broken = np.full(len(right), np.inf)
-    for name in evidence.column_names:
+    for name in names:
         attack, _, kind = name.rpartition(":")
         if kind == "success" and f"{attack}:l2" in names:
-            distance = np.where(_column(evidence, name), _column(evidence, f"{attack}:l2"), np.inf)
+            distance = np.where(column(name), column(f"{attack}:l2"), np.inf)
         elif name.startswith(PROBES):
-            distance = np.where(_column(evidence, name), float(name.rpartition(" ")[2]), np.inf)
+            distance = np.where(column(name), float(name.rpartition(" ")[2]), np.inf)
         else:
             continue
         np.minimum(broken, distance, out=broken)
     _bring(brought, broken)
-    certified = _column(evidence, "certified_l2") if "certified_l2" in names else None
+    certified = column("certified_l2") if "certified_l2" in names else None
     smoothed = None
     if "smoothed_l2" in names:
-        sure = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
-        smoothed = np.where(sure, _column(evidence, "smoothed_l2"), -1.0)
+        sure = column("smoothed_prediction") == column("label")
+        smoothed = np.where(sure, column("smoothed_l2"), -1.0)
     return ImageRadii(right, broken, certified, smoothed)
 
 
@@ -131,8 +131,3 @@ def _attacked(evidence: pa.Table) -> int:
     """How many images are attacked; all where nothing attacks."""
     attacks = [name for name in evidence.column_names if name.endswith(":success")]
     return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)
-
-
-def _column(evidence: pa.Table, name: str) -> np.ndarray:
-    values: np.ndarray = evidence[name].to_numpy()
-    return values

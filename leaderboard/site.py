@@ -24,7 +24,8 @@ class Site:
 
     def write(self, place: str, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
-        path = self._keep(place)
+        path = self.folder / place
+        self._kept.add(path)
         if not path.is_file() or path.read_bytes() != data:
             _write(path, data)
             self.written += 1
@@ -45,11 +46,6 @@ class Site:
                     path.rmdir()
             elif path not in self._kept:
                 path.unlink()
-
-    def _keep(self, place: str) -> Path:
-        path = self.folder / place
-        self._kept.add(path)
-        return path
 
 
 def _write(path: Path, data: bytes) -> None:

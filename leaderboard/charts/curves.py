@@ -7,7 +7,6 @@ Attacks are run at a few radii alone, so the attacked curve says little between 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -21,22 +20,6 @@ from leaderboard.image_radii import ImageRadii, held, intact
 STEPS = 100
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Shares of all evaluation images at each of `radii` (l2, pixels in [0, 1]); None where the row has no such curve.
-
-    Attributes:
-        attacked: right when clean and broken by no image found within the radius.
-        certified: right when clean and certified to the radius; at 0, to any.
-        smoothed: the same of the smoothed version, another classifier.
-    """
-
-    radii: tuple[float, ...]
-    attacked: tuple[float, ...]
-    certified: tuple[float, ...] | None = None
-    smoothed: tuple[float, ...] | None = None
-
-
 def radii_of(track: Track) -> tuple[float, ...]:
     """Evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none where it has none."""
     own = {t.eps for t in track.threats if t.norm == "L2"} | {*track.certified_radii}
@@ -45,20 +28,16 @@ def radii_of(track: Track) -> tuple[float, ...]:
     return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
 
 
-def curves(found: ImageRadii, radii: Sequence[float]) -> Curves:
-    """The curves of one row, from what is known of its images."""
+def curves(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
+    """Return the shares of all evaluation images at each of `radii`, by the kinds of curves that the row has.
+
+    "attacked": right when clean and broken by no image found within the radius. "certified": right when clean and certified
+    to the radius; at 0, to any. "smoothed": the same of the smoothed version, another classifier.
+    """
     places = np.asarray(radii)
-    return Curves(
-        tuple(radii),
-        tuple((intact(found.falls, places) / found.n).tolist()),
-        None if found.reaches is None else _share(found.reaches, places, found.n),
-        None if found.smoothed_reaches is None else _share(found.smoothed_reaches, places, found.n),
-    )
-
-
-def _share(reaches: np.ndarray, places: np.ndarray, n: int) -> tuple[float, ...]:
-    """Of `n` images the share whose radius, above 0, reaches each place; `reaches` are in order."""
-    return tuple((held(reaches[reaches > 0], places) / n).tolist())
+    counts = {"attacked": intact(found.falls, places)}
+    counts |= {kind: held(reaches[reaches > 0], places) for kind, reaches in found.reaches.items()}
+    return {kind: [round(share, 6) for share in (c / found.n).tolist()] for kind, c in counts.items()}
 
 
 @cache

@@ -47,23 +47,12 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     )
     clean = [line["clean"] for line in lines]
     frugal = [-line["flops"] if line["flops"] else None for line in lines]
+    size = many <= FEW, many <= LABELLED
+    drawn = _drawn("clean", "clean accuracy, percent", False, *size, said)
+    priced = _drawn("flops", "FLOPs of one image, log scale", True, *size, said)
     return [
-        _chart(
-            "accuracies",
-            accuracies,
-            lines,
-            clean,
-            names,
-            _drawn("clean", "clean accuracy, percent", False, many <= FEW, many <= LABELLED, said),
-        ),
-        _chart(
-            "cost",
-            cost,
-            lines,
-            frugal,
-            names,
-            _drawn("flops", "FLOPs of one image, log scale", True, many <= FEW, many <= LABELLED, said),
-        ),
+        _chart("accuracies", accuracies, lines, clean, names, drawn),
+        _chart("cost", cost, lines, frugal, names, priced),
     ]
 
 

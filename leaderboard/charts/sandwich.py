@@ -24,40 +24,41 @@ class Curves:
     `attacked` keeps its value up to the next radius (too high), `certified` and `smoothed` have the next one's (too low).
 
     Attributes:
-        n: how many images there are.
+        counts: by curve; all rows have "attacked".
         off: the most that a drawn curve is off between two radii, a share of all images; 0 where every step is drawn.
     """
 
-    n: int
     radii: np.ndarray
-    attacked: np.ndarray
-    certified: np.ndarray | None
-    smoothed: np.ndarray | None
+    counts: dict[str, np.ndarray]
     off: float
 
 
 def curves(found: ImageRadii, marked: Sequence[float], points: int = POINTS) -> Curves:
     """Accuracy over radius at no more than `points` radii, `marked` (the track's) and both ends among them."""
     falls = found.falls[np.isfinite(found.falls)]
-    steps = [values for values in (falls, found.reaches, found.smoothed_reaches) if values is not None and len(values)]
+    steps = [values for values in (falls, *found.reaches.values()) if len(values)]
     radii = np.unique([0.0, *marked, *(values[-1] for values in steps)])
-    for left, values in zip(range(len(steps), 0, -1), sorted(steps, key=_different), strict=True):
+    steps.sort(key=lambda values: len(np.unique(values)))
+    for left, values in zip(range(len(steps), 0, -1), steps, strict=True):
         radii = np.union1d(radii, _thinned(values, max(0, points - len(radii)) // left))
-    attacked = intact(found.falls, radii)
-    lower = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
-    hidden = attacked[:-1] - _before(found.falls, radii[1:])
-    off = int(hidden.max(initial=0))
-    for values, counts in zip((found.reaches, found.smoothed_reaches), lower, strict=True):
-        if values is not None and counts is not None:
-            off = max(off, int((_after(values, radii[:-1]) - counts[1:]).max(initial=0)))
-    return Curves(found.n, radii, attacked, lower[0], lower[1], off / found.n)
+    counts = _counts(found, radii)
+    # drawn too high just before the next radius, or too low just after the last
+    before = len(found.falls) - np.searchsorted(found.falls, radii[1:], side="left")
+    hidden = [counts["attacked"][:-1] - before]
+    for name, values in found.reaches.items():
+        after = len(values) - np.searchsorted(values, radii[:-1], side="right")
+        hidden.append(after - counts[name][1:])
+    return Curves(radii, counts, max(int(part.max(initial=0)) for part in hidden) / found.n)
+
+
+def _counts(found: ImageRadii, radii: np.ndarray) -> dict[str, np.ndarray]:
+    return {"attacked": intact(found.falls, radii)} | {name: held(v, radii) for name, v in found.reaches.items()}
 
 
 def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
     """The chart of one row; `marked` are the radii of its track, in pixels."""
     seen = curves(found, marked)
-    parts = {"attacked": seen.attacked, "certified": seen.certified, "smoothed": seen.smoothed}
-    drawn = {name: (100 * part / seen.n).tolist() for name, part in parts.items() if part is not None}
+    drawn = {name: (100 * counts / found.n).tolist() for name, counts in seen.counts.items()}
     lines = [*zip(seen.radii.tolist(), *drawn.values(), strict=True)]
     return Chart(
         "sandwich", _caption(seen), _words(found, marked), _drawn(*(name in drawn for name in ("certified", "smoothed"))),
@@ -70,9 +71,9 @@ def _caption(seen: Curves) -> str:
         "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within "
         "the radius, of whichever attack; the truth can only lie lower."
     )
-    if seen.certified is not None:
+    if "certified" in seen.counts:
         said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."
-    if seen.smoothed is not None:
+    if "smoothed" in seen.counts:
         said += " Dashed: the smoothed version, another classifier, which the attacks were not run on."
     if not seen.off:
         return said + " Every step is drawn."
@@ -85,14 +86,10 @@ def _caption(seen: Curves) -> str:
 def _words(found: ImageRadii, marked: Sequence[float]) -> str:
     """What the curves are at the track's radii."""
     radii = np.array(sorted({*marked}), float)
-    proven = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
-    curves = [
-        ("not broken", intact(found.falls, radii)),
-        ("certified", proven[0]),
-        ("certified of its smoothed version", proven[1]),
-    ]
+    names = {"attacked": "not broken", "certified": "certified", "smoothed": "certified of its smoothed version"}
+    curves = [(names[name], counts) for name, counts in _counts(found, radii).items()]
     said = [
-        f"l2 {radius:g}: " + ", ".join(f"{100 * c[i] / found.n:.1f}% {name}" for name, c in curves if c is not None)
+        f"l2 {radius:g}: " + ", ".join(f"{100 * counts[i] / found.n:.1f}% {name}" for name, counts in curves)
         for i, radius in enumerate(radii)
     ]
     return f"Accuracy over the l2 radius. {'; '.join(said)}."
@@ -100,24 +97,10 @@ def _words(found: ImageRadii, marked: Sequence[float]) -> str:
 
 def _thinned(values: np.ndarray, count: int) -> np.ndarray:
     """At most `count` of the values, which are in order, with equally many of them between any two."""
-    different = values[np.diff(values, prepend=-np.inf) > 0]
+    different = np.unique(values)
     if len(different) <= count:
         return different
     return values[np.linspace(0, len(values) - 1, count).round().astype(int)] if count else values[:0]
-
-
-def _different(values: np.ndarray) -> int:
-    return int((np.diff(values) > 0).sum())
-
-
-def _before(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many are not broken just before each radius."""
-    return len(falls) - np.searchsorted(falls, radii, side="left")
-
-
-def _after(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many are certified just after each radius."""
-    return len(reaches) - np.searchsorted(reaches, radii, side="right")
 
 
 @functools.cache

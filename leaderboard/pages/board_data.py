@@ -106,21 +106,16 @@ def short(count: int) -> str:
     return f"{float(f'{count / 1000**power:.3g}'):g}{('', 'k', 'M', 'G', 'T', 'P')[power]}"
 
 
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        auto_reload=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.tests["web_address"] = is_web_address
-    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    made.filters["percent"] = lambda value: f"{100 * value:.1f}"
-    made.filters["short"] = short
-    made.filters["ball"] = ball
-    return made
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    auto_reload=False,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.tests["web_address"] = is_web_address
+ENVIRONMENT.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
+ENVIRONMENT.filters["short"] = short
+ENVIRONMENT.filters["ball"] = ball

@@ -88,7 +88,7 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": _curves(found, curves.radii_of(board.track)),
+        "curves": curves.curves(found, radii) if (radii := curves.radii_of(board.track)) else {},
     }
 
 
@@ -123,14 +123,6 @@ def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name
     return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
 
 
-def _curves(radii_of_images: ImageRadii, radii: tuple[float, ...]) -> dict[str, list[float]]:
-    if not radii:
-        return {}
-    found = curves.curves(radii_of_images, radii)
-    named = {"attacked": found.attacked, "certified": found.certified, "smoothed": found.smoothed}
-    return {kind: [round(share, 6) for share in shares] for kind, shares in named.items() if shares is not None}
-
-
 def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
     if not board.rows:
@@ -151,11 +143,5 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
     data = io.BytesIO()
     Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
-    return data.getvalue(), {
-        "file": "images.png",
-        "across": ACROSS,
-        "lines": lines,
-        "width": width,
-        "height": height,
-        "n": n,
-    }
+    where = {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
+    return data.getvalue(), where

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.results.record import Record
 from benchmark.results.reproduced import Reproduced
 from benchmark.results.study_points import PointSheet, point_sheets, points_csv
 from benchmark.results.study_sheets import Sheet, sheets
 from benchmark.results.study_table import Table
 from leaderboard.charts.studies import figures
-from leaderboard.seeds import belongs_on_page
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,3 @@ def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tup
             Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
         )
     return tuple(found), files
-
-
-def on_page(
-    record: Record, tables: Sequence[Table], marks: Mapping[str, Reproduced]
-) -> tuple[tuple[Shown, ...], dict[str, str]]:
-    """The studies on the page of a row, and the files beside it."""
-    return shown((table for table in tables if belongs_on_page(table.study, record)), marks)
