@@ -9,7 +9,7 @@ import site_rows
 from tiny_record import record
 
 from benchmark.loading import tracks
-from leaderboard.pages import models, row_files
+from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
@@ -22,11 +22,6 @@ def board(work: Path, count: int) -> Board:
     for made in records:
         site_rows.write(made, work, images=3, certified_l2=0.2)
     return Board(DIGITS, rank(records, DIGITS), work)
-
-
-@pytest.fixture(autouse=True)
-def without_images(monkeypatch) -> None:
-    monkeypatch.setattr(models, "pictures", lambda *_: [])
 
 
 def contents(folder: Path) -> dict[str, bytes]:

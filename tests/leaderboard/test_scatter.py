@@ -15,11 +15,9 @@ from benchmark.loading import tracks
 from benchmark.results.points import CLASSES
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
-from leaderboard import build
 from leaderboard.charts.marks import class_of, mark
 from leaderboard.charts.scatter import BOTTOM, EDGE, TOP, WIDTH
 from leaderboard.charts.studies import figures
-from leaderboard.pages import models
 from leaderboard.rank import rank
 
 
@@ -87,27 +85,19 @@ def test_no_two_classes_look_alike_without_colour() -> None:
     assert len(looks) == CLASSES
 
 
-def test_the_page_has_the_scatter_its_sheet_and_its_points(tmp_path, monkeypatch) -> None:
-    folder = tmp_path / "published/digits/studies"
-    folder.mkdir(parents=True)
-    (folder / "Sub-grid.json").write_text(scattered(numbers=False).model_dump_json())
+def test_the_page_has_the_scatter_its_sheet_and_its_points(tmp_path) -> None:
     plain = published({"base": [0.5]}).model_dump()
     plain["result"]["name"] = "plain"
-    (folder / "Sub-plain.json").write_text(PublishedStudy.model_validate(plain).model_dump_json())
-    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
-    monkeypatch.setattr(models, "pictures", lambda *_: [])
-    row = record("Sub", 40, 30)
+    studies, row = [scattered(numbers=False), PublishedStudy.model_validate(plain)], record("Sub", 40, 30)
     site_rows.write(row, tmp_path)
-    site_rows.render(tmp_path / "site", tracks.load("digits"), rank([row], tracks.load("digits")), tmp_path)
+    track = tracks.load("digits")
+    site_rows.render(tmp_path / "site", track, rank([row], track), tmp_path, studies=studies)
     page = tmp_path / "site/models/Sub-v"
     text = (page / "index.html").read_text()
     assert text.count("<svg") == 2
     assert '<th scope="row">base: &lt;adversarial&gt;</th><td class="number">3</td>' in text
     assert '<a href="points-grid.csv">' in text
-    assert (
-        (page / "points-grid.csv")
-        .read_text()
-        .startswith("measure,setting,seed,class,x,y\nm: tsne,base,0,clean,0.0,0.0\n")
-    )
+    points = (page / "points-grid.csv").read_text()
+    assert points.startswith("measure,setting,seed,class,x,y\nm: tsne,base,0,clean,0.0,0.0\n")
     assert [path.name for path in page.glob("points-*")] == ["points-grid.csv"], "of a study with points alone"
     assert "<adversarial>" not in text
