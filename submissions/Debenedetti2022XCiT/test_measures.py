@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
-PATH = Path(__file__).parent / "measures.py"
+from benchmark.data.prepare import read, split
+from benchmark.loading import methods, tracks
 
-
-@pytest.fixture(scope="module")
-def measures():
-    spec = importlib.util.spec_from_file_location("measures_of_xcit", PATH)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+semantic_content = methods.module("Debenedetti2022XCiT", "measures").semantic_content
 
 
 @pytest.mark.slow
-def test_semantic_content_of_a_digits_model(measures) -> None:
-    from benchmark.data.prepare import read, split
-    from benchmark.loading import tracks
-
+def test_semantic_content_of_a_digits_model() -> None:
     spec = tracks.load("digits").data
-    test = split(spec, read(spec))["test"]
+    parts = split(spec, read(spec))
+    train, test = parts["train"], parts["test"]
     images, labels = torch.from_numpy(test.floats()[:60]), torch.from_numpy(test.labels[:60])
 
     class Templates(torch.nn.Module):
@@ -40,12 +29,11 @@ def test_semantic_content_of_a_digits_model(measures) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return -((x.flatten(1)[:, None] - self.means) ** 2).sum(2)
 
-    train = split(spec, read(spec))["train"]
     training = torch.from_numpy(train.floats()), torch.from_numpy(train.labels)
     given = {"eps": 0.15, "steps": 10, "top": 1, "training": training}
-    found = measures.semantic_content(Templates().eval(), images, labels, seed=0, **given)
+    found = semantic_content(Templates().eval(), images, labels, seed=0, **given)
     names = {"SVM", "random forest", "perceptron"}
     assert found.keys() == names | {f"{name}, clean images" for name in names}
     assert all(found[f"{name}, clean images"] > 0.9 for name in names)
     assert all(0 <= found[name] <= 1 for name in names)
-    assert found == measures.semantic_content(Templates().eval(), images, labels, seed=0, **given)
+    assert found == semantic_content(Templates().eval(), images, labels, seed=0, **given)

@@ -33,14 +33,13 @@ def random_radii(n: int, seed: int, step: int = 97) -> ImageRadii:
     return ImageRadii(right, broken, certified, smoothed)
 
 
-def upper(seen: Curves, radius: float) -> int:
-    """The attacked curve as it is drawn: a value holds until the next."""
-    return int(seen.attacked[np.searchsorted(seen.radii, radius, side="right") - 1])
-
-
-def lower(radii: np.ndarray, counts: np.ndarray, radius: float) -> int:
-    """A curve from below as it is drawn: a value holds from the one before."""
-    return int(counts[np.searchsorted(radii, radius, side="left")])
+def drawn(seen: Curves, radius: float) -> list[int]:
+    """The curves as they are drawn: a value of the attacked one holds until the next, others hold from the one before."""
+    until, after = (
+        np.searchsorted(seen.radii, radius, side="right") - 1,
+        np.searchsorted(seen.radii, radius, side="left"),
+    )
+    return [int(counts[until if name == "attacked" else after]) for name, counts in seen.counts.items()]
 
 
 @settings(max_examples=20, deadline=None)
@@ -52,8 +51,6 @@ def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
     seen = curves(found, MARKED, points)
     assert len(seen.radii) <= points
     assert {0.0, *MARKED} <= {*seen.radii.tolist()}
-    assert seen.certified is not None
-    assert seen.smoothed is not None
     assert found.certified is not None
     assert found.smoothed is not None
     far = float(seen.radii[-1])
@@ -62,13 +59,11 @@ def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
         attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(found.right, found.broken, strict=True))
         certified = sum(ok and c >= radius for ok, c in zip(found.right, found.certified, strict=True))
         smoothed = sum(s >= radius for s in found.smoothed)
-        drawn = (
-            upper(seen, radius), lower(seen.radii, seen.certified, radius), lower(seen.radii, seen.smoothed, radius)
-        )  # fmt: skip
-        assert drawn[0] >= attacked
-        assert drawn[1] <= certified
-        assert drawn[2] <= smoothed
-        off = max(drawn[0] - attacked, certified - drawn[1], smoothed - drawn[2])
+        above, below, other = drawn(seen, radius)
+        assert above >= attacked
+        assert below <= certified
+        assert other <= smoothed
+        off = max(above - attacked, certified - below, smoothed - other)
         assert off <= seen.off * n + 1e-9
         if radius in seen.radii:
             assert off == 0
