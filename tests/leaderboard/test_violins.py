@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from one_training import TRAINING
+from published_study import published
 
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
@@ -40,26 +40,16 @@ def test_values_at_the_upper_end_are_drawn() -> None:
 @pytest.fixture
 def table() -> study_table.Table:
     """Two cells of one seed with a number, two distributions and a curve that is none."""
-    cells = [{"name": name} for name in ("<deep>", "flat")]
-    measures = [{"measure": "jacobian", "name": "J"}]
+    figure, measures = {"draw": "violins", "measures": ["J: sigma"]}, [{"measure": "jacobian", "name": "J"}]
+    content = published({"<deep>": [0.5], "flat": [0.5]}, figure, measures=measures).model_dump()
     x = {"J: sigma: block 1": LEVELS, "J: sigma: block 2": LEVELS, "J: bound: block 1": LEVELS, "J: other": (0.1, 0.2)}
     values = {"J: sigma: mean": 2.0, "J: other": [1.0, 2.0]} | {
         name: [shift + level for level in LEVELS] for shift, name in enumerate(x) if name != "J: other"
     }
-    runs = [
-        {"cell": cell["name"], "seed": 0, "training": TRAINING, "parameters": 7, "weights": "w", "values": values}
-        for cell in cells
-    ]
-    study = {
-        "title": "T", "source": "Figure 3", "track": "digits", "variant": "v", "seeds": [0], "cells": cells,
-        "measures": measures, "figure": {"draw": "violins", "measures": ["J: sigma"]},
-    }  # fmt: skip
-    result = {
-        "submission": "Sub", "name": "figure3", "track": "digits", "track_version": 2, "variant": "v", "n": 100,
-        "cells": [{**cell, "levels": {"cell": cell["name"]}, "settings": {}} for cell in cells], "measures": measures,
-        "runs": runs, "x": x, "sha256": {}, "environment": {},
-    }  # fmt: skip
-    return study_table.table(PublishedStudy.model_validate({"study": study, "result": result}))
+    content["result"] |= {"x": x, "measures": measures}
+    for run in content["result"]["runs"]:
+        run["values"] = values
+    return study_table.table(PublishedStudy.model_validate(content))
 
 
 def test_a_chart_a_cell_with_a_violin_a_block_and_all_of_it_in_words(table) -> None:
