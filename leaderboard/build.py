@@ -1,8 +1,7 @@
-"""Renders one track's board as a static site. `python -m leaderboard.build <track>`
+"""Render one track's board as a static site: `python -m leaderboard.build <track>`.
 
-Reads the records that the track's rows name, writes work/<track>/site and, beside those rows' names and for git to keep,
-leaderboard.json and leaderboard.csv. Nothing is fetched when the site is viewed. Times differ from run to run, so they
-stand in `times.js`, which no hash covers; the pages show them when the file is there.
+Writes work/<track>/site, and leaderboard.json and leaderboard.csv beside the rows' names, for git to keep. Times differ from
+run to run, so they stand in `times.js`, which no hash covers.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ PAGES = (row_files, boards, papers, compare, formats)
 
 
 def build(name: str, *options: str) -> None:
-    """Writes the board of track `name`; an explained empty page when it has no record.
+    """Write the board of track `name`; an explained empty page when it has no record.
 
     Args:
-        options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else.
+        options: `all` for all rows, in a folder of its own; `--times` to write only how long stages took.
     """
     track, published = read_track(name), PUBLISHED / name
     named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name

@@ -45,10 +45,7 @@ def _entry(key: str, title: str, author: str, year: str, **more: str) -> str:
 
 
 def _text(words: str) -> str:
-    """One line, without control and direction characters, LaTeX's own escaped.
-
-    BibTeX counts braces even where a backslash stands before them, so those that do not pair are left out.
-    """
+    """One line, without control and direction characters, LaTeX's own escaped, and without braces that do not pair."""
     kept = "".join(c if unicodedata.category(c)[0] != "C" else " " for c in words)
     if not _paired(kept):
         kept = kept.replace("{", "").replace("}", "")

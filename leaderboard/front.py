@@ -1,7 +1,6 @@
-"""The whole site: a front page with a card a track, and each track's board, in work/site. `python -m leaderboard.front`
+"""The whole site in work/site, a front page and each track's board: `python -m leaderboard.front`.
 
-Rows that are built in work/ are shown with their evidence, published ones by what git keeps: Record, verdicts by image,
-weights. What has not changed is not written again.
+Rows built in work/ are shown with their evidence, published ones with what git keeps: Record, verdicts by image, weights.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ class Card:
 
 
 def render(folder: Path, address: str, repository: str = "") -> int:
-    """Writes the site; how many files were new or other than before.
+    """Write the site; return how many files changed.
 
     Args:
+        address: where the site will be, ending in "/", for feed and site map; "" for one that is read from files.
         repository: the address of the source, which each page then links.
-        address: where the site will be, ending in "/", which feed and site map need; "" for one that is read from files.
     """
     published = changes(build.PUBLISHED)
     documentation = (DOCS / "index.html").exists()

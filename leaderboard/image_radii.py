@@ -19,15 +19,14 @@ PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a bal
 
 @dataclass(frozen=True)
 class ImageRadii:
-    """l2 radii in pixels of [0, 1], an entry an image: of the attacked images, the first ones.
+    """l2 radii in pixels of [0, 1] of the attacked images, the first ones.
 
     Attributes:
         right: (n,) bool, whether the model is right on the clean image.
-        broken: (n,) float64, the distance of the nearest adversarial image that is known, of all attacks in whichever norm,
-            of probes in l2 balls (their radius) and of what others brought; infinite where none is. Images that are wrong
-            when clean have no meaning here.
+        broken: (n,) float64, the distance of the nearest adversarial image known, of attacks, of probes in l2 balls (their
+            radius) and contributed; infinite where none is. Meaningless for images that are wrong when clean.
         certified: (n,) float64, the certified radius, 0 where nothing is certified; None for a row without certificate.
-        smoothed: (n,) float64, that of the smoothed version, another classifier; -1 where it is wrong; None without one.
+        smoothed: (n,) float64, that of the smoothed version; -1 where it is wrong; None without one.
     """
 
     right: np.ndarray
@@ -97,7 +96,7 @@ def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRad
 
 
 def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
-    """From what git keeps of a row: an image is broken within the radius of the ball that it was lost in, no nearer.
+    """Return the radii that git's files tell: an image is broken within the radius of the ball that it was lost in.
 
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.

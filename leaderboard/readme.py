@@ -73,9 +73,7 @@ def ranked(name: str) -> list[Row]:
 
 
 def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
-    """Each submission's first row as a Markdown table, with a link, or all rows, with what their attention does: accuracies
-    in percent, ranks among all rows; and a line on how far the intervals reach.
-    """
+    """Return a Markdown table in percent: each submission's first row, or all rows with what their attention does."""
     every = len(rows)
     if not all_rows:
         rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]

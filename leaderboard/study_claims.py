@@ -1,14 +1,14 @@
 """What a paper prints beside what came out, number by number. Pure.
 
-A rebuilt number is the mean over a study's seeds. A claim is a number without an interval; it lies within the seeds where
-the 95% interval of that mean (Student's, no spread taken below one image) holds it. On a track that no paper uses the two
-are of other data: they stand side by side, and no difference is drawn.
+A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
+it. On a track that no paper uses the two are of other data, and no difference is drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +22,7 @@ Verdict = Literal["within", "above", "below", "one seed", "other data", "not run
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number.
-
-    `rebuilt` is None where it was not run; `difference` is rebuilt minus `claimed`, None with one seed and of `other_data`.
-    """
+    """One printed number. `rebuilt` is None where not run, `difference` (from `claimed`) with one seed or other data."""
 
     column: Column
     claimed: float
@@ -69,23 +66,16 @@ class ClaimSheet:
         return [one for _, line in self.lines for one in line if one is not None]
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(Counter[Verdict]):
     """How many printed numbers there are, by verdict."""
-
-    counts: Mapping[Verdict, int]
 
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
-        verdicts = [one.verdict for sheet in sheets if sheet is not None for one in sheet.compared]
-        return cls({verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)})
-
-    def __getitem__(self, verdict: Verdict) -> int:
-        return self.counts.get(verdict, 0)
+        return cls(one.verdict for sheet in sheets if sheet is not None for one in sheet.compared)
 
     @property
     def claimed(self) -> int:
-        return sum(self.counts.values())
+        return self.total()
 
     @property
     def tested(self) -> int:
@@ -94,11 +84,7 @@ class Tally:
 
 
 def rebuilt_sheet(table: Table, other_data: bool = False) -> ClaimSheet | None:
-    """The claims of a published study; None where it has none.
-
-    Args:
-        other_data: the study is of a track that no paper uses.
-    """
+    """Return the claims of a published study, None without any; `other_data` on a track that no paper uses."""
     claims, n = table.study.study.claims, table.study.result.n
     by_cell = {line.cell: line.entries for line in table.lines}
     cells = [*by_cell, *(cell for cell in claims if cell not in by_cell)]

@@ -1,7 +1,6 @@
-"""Accuracy over the l2 radius, of one row: what attacks leave, what is certified. Pure.
+"""Accuracy over the l2 radius, of one row: the truth lies between what attacks leave and what is certified. Pure.
 
-The attacked curve is an upper bound on the true robust accuracy, the certified one a lower bound: the truth lies between.
-Attacks are run at a few radii alone, so the attacked curve says little between them and nothing beyond the last.
+Attacks are run at a few radii, so the attacked curve says little between them and nothing beyond the last.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def radii_of(track: Track) -> tuple[float, ...]:
 def curves(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
     """Return the shares of all evaluation images at each of `radii`, by the kinds of curves that the row has.
 
-    "attacked": right when clean and broken by no image found within the radius. "certified": right when clean and certified
-    to the radius; at 0, to any. "smoothed": the same of the smoothed version, another classifier.
+    "attacked": broken by no image found within the radius. "certified": certified to the radius; at 0, to any.
+    "smoothed": the same of the smoothed version.
     """
     places = np.asarray(radii)
     counts = {"attacked": intact(found.falls, places)}
@@ -42,10 +41,9 @@ def curves(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
 
 @cache
 def overlay() -> dict[str, Any]:
-    """Vega-Lite of several rows' curves over each other, a colour a row; records are {row, kind, radius, accuracy}, of the
-    kind "gap", which is shaded, {row, kind, radius, accuracy, certified}.
+    """Return Vega-Lite of rows' curves: records {row, kind, radius, accuracy}, and {..., certified} of the kind "gap".
 
-    Between two radii each line keeps on its safe side: what attacks leave at the value before, what is certified at the next.
+    Between two radii each line errs to its safe side: attacked ones keep the value before, certified ones have the next.
     """
     kinds = {"attacked": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
     base = alt.Chart(data()).encode(

@@ -1,7 +1,4 @@
-"""All rows of a board in two charts: clean against robust and certified accuracy, and cost against both. Pure.
-
-Of each the Pareto front is drawn: rows than which no other row is at least as good in both numbers and better in one.
-"""
+"""All rows of a board in two charts with their Pareto fronts: clean against robust and certified accuracy, and cost. Pure."""
 
 from __future__ import annotations
 
@@ -120,10 +117,7 @@ def _words(shown: str, lines: list[Line], word: str, name: str) -> str:
 def _drawn(
     across: str, title: str, cheap: bool, few: bool, labelled: bool, names: tuple[tuple[str, str], ...]
 ) -> dict[str, Any]:
-    """`cheap`: on a log scale, less is better. `few`: with intervals.
-
-    `labelled`: with the names of those on the fronts. `names`: the series, and what the legend calls each.
-    """
+    """`cheap`: on a log scale, less is better; `few`: with intervals; `labelled`: with the names of rows on the fronts."""
     shown: list[Any] = [series for series, _ in names]
     scale = alt.Scale(type="log", nice=False, padding=12) if cheap else alt.Scale(zero=False, nice=False, padding=12)
     base = (

@@ -20,12 +20,11 @@ CERTIFIED, SMOOTHED = "certified", "smoothed version: another classifier"
 
 @dataclass(frozen=True)
 class Curves:
-    """Images counted at each of `radii`, exact there. Drawn so that between two radii they can only err to one side:
-    `attacked` keeps its value up to the next radius (too high), `certified` and `smoothed` have the next one's (too low).
+    """Images counted at each of `radii`, exact there; between two, "attacked" is drawn too high and the others too low.
 
     Attributes:
         counts: by curve; all rows have "attacked".
-        off: the most that a drawn curve is off between two radii, a share of all images; 0 where every step is drawn.
+        off: the most that a drawn curve is off, a share of all images; 0 where every step is drawn.
     """
 
     radii: np.ndarray

@@ -24,12 +24,12 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 @dataclass(frozen=True)
 class About:
-    """What the site says of itself at the foot of each page: its commit and that commit's day, "" where git knows none.
+    """What the foot of each page says: the commit and its day, "" where git knows none.
 
     Attributes:
         repository: the address of the source; "" for none.
-        documentation: whether the documentation stands beside the boards, in docs/.
-        real: by submission the tracks of data that papers use on which it has a row or a study, by name and title.
+        documentation: whether the documentation stands in docs/.
+        real: by submission the tracks of papers' data on which it has a row or a study, by name and title.
     """
 
     version: str
@@ -45,13 +45,11 @@ class Board:
     """A track's rows in the order of its board, with what was published beside them.
 
     Attributes:
-        folder: work/<track>, where the Records of rows that are built here stand with their evidence.
-        published: leaderboard/results/<track>, where those of published rows stand with their verdicts by image; of the
-            whole site alone, since DVC does not follow that folder's weights for the board of one track.
-        studies: the published studies of the track.
+        folder: work/<track>, with the Records and evidence of rows that are built here.
+        published: leaderboard/results/<track>; set for the whole site alone, since DVC does not follow its weights.
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
-        front: the address of the front page of all tracks from the board's; "" where there is none.
+        front: the way from the board to the front page of all tracks; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
         papers: by submission what it declares on the track, run or not.
         about: of the whole site; None for the board of a track alone.

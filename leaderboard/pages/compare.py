@@ -29,9 +29,9 @@ ACROSS = 40  # images in a line of the picture that holds them all
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows' verdicts on the same images: how many both get right, one alone, neither; McNemar's exact p-value.
+    """Two rows' verdicts on the same images, with McNemar's exact p-value.
 
-    `order` is 1 where the board shows the first to be better, by seeds too where both have them, -1 where the other, else 0.
+    `order` is 1 where the first is shown to be better, by seeds too where both have them, -1 where the other is, else 0.
     """
 
     first: Row

@@ -64,8 +64,8 @@ def words(found: ImageRadii, image: int) -> str:
 
 
 def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]:
-    """The first evaluation images as the model saw them: clean, then under each attack whose images are kept, with what the
-    attack changed, so amplified that the largest change that is shown is black or white; mid-grey is none.
+    """Return the first evaluation images as data URIs: clean, and under each attack whose images are kept, with its change,
+    amplified so that the largest one shown is black or white; mid-grey is none.
     """
     with safe_open(source / "images.safetensors", framework="numpy") as stored:
         kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)

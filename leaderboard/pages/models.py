@@ -31,11 +31,7 @@ LARGE = {"robust": "attacked"}  # what the numbers in large are called, where no
 
 
 def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
-    """The page and what it links to, but for the Record and the evidence themselves.
-
-    Args:
-        evidence: None of a row that is published and not built here.
-    """
+    """Write the page and what it links to; `evidence` is None of a row that is published and not built here."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.source(record.row)
     if source:

@@ -23,12 +23,11 @@ from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """A table or figure of a paper: `shown` is what came of it, None where it was not run.
+    """A table or figure of a paper; `shown` is None where it was not run.
 
     Attributes:
-        study: as it was published; as it is declared where it was not run.
+        study: as it was published, or as it is declared where it was not run.
         missing: declared settings that were not run.
-        command: how to run it.
     """
 
     name: str
@@ -60,10 +59,8 @@ class PaperPage:
     """What the page of a submission shows.
 
     Attributes:
-        paper: None where no row and no declaration says.
         studies: tables and figures, in the order of their sources.
-        seeds: studies over one row's seeds alone.
-        without_seeds: rows of this board that have none.
+        seeds: studies over one row's seeds alone; `without_seeds` are the rows that have none.
         here, elsewhere: the submission's claims for this track, and for others.
     """
 

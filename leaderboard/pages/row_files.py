@@ -54,20 +54,14 @@ def write_row(site: Site, board: Board, row: Row) -> None:
 
 
 def _write_side_by_side(site: Site, board: Board, begin: int) -> None:
-    """The rows from place `begin` on."""
-    # a forked process has the board already; where there is none, as on Windows, it is sent
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
-    count = len(board.rows) - begin
-    with ProcessPoolExecutor(_cores(), context, _prepare, (site.folder, board)) as pool:
-        written = pool.map(_write, range(begin, len(board.rows)), chunksize=TOGETHER)
-        shown = Console(stderr=True)
-        for part in progress.track(written, "model pages", total=count, console=shown, transient=True):
-            site.add(part)
-
-
-def _prepare(folder: Path, board: Board) -> None:
+    """The rows from place `begin` on, by forked processes, which have the board already."""
     global _known
-    _known = folder, board
+    _known = site.folder, board
+    places, shown = range(begin, len(board.rows)), Console(stderr=True)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
+        written = pool.map(_write, places, chunksize=TOGETHER)
+        for part in progress.track(written, "model pages", total=len(places), console=shown, transient=True):
+            site.add(part)
 
 
 def _write(place: int) -> Site:
@@ -75,8 +69,3 @@ def _write(place: int) -> Site:
     part = Site(folder)
     write_row(part, board, board.rows[place])
     return part
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

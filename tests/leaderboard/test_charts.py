@@ -38,21 +38,6 @@ def test_a_chart_puts_values_where_its_axes_say_and_speaks_them() -> None:
     assert {"a & b (solid)", "m (dashed)", "steps", "0", "1", "2", "100", "-1", "3"} <= set(texts)
 
 
-@pytest.mark.parametrize(
-    ("places", "lines"),
-    [
-        ([], [Line("a", [])]),
-        (["0"], []),
-        (["0"], [Line("a", [1.0, 2.0])]),
-        (["0"], [Line("a", [float("nan")])]),
-        (["0"], [Line("a", [1.0])] * 3),
-    ],
-)
-def test_charts_refuse_what_they_cannot_draw(places, lines) -> None:
-    with pytest.raises(ValueError, match="T: "):
-        line_chart("T", "x", places, lines)
-
-
 @given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
 def test_ticks_hold_their_values_and_are_few_and_even(low: float, span: float) -> None:
     found = ticks(low, low + span)
