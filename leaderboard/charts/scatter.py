@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
 from benchmark.results.points import PointClass, Points
 from benchmark.results.study_points import Panel, drawn
 from benchmark.results.study_table import Table
-from leaderboard.charts.marks import class_of, mark, path
-from leaderboard.charts.svg import grid, short, svg, text, ticks
+from leaderboard.charts.svg import COLOURS, grid, short, svg, text, ticks
 
 WIDTH, TOP, BOTTOM = 460, 24, 354  # of the frame
 EDGE, INSIDE = 6, 12  # around the frame, and within it free of points
@@ -21,6 +21,50 @@ LETTER = 6.1  # about the width of one in the legend
 LONGEST = 60  # letters of a title or a name
 
 NO_MEANING = "The axes have no meaning of their own: look at which points lie together."
+Corners = tuple[tuple[float, float], ...]
+
+
+def _turned(corners: Corners, degrees: float) -> Corners:
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return tuple((c * x - s * y, s * x + c * y) for x, y in corners)
+
+
+TRIANGLE: Corners = ((0, -1.3), (1.15, 0.75), (-1.15, 0.75))
+SQUARE: Corners = ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))
+PLUS: Corners = (
+    (-0.42, -1.3), (0.42, -1.3), (0.42, -0.42), (1.3, -0.42), (1.3, 0.42), (0.42, 0.42),
+    (0.42, 1.3), (-0.42, 1.3), (-0.42, 0.42), (-1.3, 0.42), (-1.3, -0.42), (-0.42, -0.42),
+)  # fmt: skip
+STAR: Corners = tuple(
+    (r * math.sin(math.pi * k / 5), -r * math.cos(math.pi * k / 5)) for k, r in enumerate((1.5, 0.62) * 5)
+)
+SHAPES: tuple[Corners, ...] = (
+    (), SQUARE, TRIANGLE, _turned(PLUS, 45), _turned(SQUARE, 45), _turned(TRIANGLE, 180), STAR, PLUS,
+    _turned(TRIANGLE, 90), _turned(TRIANGLE, -90),
+)  # fmt: skip  # the first, without corners, is a disc
+
+
+def class_of(place: int) -> str:
+    """The style of the class at `place`: a colour, hollow when all shapes are taken once."""
+    shape = place % len(SHAPES)
+    return f"s{shape % COLOURS}" + (" hollow" if place >= len(SHAPES) else "")
+
+
+def path(place: int, spots: Iterable[tuple[float, float]], size: float) -> str:
+    """SVG path data of the mark of the class at `place`, of about `size`, at each spot."""
+    corners = SHAPES[place % len(SHAPES)]
+    if not corners:
+        r, across = f"{size:.1f}", f"{2 * float(f'{size:.1f}'):.1f}"
+        turn = f"a{r} {r} 0 1 0 {across} 0a{r} {r} 0 1 0 -{across} 0z"
+        return "".join(f"M{_tenth(x - float(r))} {_tenth(y)}{turn}" for x, y in spots)
+    scaled = [(round(size * a, 1), round(size * b, 1)) for a, b in corners]
+    turn = "l" + " ".join(f"{_tenth(c - a)} {_tenth(d - b)}" for (a, b), (c, d) in pairwise(scaled)) + "z"
+    return "".join(f"M{_tenth(x + scaled[0][0])} {_tenth(y + scaled[0][1])}{turn}" for x, y in spots)
+
+
+def _tenth(value: float) -> str:
+    """To a tenth of a pixel."""
+    return f"{round(value, 1) + 0.0:g}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +163,6 @@ def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
         x, y = EDGE + step * (place % columns) + 6, top + 14 + 16 * (place // columns)
         parts.append(
             Markup('<path class="{}" d="{}"/><text x="{}" y="{}">{}</text>')
-            .format(class_of(place), mark(place, x, y, 4.5), round(x + 10, 1), y + 4, name)
+            .format(class_of(place), path(place, [(x, y)], 4.5), round(x + 10, 1), y + 4, name)
         )  # fmt: skip
     return Markup("").join(parts), int(top + 16 * math.ceil(len(names) / columns) + 12)

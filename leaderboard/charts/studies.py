@@ -10,12 +10,11 @@ from markupsafe import Markup
 from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts.scatter import scatters
-from leaderboard.charts.svg import dot, grid, left_axis, polyline, short, svg, text, ticks
+from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24
-COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 
 from markupsafe import Markup
 
+COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
+
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers a round step apart, the first at or below `low`, the last at or above `high`."""

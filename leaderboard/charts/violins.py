@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 from markupsafe import Markup
 
 from benchmark.results.quantiles import quantile_curves
@@ -27,11 +28,7 @@ class Violin:
 
     def at(self, level: float) -> float:
         """The quantile at a level, linear between those given."""
-        pairs = list(zip(self.levels, self.quantiles, strict=True))
-        for (p, low), (q, high) in pairwise(pairs):
-            if level <= q:
-                return low + (high - low) * (level - p) / (q - p)
-        return self.quantiles[-1]
+        return float(np.interp(level, self.levels, self.quantiles))
 
     def density(self, low: float, high: float) -> list[float]:
         """Share of images in each of BINS equal bins from `low` to `high`; mass is even between neighbouring quantiles."""

@@ -15,8 +15,7 @@ from benchmark.loading import tracks
 from benchmark.results.points import CLASSES
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import table
-from leaderboard.charts.marks import class_of, mark
-from leaderboard.charts.scatter import BOTTOM, EDGE, TOP, WIDTH
+from leaderboard.charts.scatter import BOTTOM, EDGE, TOP, WIDTH, class_of, path
 from leaderboard.charts.studies import figures
 from leaderboard.rank import rank
 
@@ -81,7 +80,7 @@ def test_points_of_any_extent_are_drawn(points, axes) -> None:
 
 
 def test_no_two_classes_look_alike_without_colour() -> None:
-    looks = {(mark(place, 0, 0, 4), "hollow" in class_of(place)) for place in range(CLASSES)}
+    looks = {(path(place, [(0, 0)], 4), "hollow" in class_of(place)) for place in range(CLASSES)}
     assert len(looks) == CLASSES
 
 
