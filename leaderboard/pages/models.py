@@ -20,7 +20,7 @@ from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
-from leaderboard.pages.studies import shown
+from leaderboard.pages.papers import shown
 from leaderboard.rank import TITLES, Row, ball, headline_columns
 from leaderboard.record_claims import compare
 from leaderboard.seeds import belongs_on_page

@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from markupsafe import Markup
 
 from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
+from benchmark.results.reproduced import Reproduced
+from benchmark.results.study_points import PointSheet, point_sheets, points_csv
+from benchmark.results.study_sheets import Sheet, sheets
 from benchmark.results.study_table import Table
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
+from leaderboard.charts.studies import figures
 from leaderboard.pages.board_data import Board
-from leaderboard.pages.studies import Shown, shown
 from leaderboard.rank import Row, headline_columns
 from leaderboard.site import Site
 from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One study: `reproduced` is None where that is unknown; `download` is the file of its points."""
+
+    table: Table
+    charts: Sequence[tuple[str, Markup]]
+    sheets: Sequence[Sheet]
+    points: Sequence[PointSheet]
+    reproduced: Reproduced | None
+    download: str
+
+
+def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
+    """Studies as a page shows them, and the files beside it: their points, as CSV."""
+    found, files = [], {}
+    for table in tables:
+        text, result = points_csv(table.study), table.study.result
+        download = f"points-{result.name}.csv" if text else ""
+        if text:
+            files[download] = text
+        found.append(
+            Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
+        )
+    return tuple(found), files
 
 
 @dataclass(frozen=True)
