@@ -1,4 +1,4 @@
-"""The folder of pages, and the front page with its feed and its site map."""
+"""The folder of pages, each row's files, how long stages took, and the front page with its feed and its site map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import xml.etree.ElementTree as ET
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,9 +22,11 @@ from benchmark.runtime import files
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.image_radii import published_radii
+from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
+from leaderboard.times import times
 
 DIGITS, PHOTOGRAPHS = tracks.load("digits"), tracks.load("cifar10_jpeg")
 
@@ -197,3 +200,80 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     assert entry.findtext(names["updated"]) == found.time == feed.findtext(names["updated"])
     assert entry.find(names["link"]).attrib["href"] == "https://example.org/digits/index.html"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
+
+
+def board(work: Path, count: int) -> Board:
+    records = [record(f"Model{place}", 40, place, certified=20) for place in range(count)]
+    for made in records:
+        site_rows.write(made, work, images=3, certified_l2=0.2)
+    return Board(DIGITS, rank(records, DIGITS), work)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_processes_side_by_side_write_what_one_writes(tmp_path, monkeypatch) -> None:
+    made = board(tmp_path / "work", 5)
+    alone, together, again = (Site(tmp_path / name) for name in ("alone", "together", "together"))
+    row_files.write_pages(alone, made)
+    monkeypatch.setattr(row_files, "MANY", 2)
+    monkeypatch.setattr(row_files, "TOGETHER", 1)
+    row_files.write_pages(together, made)
+    assert contents(together.folder) == contents(alone.folder)
+    assert (together.pages, together.written) == (alone.pages, alone.written)
+    assert len(together.pages) == 5
+    row_files.write_pages(again, made)
+    assert again.written == 0
+    again.close()
+    assert contents(again.folder) == contents(alone.folder), "what other processes wrote is kept"
+
+
+def test_a_row_that_cannot_be_written_ends_the_build(tmp_path, monkeypatch) -> None:
+    made = board(tmp_path / "work", 5)
+    (tmp_path / "work" / made.rows[3].record.row / "record" / "evidence.parquet").unlink()
+    monkeypatch.setattr(row_files, "MANY", 2)
+    with pytest.raises(FileNotFoundError, match="evidence"):
+        row_files.write_pages(Site(tmp_path / "site"), made)
+
+
+def named(seconds: float, device: str, **more: object) -> dict:
+    return {"wall_seconds": seconds, "device": device, **more}
+
+
+@pytest.mark.parametrize(
+    ("stages", "training", "evaluation", "devices"),
+    [
+        (  # seconds are summed, in all and by device
+            {
+                "train": named(10.0, "A GPU"), "attack-standard": named(3.0, "A GPU"),
+                "certify": named(4.5, "A CPU"), "collect": named(0.5, "A CPU"),
+            },
+            10.0, 8.0, {"training": {"A GPU": 10.0}, "evaluation": {"A GPU": 3.0, "A CPU": 5.0}},
+        ),
+        (  # parts of a stage count for the devices that they computed on
+            {"train": named(1.0, "A CPU"), "certify": named(9.0, "A CPU", parts={"A GPU": 6.0, "A CPU": 2.0})},
+            1.0, 9.0, {"training": {"A CPU": 1.0}, "evaluation": {"A CPU": 3.0, "A GPU": 6.0}},
+        ),
+        (  # a GPU for as long as it was held, a processor by its cores
+            {
+                "train": named(9.0, "A GPU", core_seconds=30.0, device_seconds=18.0, cost_seconds=18.0),
+                "certify": named(9.0, "A CPU", core_seconds=17.0, cost_seconds=17.0, parts={"A CPU": 6.0}),
+            },
+            18.0, 17.0, {"training": {"A GPU": 18.0}, "evaluation": {"A CPU": 17.0}},
+        ),
+    ],
+)  # fmt: skip
+def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, evaluation, devices) -> None:
+    for stage, one in stages.items():
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", one)
+    found = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
+    assert found == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+
+
+def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_training(tmp_path) -> None:
+    for stage in ("train", "certify"):
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", {"wall_seconds": 2.0})
+    taken = SimpleNamespace(record=record("Mine", 1, 2).model_copy(update={"training": None}))
+    assert times(tmp_path, [taken]) == {"Mine-v": {"evaluation": 2.0, "devices": {"evaluation": {}}}}
+    assert times(tmp_path, [SimpleNamespace(record=record("Other", 1, 2))]) == {}
