@@ -23,7 +23,7 @@ from leaderboard.charts.studies import figures
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, headline_columns
 from leaderboard.site import Site
-from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
+from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,9 @@ def _run(
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
         found.append(
-            PaperStudy(result.name, study, rebuilt_sheet(one.table, board.of_no_paper), one, missing, result.command)
+            PaperStudy(
+                result.name, study, claim_sheet(study, one.table, board.of_no_paper), one, missing, result.command
+            )
         )
     return found, files
 
@@ -184,7 +186,7 @@ def _run(
 def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run: set[str]) -> list[PaperStudy]:
     """Declared tables and figures of which nothing is published; of rows' seeds the page says it in a line."""
     return [
-        PaperStudy(name, study, declared_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
+        PaperStudy(name, study, claim_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
         for name, study in (declared.studies.items() if declared else ())
         if name not in run and not variant_of(name)
     ]

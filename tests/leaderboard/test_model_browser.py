@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from browsers import complaints, needs_chromium, until, wider_than
-from model_site import evidence, page, row
+from model_site import TRACK, evidence, page, row
+from site_rows import put, render
 
 from leaderboard.image_radii import image_radii
+from leaderboard.rank import rank
 
 pytestmark = [pytest.mark.browser, needs_chromium]
+HOSTILE = "<img src=x onerror='window.broken=1'></script><script>window.broken=2</script>\u202e" + "W" * 10_000
 
 
 def opened(browser: Any, folder: Path) -> None:
@@ -63,6 +66,29 @@ def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_
     for pixels in (390, 768, 1024, 1440):
         assert wider_than(browser, pixels) <= 0, f"at {pixels} pixels the page is wider than the window"
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_hostile_texts_are_words_and_widen_no_page(browser, tmp_path) -> None:
+    paper = {"title": HOSTILE, "authors": HOSTILE, "year": 2026}
+    records = [row(name, title=HOSTILE, summary=HOSTILE, paper=paper) for name in "AB"]
+    for made in records:
+        put(made, tmp_path, evidence(made, 20))
+    render(tmp_path / "site", TRACK, rank(records, TRACK), tmp_path)
+    (tmp_path / "site/times.js").write_text("const TIMES = {};\n")
+    board, compare = "index.html", "compare/index.html#A-v,B-v"
+    for place in (board, f"{board}#all=1", compare, "models/A-v/index.html", "papers/A/index.html"):
+        for pixels in (390, 768, 1024, 1440):
+            browser.get("about:blank")
+            browser.get(f"file://{tmp_path}/site/{place}")
+            if place == compare:
+                until(browser, lambda: "2 models compared" in browser.find_element("id", "said").text)
+            assert wider_than(browser, pixels) <= 0, (place, pixels)
+            assert browser.execute_script("return window.broken") is None
+            assert not browser.find_elements("css selector", "img[src=x]")
+            if place.startswith(board):
+                assert browser.execute_script("return document.querySelector('.board tbody tr').offsetHeight") < 900
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert complaints(browser) == []
 
 
 def test_commands_are_copied_or_selected(browser, tmp_path) -> None:

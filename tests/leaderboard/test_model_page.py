@@ -120,6 +120,7 @@ def test_every_page_is_whole_and_what_submissions_say_is_data(site) -> None:
         local = ("../", "static/", "times.js")
         assert all(made.get("type") == "application/json" or made["src"].startswith(local) for made in scripts)
     assert html.escape("{{7*7}}") in text_of(site, "Hostile")
+    assert "x" * 1000 not in (site / "compare/index.html").read_text(), "the list of rows has short titles"
 
 
 def test_the_page_is_in_the_order_of_a_readers_questions(site) -> None:

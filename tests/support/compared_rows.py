@@ -18,12 +18,12 @@ TRACK = tracks.load("digits")
 ROBUST = "robust Linf 0.15"
 
 
-def board(folder: Path, verdicts: Mapping[str, str], titles: Mapping[str, str] | None = None) -> Board:
+def board(folder: Path, verdicts: Mapping[str, str]) -> Board:
     """Rows `<name>-v`, all right when clean, robust by their `verdicts`; broken at l2 0.4 where not, certified to 0.2."""
     records, images = [], {}
     for name, digits in verdicts.items():
         n, lost = len(digits), [digit == "0" for digit in digits]
-        content = record(name, 0, 0, title=(titles or {}).get(name) or f"Model {name}").model_dump()
+        content = record(name, 0, 0, title=f"Model {name}").model_dump()
         content |= {"n": n, "clean": proportion(n, n)}
         content["robust"][0]["accuracy"] = proportion(digits.count("1"), n)
         records.append(Record.model_validate(content))
