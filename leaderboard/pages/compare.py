@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 from benchmark.results.comparison import better, mcnemar
-from leaderboard.charts import curves
+from leaderboard.charts.sandwich import overlay, radii_of, shares
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ranking_name
@@ -55,8 +55,8 @@ def write_pages(site: Site, board: Board) -> None:
         "numbers": board.columns,
         "paired": paired_names(board),
         "ranking": key,
-        "radii": curves.radii_of(board.track),
-        "overlay": curves.overlay(),
+        "radii": radii_of(board.track),
+        "overlay": overlay(),
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
     }
@@ -88,7 +88,7 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": curves.curves(found, radii) if (radii := curves.radii_of(board.track)) else {},
+        "curves": shares(found, radii) if (radii := radii_of(board.track)) else {},
     }
 
 

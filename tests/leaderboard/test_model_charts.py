@@ -15,10 +15,8 @@ from model_site import TRACK, evidence, row
 from benchmark.evaluation.evidence import certified, unbroken
 from benchmark.results.brought import BrokenImage, Brought
 from benchmark.specs.threat import ThreatModel
-from leaderboard.charts.curves import STEPS, overlay, radii_of
-from leaderboard.charts.curves import curves as curves_of_kinds
 from leaderboard.charts.per_image import drawn_images, per_image
-from leaderboard.charts.sandwich import POINTS, Curves, curves, sandwich
+from leaderboard.charts.sandwich import POINTS, STEPS, Curves, curves, overlay, radii_of, sandwich, shares
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.image_radii import ROUNDING, ImageRadii, image_radii
 from leaderboard.pages.model_images import settled, state
@@ -121,12 +119,12 @@ def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
 
 def test_shares_at_each_radius() -> None:
     radii = (0.0, 0.1, 0.25, 0.3, 0.5)
-    found = curves_of_kinds(image_radii(pa.table(FOUR_IMAGES)), radii)
+    found = shares(image_radii(pa.table(FOUR_IMAGES)), radii)
     assert found["attacked"] == [0.75, 0.75, 0.5, 0.25, 0.0], "an image broken at a radius is lost at it"
     assert found["certified"] == [0.5, 0.5, 0.25, 0.0, 0.0], "an image certified to a radius counts at it"
     assert found["smoothed"] == [0.5, 0.5, 0.0, 0.0, 0.0], "the third image's class is wrong"
     plain = pa.table(FOUR_IMAGES).drop_columns(["certified_l2", "smoothed_l2", "smoothed_prediction"])
-    assert curves_of_kinds(image_radii(plain), radii) == {"attacked": found["attacked"]}
+    assert shares(image_radii(plain), radii) == {"attacked": found["attacked"]}
 
 
 @settings(max_examples=25, deadline=None)
@@ -136,19 +134,19 @@ def test_images_are_counted_as_records_count_them(seed: int) -> None:
     seen = seen.append_column("probed L2 0.5", pa.array(rng.random(80) < 0.2))
     seen = seen.append_column("probed Linf 0.15", pa.array(np.ones(80, bool)))
     found, radii = image_radii(seen), radii_of(TRACK)
-    shares = curves_of_kinds(found, radii)
+    parts = shares(found, radii)
     for eps in (0.05, 0.1, 0.3, 0.5, 1.0):
         counted = int(unbroken(seen, ThreatModel(norm="L2", eps=eps)).sum())
         (line,) = settled(found, [eps])
         assert line.between + (line.certified or 0) == counted
-        assert shares["attacked"][radii.index(eps)] == pytest.approx(counted / 80, abs=1e-6)
+        assert parts["attacked"][radii.index(eps)] == pytest.approx(counted / 80, abs=1e-6)
         words = [state(found, i, eps) for i in range(80)]
         assert [words.count(word) for word in ("certified", "between", "broken", "wrong when clean")] == [
             line.certified, line.between, line.broken, line.wrong
         ]  # fmt: skip
     for other in certified(seen, TRACK, "local"):
-        assert shares["certified"][radii.index(other.threat.eps)] == pytest.approx(other.accuracy.value, abs=1e-6)
-    assert all((np.diff(line) <= 0).all() for line in shares.values())
+        assert parts["certified"][radii.index(other.threat.eps)] == pytest.approx(other.accuracy.value, abs=1e-6)
+    assert all((np.diff(line) <= 0).all() for line in parts.values())
 
 
 def test_what_others_brought_counts_and_contradicts() -> None:
