@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmark.results import reproduced, study_table
-from benchmark.results.headline import headline
+from benchmark.results.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats

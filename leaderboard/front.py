@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmark.results import reproduced, study_table
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
+from benchmark.results.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import build

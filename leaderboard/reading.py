@@ -9,11 +9,10 @@ import yaml
 from pydantic import RootModel
 
 from benchmark.results.brought import FOLDER, Scores, lowered_all
-from benchmark.results.claimed import ClaimedBoard
-from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
-from benchmark.results.study import PublishedStudy
+from benchmark.results.robustbench import ClaimedBoard
+from benchmark.results.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
 from benchmark.specs.track import Track
 from leaderboard.rank import Row, rank

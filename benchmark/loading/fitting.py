@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning_fabric import Fabric
@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.components import check_parameters
+from benchmark.loading.components import check_parameters, typed_parameters
 from benchmark.loading.rows import Row
 from benchmark.loading.starting import begin, module_of, starting_point
 from benchmark.loading.trained import Split, tensors
@@ -29,7 +29,7 @@ from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
-from benchmark.training import overfitting, selection
+from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
@@ -39,7 +39,8 @@ from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import Place
 from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import Score
+from benchmark.training.selection import Score, selection_metric
+from benchmark.training.steps import Steps
 from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def fit(
     objective, wanted = training_objective(spec, attack), spec.selection
     chosen = training_attack(wanted.attack) if wanted.attack else None
     proven = certified(wanted) if wanted.certificate else None
-    metric = selection.selection_metric(wanted, objective, chosen, proven)
+    selected_by, score = selection_metric(wanted, objective, chosen, proven)
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
@@ -87,22 +88,26 @@ def fit(
     started, prepared = (None, ()) if ranks.rank else begin(model, starting_point(row), spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
-        best, done = train(
+        steps = Steps(
             model,
             objective,
             spec,
-            train_split,
-            validation,
-            fabric=fabric,
-            seed=run.seed,
-            checkpoint=folder / "checkpoint.safetensors",
-            metric=metric,
+            fabric,
+            train_split[0][:1],
             augment=augment_of(spec.augmentation, row.track.data),
             closing=augment_of(spec.closing.augmentation, row.track.data) if spec.closing else None,
             penalties=training_penalties(spec, row.submission.name, model),
-            monitor=monitor,
             ranks=ranks,
             recorder=CudaRecorder(fabric.device) if run.compile else None,
+        )
+        best, done = train(
+            steps,
+            train_split,
+            validation,
+            seed=run.seed,
+            checkpoint=folder / "checkpoint.safetensors",
+            metric=score,
+            monitor=monitor,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
     images = len(validation[1])
@@ -110,7 +115,7 @@ def fit(
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=metric.selected_by,
+        selected_by=selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,
@@ -138,7 +143,7 @@ def check_recipe(spec: TrainingSpec) -> None:
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
     for penalty in spec.penalties:
-        _penalty_module(penalty)
+        _penalty(penalty)
     for step in spec.prepare:
         module_of(step)
 
@@ -188,10 +193,10 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
 
 def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
     module = importlib.import_module(f"benchmark.training.{spec.objective}")
-    check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    parameters = typed_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
         raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
-    return module.objective(attack, **spec.parameters)
+    return module.objective(attack, **parameters)
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
@@ -209,17 +214,18 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
 
     found = {}
     for penalty in spec.penalties:
+        module, parameters = _penalty(penalty)
         try:
-            found[penalty.name] = _penalty_module(penalty).penalty(model, attention, **penalty.parameters)
+            found[penalty.name] = module.penalty(model, attention, **parameters)
         except BenchmarkError as error:
             raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
     return found
 
 
-def _penalty_module(penalty: PenaltySpec) -> ModuleType:
+def _penalty(penalty: PenaltySpec) -> tuple[ModuleType, dict[str, Any]]:
+    """Its file, and its parameters in their types."""
     module = importlib.import_module(f"benchmark.training.penalties.{penalty.name}")
-    check_parameters(module.penalty, penalty.parameters, f"training penalty {penalty.name}")
-    return module
+    return module, typed_parameters(module.penalty, penalty.parameters, f"training penalty {penalty.name}")
 
 
 def _starts_at_random(spec: AttackSpec) -> bool:

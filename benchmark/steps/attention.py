@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmark.loading.rows import Row
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
@@ -12,26 +11,21 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 class Attention(EvaluationStep):
     """A column a replacement: what the network so changed predicts. None for a network in which no attention is found."""
 
-    name = "attention"
+    spares = 0  # it asks about the clean images alone
 
-    def applies(self, row: Row) -> bool:
-        return True
-
-    def spares(self, row: Row, name: str) -> int:
-        return 0  # it asks about the clean images alone
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
+    @property
+    def rules(self) -> dict[str, Any]:
         return {}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import pyarrow as pa
         import torch
 
-        from benchmark.evaluation.without_attention import COLUMNS, without_attention
+        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, without_attention
         from benchmark.verdicts.replaced_attention import predictions_with
 
         found = {}
-        for weights, name in COLUMNS.items():
+        for weights, name in ATTENTION_COLUMNS.items():
             torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise of its own
             predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:
@@ -46,4 +40,4 @@ class Attention(EvaluationStep):
         )
 
 
-step = Attention()
+step = Attention

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row
 from benchmark.results.pictures import Picture
 from benchmark.runtime import files
-from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.steps.base import Outcome, Work, needed
+from benchmark.specs.track import PicturesSpec
+from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
 if TYPE_CHECKING:
@@ -20,26 +19,24 @@ if TYPE_CHECKING:
 class Pictures(EvaluationStep):
     """A PNG a figure beside the Record, and the column `pictured <norm> <eps>`: what PGD broke counts as lost."""
 
-    name = "pictures"
+    declared_in = "track.pictures"
     refusal = "track {track} declares no pictures"
     attacks = True
 
-    def applies(self, row: Row) -> bool:
-        return row.track.pictures is not None
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"pictures": needed(row.track.pictures).model_dump(mode="json"), "division": row.submission.division}
+    @property
+    def rules(self) -> dict[str, Any]:
+        return super().rules | {"division": self.row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
 
-        from benchmark.analysis.perturbations import perturbed
+        from benchmark.evaluation.pictures import perturbed
         from benchmark.verdicts.gradients import attackable
         from benchmark.verdicts.prediction import predict
 
         if work.row.submission.division == "open":
             subject = replace(subject, model=attackable(subject.model, *subject.first_batch)[0])
-        rules, model, labels = needed(work.row.track.pictures), subject.model, subject.labels
+        rules, model, labels = self.declared, subject.model, subject.labels
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
@@ -62,7 +59,7 @@ def _perturbations(
     rules: PicturesSpec, shown: torch.Tensor, attacked: torch.Tensor, labels: list[int], said: list[int]
 ) -> tuple[Picture, bytes]:
     """Figures 11 and 13: images, perturbations as grey values, images attacked."""
-    from benchmark.analysis.perturbations import grey, rescaled
+    from benchmark.evaluation.pictures import grey, rescaled
 
     moved = grey(rescaled(attacked - shown, rules.eps))
     pairs = ", ".join(f"{label} ({answer})" for label, answer in zip(labels, said, strict=False))
@@ -79,7 +76,7 @@ def _perturbations(
 
 def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: float) -> tuple[Picture, bytes]:
     """Figures 12 and 14: noise, and noise after PGD towards random classes."""
-    from benchmark.analysis.perturbations import accumulated, noise
+    from benchmark.evaluation.pictures import accumulated, noise
     from benchmark.verdicts.prediction import logits
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
@@ -99,10 +96,10 @@ def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: floa
 
 
 def _picture(name: str, rows: list[torch.Tensor], **words: str) -> tuple[Picture, bytes]:
-    from benchmark.analysis.grids import png
+    from benchmark.evaluation.pictures import png
 
     data = png(rows)
     return Picture(file=f"{name}.png", sha256=files.sha256_bytes(data), **words), data
 
 
-step = Pictures()
+step = Pictures

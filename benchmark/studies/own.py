@@ -63,10 +63,8 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
 
 def _asked(walled: Walled, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
-    """Ask the process for a measure of images (n, c, h, w) and labels (n,).
-
-    Raises:
-        BenchmarkError: the measure fails or returns what it may not.
+    """Ask the process for a measure of images (n, c, h, w) and labels (n,). Raises BenchmarkError: the measure fails or
+    returns what it may not.
     """
     message = {"ask": "measure", "measure": measure.model_dump(mode="json")}
     answer, columns = walled.ask(message, {"images": images, "labels": labels}, most=MOST_BYTES)
@@ -103,7 +101,9 @@ def _measure(
 ) -> Measured:
     assert row.network is not None  # the step applies
     name, function = row.submission.name, function_of(row.submission.name, measure.measure)
-    parts = {part: getattr(finding(part), part)(name, model()) for part in measures.parts_taken(function)}
+    parts = {
+        part: getattr(finding(part), part)(name, model()) for part in measures.PARTS if measures.takes(function, part)
+    }
     if measures.takes(function, measures.TRAINING):
         parts[measures.TRAINING] = tensors(load_split(row.data, "train"))
     return measures.own(function, model(), images, labels, measure, row.network.seed, parts)

@@ -9,9 +9,8 @@ import pytest
 from browsers import choose, click, needs_chromium, seen, until, width
 
 from benchmark.results import study_table
-from benchmark.results.headline import headline
 from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from leaderboard import build, front
 
 pytestmark = [pytest.mark.browser, needs_chromium]

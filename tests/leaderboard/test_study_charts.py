@@ -20,7 +20,7 @@ from benchmark.loading import tracks
 from benchmark.results import study_table
 from benchmark.results.points import CLASSES
 from benchmark.results.study import PublishedStudy
-from benchmark.results.study_sheets import sheets
+from benchmark.results.study_table import sheets
 from leaderboard.charts import lines, scatter
 from leaderboard.charts.lines import Line, line_chart
 from leaderboard.charts.scatter import class_of, path

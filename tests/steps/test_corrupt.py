@@ -21,15 +21,14 @@ from tiny_sources import encode
 from torch import nn
 
 from benchmark.data.corruptions import corrupt
-from benchmark.evaluation.corrupted import corrupted
-from benchmark.evaluation.proportion import mean_proportion
+from benchmark.evaluation.evidence import corrupted, mean_proportion
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.results.record import Record
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
-from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.track import CorruptionSpec
 from benchmark.steps.base import Work
 from benchmark.steps.evaluation import Subject
 from benchmark.verdicts.prediction import Predictions

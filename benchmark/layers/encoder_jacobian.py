@@ -1,0 +1,342 @@
+"""How much each encoder block amplifies at given images, by its Jacobian (Wang and Ruan 2022).
+
+Of a block F on tokens X with Jacobian I + J at X, J being that of the branch F(X) - X: sigma_max of the branch; the residual
+gain sigma_max(I + J); the logarithmic norm, the largest eigenvalue of (J + J^T) / 2; and the paper's (16),
+sqrt(||J||_1 ||J||_inf), at least sigma_max. These are diagnostics at the clean image, never certificates: nothing here holds
+for the images around it, and nothing is rounded outwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+from scipy.linalg import LinAlgError, eigh, eigh_tridiagonal
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmark.layers.encoder_blocks import BlockInput, Blocks, block_inputs
+from benchmark.runtime.errors import BenchmarkError, said
+
+QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
+ENCODER = ""  # beside the names of blocks
+DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
+BASIS = 2**28  # bytes of Lanczos vectors that are held at once
+STEPS = 300  # products before Lanczos gives up
+TOLERANCE = 1e-5  # of the residual, against the largest Ritz value
+AGAIN = 2  # passes of Gram-Schmidt: one leaves vectors of float32 visibly oblique
+ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
+
+Product = Callable[[torch.Tensor], torch.Tensor]  # (n, m) to the same, map i on row i
+Values = tuple[str, dict[str, float]]  # of a block, by quantity
+
+
+def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
+    """A measured lower bound of each map's largest eigenvalue, (n,) float64; NaN where it did not converge.
+
+    Lanczos with full reorthogonalisation. The largest Ritz value never exceeds the largest eigenvalue (up to rounding), and
+    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most TOLERANCE of the
+    largest Ritz value in modulus. It is the *largest* eigenvalue unless the start has almost no part along its vector.
+
+    Args:
+        product: n symmetric maps on m entries, each on its own row.
+        start: (n, m), no row 0; random ones do.
+    """
+    n, m = start.shape
+    steps = min(STEPS, m)
+    basis = start.new_zeros(n, steps, m)
+    diagonal, beside = np.zeros((n, steps)), np.zeros((n, steps))
+    found, open_ = np.full(n, math.nan), np.ones(n, dtype=bool)
+    vector = start / start.norm(dim=1, keepdim=True)
+    for k in range(steps):
+        basis[:, k] = vector
+        image = product(vector)
+        diagonal[:, k] = (image.double() * vector.double()).sum(1).cpu().numpy()
+        for _ in range(AGAIN):
+            image = image - ((basis[:, : k + 1] @ image[:, :, None]).mT @ basis[:, : k + 1])[:, 0]
+        length = image.norm(dim=1, keepdim=True)
+        beside[:, k] = length[:, 0].double().cpu().numpy()
+        for i in np.flatnonzero(open_):
+            value, residual, scale = _ritz(diagonal[i, : k + 1], beside[i, : k + 1])
+            if not math.isfinite(value):
+                open_[i] = False
+            elif residual <= TOLERANCE * scale:
+                found[i], open_[i] = value, False
+        if not open_.any():
+            break
+        vector = torch.where(length > 0, image / length, 0.0)
+    return torch.from_numpy(found)
+
+
+def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float]:
+    """The largest Ritz value, its residual, and the largest in modulus, after as many steps as `diagonal` is long."""
+    if not (np.isfinite(diagonal).all() and np.isfinite(beside).all()):
+        return math.nan, math.nan, math.nan
+    values, vectors = eigh_tridiagonal(diagonal, beside[:-1])
+    return float(values[-1]), float(beside[-1] * abs(vectors[-1, -1])), float(np.abs(values).max())
+
+
+@dataclass(frozen=True)
+class BlockAmplification:
+    """One block at n images."""
+
+    name: str
+    entries: int  # tokens x width
+    exact: bool  # False where, by Lanczos, all but the norm bound are measured lower bounds
+    values: dict[str, torch.Tensor]  # by quantity (n,) float64; NaN where it is not known
+
+
+@dataclass(frozen=True)
+class Amplification:
+    """All blocks in order, and the whole encoder: (n,) float64 by name, of which norm <= product of gains <= exp(sum of
+    sigma_max), which is (15).
+    """
+
+    blocks: tuple[BlockAmplification, ...]
+    encoder: dict[str, torch.Tensor] | None
+    why_not: str  # there is no encoder
+
+
+def amplification(
+    model: nn.Module,
+    blocks: Blocks,
+    images: torch.Tensor,
+    *,
+    quantities: Sequence[str] = QUANTITIES,
+    encoder: bool = False,
+    batch_size: int = 50,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Amplification:
+    """Measure each block's Jacobian at each image; with `encoder`, the product of the blocks' Jacobians too, where each
+    block's output is the next one's input and all are formed.
+
+    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision, whose rounding is some 1e-7 of the
+    identity. Beyond, the first three quantities come from Lanczos, and the norm bound from rows, which are not kept.
+
+    Args:
+        model: in evaluation mode; `blocks` are its own, each called once a pass.
+        images: (n, c, h, w) in [0, 1].
+        quantities: of QUANTITIES.
+        batch_size: images a pass of the model.
+        seed: draws where Lanczos starts.
+        progress: told how many (image, block) pairs are done, of how many.
+
+    Raises:
+        BenchmarkError: no image, or a block that is not called once, changes its input's shape, or has no derivative, by
+            its name.
+    """
+    if not len(images):
+        raise BenchmarkError("no image to take a block's Jacobian at")
+    wanted = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
+    why_not, done = "" if encoder else "not asked for", 0
+    entries: dict[str, int] = {}
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for chunk in images.split(batch_size):
+        inputs = block_inputs(model, blocks, chunk)
+        entries = {block.name: block.tokens[0].numel() for block in inputs}
+        why_not = why_not or _no_chain(inputs)
+        formed = [block for block in inputs if entries[block.name] <= DENSE]
+        larger = [_matrix_free(block, wanted, seed) for block in inputs if entries[block.name] > DENSE]
+        for name, found in chain(_formed(formed, wanted, not why_not), *larger):
+            for quantity, value in found.items():
+                values[name, quantity].append(value)
+            done += name != ENCODER
+            progress(done, len(images) * len(blocks))
+
+    def of(name: str, quantity: str) -> torch.Tensor:
+        return torch.tensor(values[name, quantity], dtype=torch.float64)
+
+    found_blocks = tuple(
+        BlockAmplification(name, count, count <= DENSE, {q: of(name, q) for q in quantities})
+        for name, count in entries.items()
+    )
+    if why_not:
+        return Amplification(found_blocks, None, why_not)
+    gains = torch.stack([of(name, "residual_gain") for name in entries])
+    branches = torch.stack([of(name, "sigma_max") for name in entries])
+    whole = {
+        "norm": of(ENCODER, "residual_gain"),
+        "product of residual gains": gains.prod(0),
+        "exp of sum of sigma_max": branches.sum(0).exp(),
+    }
+    return Amplification(found_blocks, whole, "")
+
+
+def _no_chain(inputs: list[BlockInput]) -> str:
+    """Return why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
+    for block in inputs:
+        if (entries := block.tokens[0].numel()) > DENSE:
+            return (
+                f"block {block.name!r} has {entries:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
+            )
+    for block, after in pairwise(inputs):
+        with torch.no_grad():
+            out = block.at(block.tokens)
+        told = f"the output of block {block.name!r} is not the input of block {after.name!r}"
+        if out.shape != after.tokens.shape:
+            return told
+        known = torch.isfinite(out).flatten(1).all(1)  # the others' norm is not known
+        out, expected = out[known], after.tokens[known]
+        if len(out) and not torch.allclose(out, expected, rtol=1e-4, atol=1e-5 * float(out.abs().max())):
+            return told
+    return ""
+
+
+def _formed(blocks: list[BlockInput], quantities: Sequence[str], chained: bool) -> Iterator[Values]:
+    """Blocks whose Jacobian is formed, image by image, and the encoder where they are one chain."""
+    for image in range(len(blocks[0].tokens) if blocks else 0):
+        product: np.ndarray | None = None
+        for block in blocks:
+            rows = [part.cpu() for _, part in _rows(block, block.tokens[image])]
+            jacobian = torch.cat(rows).to(torch.promote_types(rows[0].dtype, torch.float32)).numpy()
+            yield block.name, {quantity: _dense(jacobian, quantity) for quantity in quantities}
+            if chained:
+                product = jacobian if product is None else jacobian @ product
+        if product is not None:
+            yield ENCODER, {"residual_gain": _dense(product, "residual_gain")}
+
+
+def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first row, rows (r, entries)) of the Jacobian of the whole block at one image's tokens (tokens, width), in order.
+
+    A copy of the image a row: every module can do that, and it was faster than `is_grads_batched` (measurements/README.md).
+    """
+    entries = tokens.numel()
+    passes = math.ceil(entries / max(1, ROWS.get(tokens.device.type, ROWS["cpu"]) // entries))
+    count = math.ceil(entries / passes)
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # faster backward than the fused ones' at few tokens
+        copies = tokens.expand(count, *tokens.shape).clone().requires_grad_(True)
+        out = block.at(copies)
+        if not out.requires_grad:
+            raise BenchmarkError(f"block {block.name!r} has no derivative by its tokens")
+        for first in range(0, entries, count):
+            width = min(count, entries - first)
+            cotangent = torch.zeros(count, entries, dtype=out.dtype, device=out.device)
+            cotangent[:width, first : first + width].fill_diagonal_(1)
+            (grad,) = torch.autograd.grad(
+                out, copies, cotangent.view_as(out), retain_graph=True, materialize_grads=True
+            )
+            yield first, grad.flatten(1)[:width]
+
+
+def _dense(jacobian: np.ndarray, quantity: str) -> float:
+    """One quantity of a block's whole Jacobian I + J (m, m); NaN where that is not finite."""
+    matrix = jacobian if quantity == "residual_gain" else jacobian - np.eye(len(jacobian), dtype=jacobian.dtype)
+    size = float(np.abs(matrix).max())
+    if size == 0 or not math.isfinite(size):
+        return 0.0 if size == 0 else math.nan
+    matrix = matrix / size  # so that no square overflows or vanishes
+    if quantity == "norm_bound":
+        return size * math.sqrt(float(np.abs(matrix).sum(0).max()) * float(np.abs(matrix).sum(1).max()))
+    try:
+        if quantity == "log_norm":
+            return size * _largest((matrix + matrix.T) / 2)
+        return size * math.sqrt(max(0.0, _largest(matrix.T @ matrix)))
+    except LinAlgError:
+        return math.nan
+
+
+def _largest(symmetric: np.ndarray) -> float:
+    last = len(symmetric) - 1
+    try:
+        found = eigh(symmetric, eigvals_only=True, subset_by_index=[last, last], driver="evr", check_finite=False)
+    except LinAlgError:  # where the eigenvalues lie together in float32, as of almost the identity
+        found = np.linalg.eigvalsh(symmetric.astype(np.float64))[-1:]
+    return float(found[0])
+
+
+def _matrix_free(block: BlockInput, quantities: Sequence[str], seed: int) -> Iterator[Values]:
+    """A block whose Jacobian is not formed: batches of images whose Lanczos vectors fit."""
+    at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * STEPS))
+    for tokens in block.tokens.split(at_once):
+        found = {q: _by_products(block, tokens, q, seed) for q in quantities if q != "norm_bound"}
+        if "norm_bound" in quantities:
+            found["norm_bound"] = torch.tensor([_streamed_bound(block, one) for one in tokens], dtype=torch.float64)
+        for image in range(len(tokens)):
+            yield block.name, {quantity: float(values[image]) for quantity, values in found.items()}
+
+
+def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, seed: int) -> torch.Tensor:
+    """One of the first three quantities at each image (n,), a measured lower bound; NaN where Lanczos does not converge."""
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(1, tokens[0].numel(), generator=generator).to(tokens).expand(len(tokens), -1)
+    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start)
+    return found if quantity == "log_norm" else found.clamp(min=0).sqrt()
+
+
+def _streamed_bound(block: BlockInput, tokens: torch.Tensor) -> float:
+    """sqrt(||J||_1 ||J||_inf) of the branch at one image, without holding J."""
+    columns, largest_row = torch.zeros(tokens.numel(), dtype=torch.float64, device=tokens.device), 0.0
+    for first, rows in _rows(block, tokens):
+        branch = rows.double()
+        branch[:, first : first + len(rows)].diagonal().sub_(1)
+        columns += branch.abs().sum(0)
+        row = float(branch.abs().sum(1).max())
+        largest_row = row if not row <= largest_row else largest_row  # keeps NaN
+    found = math.sqrt(float(columns.max()) * largest_row)
+    return found if math.isfinite(found) else math.nan
+
+
+class Linearised:
+    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries). J v is the derivative of
+    the vjp, which is linear in its cotangent: so no rule of forward mode is needed. A BenchmarkError is raised where the
+    block cannot be differentiated once, or not twice.
+    """
+
+    def __init__(self, block: BlockInput, tokens: torch.Tensor) -> None:
+        self.name = block.name
+        try:
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+                self.tokens = tokens.clone().requires_grad_(True)
+                self.out = block.at(self.tokens)
+                if not self.out.requires_grad:
+                    raise BenchmarkError(f"block {block.name!r} has no derivative by its tokens")
+                self.cotangent = torch.zeros_like(self.out, requires_grad=True)
+                (self.pulled,) = torch.autograd.grad(
+                    self.out, self.tokens, self.cotangent, create_graph=True, materialize_grads=True
+                )
+                self._check_adjoint()
+        except RuntimeError as error:
+            raise BenchmarkError(f"block {block.name!r} cannot be differentiated twice: {said(error)}") from error
+
+    def _check_adjoint(self) -> None:
+        """Where there is no second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
+        generator = torch.Generator().manual_seed(0)
+        u = torch.randn(self.out.shape, generator=generator).to(self.out).flatten(1)
+        pulled = self.vjp(u)
+        square, other = pulled.double().square().sum(1), (u.double() * self.jvp(pulled).double()).sum(1)
+        if ((square - other).abs() > ADJOINT * square).any():  # False where they are not finite, which Lanczos sees
+            raise BenchmarkError(
+                f"block {self.name!r} cannot be differentiated twice: its second derivative is not its own"
+            )
+
+    def jvp(self, v: torch.Tensor) -> torch.Tensor:
+        """(I + J) v."""
+        (found,) = torch.autograd.grad(
+            self.pulled, self.cotangent, v.view_as(self.pulled), retain_graph=True, materialize_grads=True
+        )
+        return found.flatten(1)
+
+    def vjp(self, u: torch.Tensor) -> torch.Tensor:
+        """(I + J)^T u."""
+        (found,) = torch.autograd.grad(
+            self.out, self.tokens, u.view_as(self.out), retain_graph=True, materialize_grads=True
+        )
+        return found.flatten(1)
+
+    def symmetric(self, quantity: str, v: torch.Tensor) -> torch.Tensor:
+        """The symmetric map whose largest eigenvalue is the quantity (`log_norm`), or its square."""
+        if quantity == "log_norm":
+            return (self.jvp(v) + self.vjp(v)) / 2 - v
+        if quantity == "residual_gain":
+            return self.vjp(self.jvp(v))
+        branch = self.jvp(v) - v
+        return self.vjp(branch) - branch

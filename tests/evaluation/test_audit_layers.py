@@ -1,0 +1,98 @@
+"""Every bound of a layer that is lowered is caught by the audit, and none that is right is."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+
+import pytest
+import torch
+from searched import draws
+from tiny_audited import GREY, SMALL, network
+from tiny_networks import random_network
+from torch import nn
+
+from benchmark.certificates.bounds import attention, layer_bound, projection, sll
+from benchmark.evaluation import audit_layers as audited
+from benchmark.evaluation.audit_layers import Effort, audit_layers
+from benchmark.runtime.errors import BenchmarkError
+
+# how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open
+LIES = [
+    (2, layer_bound.LayerBound, "bound", 0.99),
+    (2, layer_bound.LayerBound, "jvp", 0.99),
+    (4, projection.ProjectionBound, "bound", 0.99),
+    (4, projection.ProjectionBound, "jvp", 0.99),
+    (4, projection.ProjectionBound, "remainder", 0.8),
+    (4, projection.ProjectionBound, "remainder_along", 0.8),
+    (5, attention.AttentionBound, "bound", 0.9),
+    (5, attention.AttentionBound, "jvp", 0.99),
+    (5, attention.AttentionBound, "remainder", 0.3),
+    (5, attention.AttentionBound, "remainder_along", 0.3),
+    (6, sll.SLLBound, "bound", 0.99),
+    (6, sll.SLLBound, "jvp", 0.99),
+    (6, sll.SLLBound, "remainder", 0.3),
+    (6, sll.SLLBound, "remainder_along", 0.8),
+]
+CLAIMS = {"jvp": "Jacobian", "remainder_along": "remainder along a margin"}
+
+
+def one_layer(place: int) -> tuple[nn.Sequential, torch.Tensor]:
+    """The layer at `place` of `network()` before a head, and what it is given for three images."""
+    model = network()
+    return nn.Sequential(model[place], model[-1]), copy.deepcopy(model[:place]).double()(GREY[:3].double())
+
+
+EFFORT = Effort(radii=(0.1,), starts=4, steps=6)
+
+
+@cache
+def honest_tally(place: int) -> audited.Tally:
+    model, x = one_layer(place)
+    return audit_layers(model, x, [7, 8, 9], "row", effort=EFFORT)
+
+
+@pytest.mark.parametrize(("place", "kind", "method", "factor"), LIES, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, factor, monkeypatch) -> None:
+    model, x = one_layer(place)
+    assert honest_tally(place).worst <= 1 + 1e-9
+    honest = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda self, *a: factor * honest(self, *a))
+    name = type(model[0]).__name__
+    with pytest.raises(
+        BenchmarkError, match=rf"row: layer 0 \({name}\) exceeds its {CLAIMS.get(method, method)}.* [789], "
+    ):
+        audit_layers(model, x, [7, 8, 9], "row", effort=EFFORT)
+
+
+@pytest.mark.parametrize("place", [2, 4, 5, 6, 7])
+def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
+    model, x = one_layer(place)
+    exact = layer_bound.exact_layer_bound
+
+    def lying(layer, x):
+        found = exact(layer, x)
+        too_small = found.jacobian_norm * 0.99
+        found.__class__ = type("Lying", (type(found),), {"jacobian_norm": property(lambda _: too_small)})
+        return found
+
+    monkeypatch.setattr(audited, "exact_layer_bound", lying)
+    with pytest.raises(BenchmarkError, match="exceeds its gain at image"):
+        audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)
+
+
+def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
+    monkeypatch.setattr(sll.SLLBound, "remainder", lambda self, perturbation: perturbation.delta * torch.nan)
+    model, x = one_layer(6)
+    with pytest.raises(BenchmarkError, match=r"SLLBlock.* exceeds its remainder"):
+        audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", draws(range(3), range(3, 30)))
+def test_random_layers_keep_their_bounds(seed) -> None:
+    """Every layer of the networks that measurements/network_soundness.py draws, ordinary and extreme."""
+    model, images, _ = random_network(seed)
+    tally = audit_layers(model, images[:3], list(range(3)), "row", effort=Effort(starts=3, steps=6), seed=seed)
+    assert tally.layers == len(model) - 1
+    assert 0 < tally.worst <= 1 + 1e-9

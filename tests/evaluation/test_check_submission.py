@@ -1,0 +1,155 @@
+"""Each thing that `rvb check` looks for is found in a submission that has it, with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import new_submission
+import pytest
+from edited_file import edit
+from new_submission import NAME
+
+from benchmark.evaluation import check_submission as checked
+from benchmark.results.check import CheckReport
+
+NET = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, data):
+        super().__init__()
+        self.head = nn.Linear(64, data.classes)
+        {init}
+
+    def forward(self, x):
+        {forward}
+
+
+def build(data, **model):
+    return Net(data)
+"""
+PLAIN = "return self.head(x.flatten(1))"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    return new_submission.write(tmp_path, monkeypatch)
+
+
+def method(folder: Path, forward: str = PLAIN, init: str = "pass") -> None:
+    (folder / "method.py").write_text(NET.format(forward=forward.replace("\n", "\n        "), init=init))
+
+
+def report() -> CheckReport:
+    return checked.check_submission(NAME)
+
+
+def failed() -> dict[str, str]:
+    return {check.name: check.found for check in report().failed}
+
+
+def test_a_linear_model_passes(folder) -> None:
+    method(folder)
+    assert not failed()
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "init", "words"),
+    [
+        ("each image by itself", "x = x.flatten(1)\nreturn self.head(x - x.mean(0))", "pass", "over the batch"),
+        ("each image by itself", "z = self.head(x.flatten(1))\nreturn z * (len(z) / 4)", "pass", "16 of 16 images get logits that differ"),
+        ("noise", "return self.head(x.flatten(1) ** 2.2)", "pass", "begin with x = x.clamp(0, 1)"),
+        ("builds", "x.data.sub_(0.5)\nreturn self.head(x.flatten(1))", "pass", "changes its input in place"),
+        ("input is left alone", "x.data.sub_(0.5 * (len(x) > 8))\nreturn self.head(x.flatten(1))", "pass", "by up to 0.5"),
+        ("division", "return self.head(x.flatten(1) + torch.randn(64))", "pass", "declare `division: open`"),
+        ("division", "return self.head((x.flatten(1) * 16).round())", "pass", "on 16 of 16 images"),
+        ("division", "return self.head(x.flatten(1).detach())", "pass", "on 16 of 16 images"),
+        ("division", "return self.head((x.flatten(1) - x.flatten(1).detach()).sqrt() + x.flatten(1))", "pass", "on 16 of 16 images"),
+        ("gradients", "x = x.flatten(1)\nreturn self.head(torch.where(x[:, :1] < 0.01, x.detach(), x))", "pass", "on 1 of 16 images"),
+        ("output", "return self.head(x.flatten(1)).double()", "pass", "return float32"),
+        ("builds", "return self.head(x.flatten(1))[:, :3]", "pass", "logits of shape (2, 10) are needed"),
+        ("same seed, same weights", PLAIN, "import secrets; self.head.bias.data[0] = secrets.randbelow(10**9)", "head.bias"),
+        ("weights are the model", "return self.head(x.flatten(1) + self.a)", "self.a = torch.randn(64)", "persistent buffer"),
+        ("output", "return self.head(x.flatten(1)[:2])", "pass", "give shape (2, 10)"),
+        ("training", PLAIN, "self.head.requires_grad_(False); self.idle = nn.Parameter(torch.zeros(1))", "no parameter gets a gradient"),
+    ],
+)  # fmt: skip
+def test_each_defect_is_found(folder, name, forward, init, words) -> None:
+    method(folder, forward, init)
+    found = failed()
+    assert name in found
+    assert words in found[name]
+    assert all("\n" not in text for text in found.values())
+
+
+def test_what_a_stranger_raises_is_said_with_its_line(folder) -> None:
+    method(folder, "if len(x) > 2: raise KeyError('a\\nb')\n" + PLAIN)
+    found = failed()
+    assert set(found) == {"model", "training", "size"}
+    assert found["model"].startswith(f"{folder}/method.py, line 12: KeyError: ")
+
+
+def test_an_open_model_may_be_random_and_without_gradients(folder) -> None:
+    edit(folder / "submission.yaml", "summary:", "division: open\nsummary:")
+    method(folder, "return self.head((x.flatten(1) + 0.1 * torch.randn(64)).mul(16).round())")
+    assert not failed()
+    said = {check.name: check.found for check in report().checks}
+    assert said["division"].startswith("open: the model is random")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name", "words"),
+    [
+        ("small vision", "small\n bad: [", "schema", "not valid YAML"),
+        ("epochs: 20", "epoch: 20", "schema", "did you mean 'epochs'?"),
+        ("year: 2026", "year: 2025", "citation", "is 2025, not the year of the folder's name"),
+        ("objective: standard", "objective: standard\n          parameters: {smooth: 1}", "training", "unknown parameter 'smooth'"),
+        ("objective: standard", "objective: adversarial\n          attack: {attack: pgd, norm: Linf, eps: 0.1}", "training", "steps"),
+        ("        training:", "        certificate: {name: local}\n        training:", "certificate", "this certificate needs"),
+        ("width: 32", "width: 33", "builds", "do not divide"),
+    ],
+)  # fmt: skip
+def test_a_bad_submission_yaml_is_found(folder, old, new, name, words) -> None:
+    edit(folder / "submission.yaml", old, new)
+    found = failed()
+    assert words in found[name]
+
+
+def test_missing_papers_fail(folder) -> None:
+    (folder / "test_method.py").unlink()
+    (folder / "README.md").write_text("# nothing\n")
+    assert set(failed()) == {"tests", "license"}
+    (folder / "README.md").write_text("License: Apache-2.0\n")
+    assert set(failed()) == {"tests"}
+    assert "Apache-2.0, not this repository's MIT" in next(n.found for n in report().notes if n.name == "license")
+
+
+def test_a_maintainer_sees_what_the_code_does_beside(folder) -> None:
+    text = NET.format(
+        forward="self.seen = x.sum()\nreturn self.head(x.flatten(1))".replace("\n", "\n        "), init="pass"
+    )
+    head = "import requests\nfrom urllib.request import urlopen\n"
+    (folder / "method.py").write_text(text)
+    (folder / "layers.py").write_text(
+        head + "import timm\ntimm.create_model('a', pretrained=True)\nopen('b').read()\ntorch.manual_seed(0)\n"
+    )
+    notes = [(note.name, note.found) for note in report().notes]
+    beside = [found for name, found in notes if name == "beside computing"]
+    assert beside == [
+        "network: import of requests (layers.py, line 1)",
+        "network: import of urllib.request (layers.py, line 2)",
+        "network: pretrained=True (layers.py, line 4)",
+        "global state: torch.manual_seed (layers.py, line 6)",
+        "file: open() (layers.py, line 5)",
+    ]
+    assert ("modules of its own", "Net") in notes
+    assert ("a pass leaves traces", "attribute seen") in notes
+    assert next(found for name, found in notes if name == "size").startswith("650 parameters, 0.00 MiB")
+
+
+def test_rows_that_are_not_reached_in_time_fail() -> None:
+    found = checked.check_submission(NAME, seconds=-1).failed
+    assert [(check.name, check.row) for check in found] == [("time", f"{NAME}-small")]
+    assert f"rvb check {NAME}-small" in found[0].found

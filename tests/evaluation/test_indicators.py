@@ -1,0 +1,314 @@
+"""Signals of masked gradients: a well-behaved network raises none, each way of masking raises its own; and so does a suite in
+which a weaker attack beats a stronger one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
+from safetensors.torch import load, save
+from searched import draws
+from stages import run_stage, stage_names
+from tiny_linear_row import NAMES, ROW
+from torch import nn
+
+from benchmark.evaluation import indicators, probes
+from benchmark.evaluation.indicators import Ran, allowance
+from benchmark.loading import tracks
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.threat import AttackSpec, ThreatModel
+
+LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
+SHAPE = (1, 6, 6)
+N = 100
+
+
+@cache
+def network(kind: type[torch.nn.Module]) -> probes.ProbeResults:
+    """The probes of one kind of network in the Linf ball."""
+    return measured(kind())
+
+
+def measured(model: torch.nn.Module, threat: ThreatModel = LINF, **options) -> probes.ProbeResults:
+    images, labels = blobs()
+    return probes.measure(model.eval(), images, labels, threat, batch_size=60, **options)
+
+
+def failing(found: probes.ProbeResults, threat: ThreatModel = LINF) -> set[str]:
+    return {s.name for s in indicators.failure_indicators(found, threat, probes.radii(threat, SHAPE)) if not s.sound}
+
+
+@pytest.mark.parametrize("threat", [LINF, L2], ids=lambda t: t.norm)
+def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
+    found = measured(trained(), threat)
+    assert indicators.correct(found).all()
+    assert failing(found, threat) == set()
+    balls = probes.radii(threat, SHAPE)
+    steps, radii = indicators.step_curve(found), indicators.radius_curve(found, balls)
+    assert [point.steps for point in steps] == list(probes.STEPS)
+    assert steps[-1].margin < 0.5 * steps[0].margin
+    assert 0 < steps[-1].accuracy < 1, "a ball in which nothing is decided would test nothing"
+    assert radii[-1].accuracy == 0
+    norms = indicators.gradient_norms(found)
+    assert norms.zeros == 0
+    assert [norm for _, norm in norms.quantiles] == sorted(norm for _, norm in norms.quantiles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU, nn.Tanh])
+@pytest.mark.parametrize("seed", draws([0], range(1, 4)))
+def test_trained_networks_without_a_mask_raise_no_doubt(activation, seed) -> None:
+    """Other activations, starts, radii, and few images: no false alarm."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(36, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4)
+    )
+    train(model, steps=300, seed=seed + 10)
+    images, labels = blobs(100 if seed % 2 else 7)
+    for threat in (ThreatModel(norm="Linf", eps=0.001), LINF, ThreatModel(norm="Linf", eps=0.4), L2):
+        assert failing(probes.measure(model, images, labels, threat, batch_size=50), threat) == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "unwanted"),
+    [
+        (Rounded, {"the margin has gradients", "steps raise the loss", "accuracy reaches 0"}, "the same answer twice"),
+        (Saturated, {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
+        (Shattered, {"accuracy reaches 0"}, "the margin has gradients"),
+        (Random, {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
+        (
+            Uphill,
+            {"steps raise the loss", "the margin never rises", "iterated gradients beat one step and chance"},
+            "the cross-entropy has gradients",
+        ),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_masked_gradients_raise_the_right_doubts_and_leave_other_signals_alone(kind, wanted, unwanted) -> None:
+    found = failing(network(kind))
+    assert wanted <= found
+    assert unwanted not in found
+
+
+def test_masking_is_what_is_flagged_not_robustness() -> None:
+    """The masked networks are as easy to break as the sound one, by images made on the sound one: a transfer attack."""
+    images, labels = blobs()
+    found = probes.pgd.attack(trained(), images, labels, LINF, seed=0, steps=50, step_size=0.01)
+    sound = int((trained()(found).argmax(1) != labels).sum())
+    assert sound > 10
+    for kind in (Rounded, Saturated, Uphill):
+        assert int((kind()(found).argmax(1) != labels).sum()) > 0.5 * sound
+        assert int((network(kind)["steps 100"] <= 0).sum()) == 0, "PGD breaks none of them"
+
+
+def test_measuring_again_and_resuming_give_the_same_numbers() -> None:
+    order: list[str] = []
+    whole = measured(trained(), keep=lambda name, _: order.append(name))
+    kept = list(whole)[:9]
+    assert kept[-1] == "loss 0"
+    rest: list[str] = []
+    checkpoint = load(save({name: whole[name] for name in kept}))
+    assert list(checkpoint) != kept, "a checkpoint has an order of its own"
+    again = measured(trained(), done=checkpoint, keep=lambda name, _: rest.append(name))
+    assert rest == order[order.index("steps 1") :]
+    assert list(again) == list(whole)
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_probed_margins_are_those_of_images_in_the_ball() -> None:
+    """The noise search keeps the least margin over its draws; more draws of the same stream can only lower it."""
+    images, labels = blobs(20)
+    clean = measured(trained())["clean"][:20]
+    least = probes.noise(trained(), images, labels, L2, seed=0).double()
+    lipschitz = math.sqrt(2) * float(
+        torch.linalg.matrix_norm(trained().hidden.weight, 2) * torch.linalg.matrix_norm(trained().out.weight, 2) * 1.13
+    )
+    assert (least >= clean - lipschitz * L2.eps).all(), "gelu's slope is below 1.13"
+    assert (least < clean).float().mean() > 0.9
+
+
+def test_radii_grow_from_the_threat_to_the_ball_of_all_images() -> None:
+    linf = [ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=8 / 255), (3, 32, 32))]
+    assert linf[0] == pytest.approx(8 / 255, rel=1e-5)
+    assert linf[-1] == 1
+    assert all(a < b for a, b in itertools.pairwise(linf))
+    assert probes.radii(L2, SHAPE)[-1].eps == 6
+    assert {ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=1), SHAPE)} == {1.0}
+    point = ThreatModel(norm="Linf", eps=0)
+    assert (probes.first_threat((point, LINF, L2)), probes.first_threat((point,))) == (LINF, None)
+
+
+def sound_margins(n: int = N) -> probes.ProbeResults:
+    """Probes of a made-up sound row: margins fall from 1 to -1 as steps and radii grow."""
+    found = {"clean": torch.ones(n), "again": torch.ones(n), "gradient": torch.ones(n), "loss gradient": torch.ones(n)}
+    found |= {"noise": torch.ones(n), "fgsm": torch.ones(n), "clean start": torch.ones(n)}
+    found |= {f"steps {k}": torch.full((n,), 1.0 - 0.1 * i) for i, k in enumerate(probes.STEPS)}
+    found |= {f"loss {k}": torch.full((n,), 0.1 + 0.1 * i) for i, k in enumerate(probes.STEPS)}
+    falling = {f"radius {b.eps:g}": torch.full((n,), 0.9 - 0.25 * i) for i, b in enumerate(probes.radii(LINF, SHAPE))}
+    return {name: values.double() for name, values in (found | falling).items()}
+
+
+RADIUS = [f"radius {ball.eps:g}" for ball in probes.radii(LINF, SHAPE)]
+SPOILT = [  # signal, probe, the value that speaks against it, how often the allowance applies
+    ("the same answer twice", "again", 2.0, 0),
+    ("the margin has gradients", "gradient", 0.0, 1),
+    ("the margin has gradients", "gradient", math.nan, 1),
+    ("the cross-entropy has gradients", "loss gradient", 0.0, 1),
+    ("steps raise the loss", "loss 100", 0.1, 1),
+    ("the margin never rises", "steps 5", -1.0, 1),
+    ("the curve is flat at its end", "steps 100", -1.0, 2),
+    ("iterated gradients beat one step and chance", "fgsm", -1.0, 1),
+    ("iterated gradients beat one step and chance", "noise", -1.0, 1),
+    ("accuracy reaches 0", RADIUS[-1], 1.0, 0),
+    ("larger balls break more", RADIUS[-2], 1.0, 1),
+    ("steps raise the loss", "loss 100", math.nan, 1),
+]
+
+
+@pytest.mark.parametrize(("signal", "probe", "value", "allowed"), SPOILT)
+def test_each_signal_turns_just_above_its_allowance(signal, probe, value, allowed) -> None:
+    for n in (N, 1000):
+        assert failing(sound_margins(n)) == set()
+        most = allowed * int(allowance(n))
+        for count, expected in ((most, False), (most + 1, True)):
+            found = sound_margins(n)
+            found[probe][:count] = value
+            assert (signal in failing(found)) is expected, (n, count)
+
+
+@pytest.mark.parametrize(("rise", "expected"), [(0.04, False), (0.06, True)])
+def test_a_clear_rise_of_the_mean_margin_is_a_doubt(rise, expected) -> None:
+    found = sound_margins()
+    found["steps 50"] = found["steps 20"] + rise
+    found["steps 100"] = found["steps 50"].clone()
+    assert ("the margin never rises" in failing(found)) is expected
+    found = sound_margins()  # and within its standard error none
+    wide = torch.where(torch.arange(N) % 2 == 0, 1.4, -1.0).double()  # mean 0.2, standard error 0.12
+    found["clean"] = torch.full((N,), 3.0).double()
+    for k in probes.STEPS:
+        found[f"steps {k}"] += 2
+    found["steps 50"] = found["steps 20"] + wide
+    found["steps 100"] = found["steps 50"].clone()
+    assert "the margin never rises" not in failing(found)
+
+
+def test_an_image_that_any_iterate_breaks_is_not_left() -> None:
+    """FGSM breaks ten images; PGD broke them on its way, or from the clean image, and then walked on."""
+    for on_the_way in ("steps 10", "clean start"):
+        found = sound_margins()
+        found["fgsm"][:10] = -1
+        assert "iterated gradients beat one step and chance" in failing(found)
+        found[on_the_way][:10] = -1
+        assert "iterated gradients beat one step and chance" not in failing(found)
+
+
+def test_images_wrong_when_clean_speak_for_nothing() -> None:
+    found = sound_margins()
+    for name, value in {
+        "clean": -1,
+        "again": -1,
+        "gradient": 0,
+        "loss gradient": 0,
+        **dict.fromkeys(RADIUS, 5),
+    }.items():
+        found[name][:50] = value
+    assert failing(found) == set()
+    assert indicators.step_curve(found)[0].accuracy == 0.5
+
+
+def test_a_row_that_is_right_on_nothing_says_so() -> None:
+    found = sound_margins() | {"clean": -torch.ones(N)}
+    balls = probes.radii(LINF, SHAPE)
+    (only,) = indicators.failure_indicators(found, LINF, balls)
+    assert only.sound
+    assert "none of 100" in only.measured
+    assert indicators.step_curve(found) == indicators.radius_curve(found, balls) == ()
+    assert indicators.gradient_norms(found) is None
+
+
+def test_the_stage_names_what_is_missing(linear_row, monkeypatch) -> None:
+    shutil.rmtree(ROW / "attack-papers")
+    with pytest.raises(BenchmarkError, match=r"attack-papers is missing; run `rvb repro`"):
+        run_stage("reliability", *NAMES)
+    track = tracks.load("tiny").model_copy(update={"suites": {}})
+    monkeypatch.setattr(tracks, "load", lambda _name: track)
+    assert "reliability" not in stage_names(*NAMES)
+    with pytest.raises(BenchmarkError, match="track tiny declares no attack in a ball larger than a point"):
+        run_stage("reliability", *NAMES)
+
+
+def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:
+    """An attack that broke `broke` images from image `first` on."""
+    hit = np.zeros(N, dtype=bool)
+    hit[first : first + broke] = True
+    return Ran(AttackSpec(attack=attack, norm=norm, eps=eps), hit, more.get("remaining", {}), more.get("warnings", ()))
+
+
+def auto(broke: int, ce: int | None = None, before_square: int | None = None, **more) -> Ran:
+    left = N - broke
+    parts = {"apgd-ce": left if ce is None else ce, "fab-t": left if before_square is None else before_square}
+    return ran("autoattack", broke, remaining={**parts, "square": left}, **more)
+
+
+RIGHT = np.ones(N, dtype=bool)
+
+
+def suite_doubts(*attacks: Ran, objections: tuple[str, ...] = ()) -> set[str]:
+    return {s.name for s in indicators.suite_indicators(list(attacks), RIGHT, objections) if not s.sound}
+
+
+def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
+    suite = [auto(60), ran("fgsm", 40), ran("pgd", 55), ran("cw", 30, eps=0.5, norm="L2")]
+    assert suite_doubts(*suite) == set()
+    assert [s.name for s in indicators.suite_indicators(suite, RIGHT)] == [
+        "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
+        "many steps beat one", "PGD agrees with APGD",
+    ]  # fmt: skip
+    assert not [*indicators.suite_indicators([ran("cw", 3)], RIGHT)]
+
+
+def test_autoattacks_warnings_and_objections_are_doubts() -> None:
+    assert suite_doubts(auto(60, warnings=("there are 3 points with zero gradient!",))) == {"AutoAttack's own flags"}
+    assert suite_doubts(auto(60), objections=("it seems to be a randomized defense!",)) == {"AutoAttack's own flags"}
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(1, False), (2, True)])
+def test_square_after_the_white_box_parts(gain, expected) -> None:
+    attack = auto(60, ce=40 + gain, before_square=40 + gain)
+    assert ("white-box beats black-box" in suite_doubts(attack)) is expected
+
+
+@pytest.mark.parametrize(("more", "expected"), [(1, False), (2, True)])
+def test_weaker_attacks_that_break_what_stronger_ones_left(more, expected) -> None:
+    beaten = suite_doubts(auto(60), ran("pgd", 10, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in beaten) is expected
+    steps = suite_doubts(ran("pgd", 60), ran("fgsm", 10, first=50 + more))
+    assert ("many steps beat one" in steps) is expected
+    smaller = suite_doubts(auto(60, eps=0.3), ran("pgd", 10, eps=0.1, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in smaller) is expected, "a smaller ball lies in the larger one"
+    assert suite_doubts(auto(60, eps=0.1), ran("pgd", 90, eps=0.3)) == set(), "a larger ball may break more"
+    assert suite_doubts(auto(60), ran("cw", 90, norm="L2")) == set(), "another norm is not compared"
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(10, False), (11, True)])
+def test_apgd_far_below_pgd_is_a_doubt(gap, expected) -> None:
+    assert ("PGD agrees with APGD" in suite_doubts(auto(60, ce=45), ran("pgd", 55 - gap))) is expected
+
+
+def test_an_example_that_every_attack_missed_is_a_doubt_by_itself() -> None:
+    probed = np.zeros(N, dtype=bool)
+    probed[[3, 70]] = True
+    suite = [ran("pgd", 60), ran("fgsm", 5), ran("pgd", N, eps=0.3), ran("cw", N, norm="L2")]
+    missed = indicators.probes_find_nothing_new(suite, probed, LINF)
+    assert not missed.sound
+    assert missed.measured.endswith("left there: 1")
+    probed[70] = False
+    assert indicators.probes_find_nothing_new(suite, probed, LINF).sound
+    assert indicators.probes_find_nothing_new(suite[2:], probed, LINF) is None

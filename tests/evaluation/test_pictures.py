@@ -1,0 +1,80 @@
+"""Perturbations: exact on models whose perturbations are known, and the same each time."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from benchmark.evaluation.pictures import CELL, GAP, accumulated, grey, noise, perturbed, png, rescaled
+from benchmark.specs.threat import ThreatModel
+from benchmark.verdicts.ball import distances
+
+
+class OnePixelAClass(nn.Module):
+    """Class k is pixel k: PGD darkens the label's pixel and lightens all others, each by the whole radius."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 3 * x.flatten(1)
+
+
+MODEL = OnePixelAClass().eval()
+GREYS, LABELS = torch.full((10, 1, 2, 5), 0.5), torch.arange(10)
+
+
+def test_perturbations_of_a_known_model_are_exact() -> None:
+    threat = ThreatModel(norm="Linf", eps=0.25)
+    found = perturbed(MODEL, GREYS, LABELS, threat, steps=20)
+    expected = torch.where(torch.eye(10, dtype=torch.bool), 0.25, 0.75).view_as(GREYS)
+    assert torch.equal(found, expected)
+    assert torch.equal(rescaled(found - GREYS, 0.25), 1 - torch.eye(10).view_as(GREYS))
+    assert torch.equal(found, perturbed(MODEL, GREYS, LABELS, threat, steps=20))
+
+
+def test_noise_is_seeded_and_names_every_class_before_one_again() -> None:
+    starts, targets = noise((1, 2, 5), 4, 10, 0)
+    again, same = noise((1, 2, 5), 4, 10, 0)
+    assert torch.equal(starts, again)
+    assert torch.equal(targets, same)
+    assert not torch.equal(starts, noise((1, 2, 5), 4, 10, 1)[0])
+    assert sorted(targets[:4].tolist()) == sorted(targets[4:8].tolist()) == [0, 1, 2, 3]
+    assert len(starts) == len(targets) == 10
+
+
+def test_accumulated_gradients_lead_to_the_class_inside_the_ball() -> None:
+    starts, targets = noise((1, 2, 5), 10, 10, 0)
+    threat = ThreatModel(norm="L2", eps=0.2)
+    found = accumulated(MODEL, starts, targets, threat, steps=20)
+    moved = distances(found, starts)["L2"]
+    assert (moved <= 0.2 + 1e-12).all()
+    assert (moved > 0.1).all()
+    assert found.min() >= 0
+    assert found.max() <= 1
+    gained = (found - starts).flatten(1)
+    assert (gained.argmax(1) == targets).all()
+
+
+def test_grey_and_grids() -> None:
+    colours = torch.eye(3).view(3, 3, 1, 1)
+    assert grey(colours).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
+    assert torch.equal(grey(GREYS), GREYS)
+    rows = [torch.rand(3, 3, 16, 20), torch.rand(3, 1, 16, 20)]
+    data = png(rows)
+    assert data == png([row.clone() for row in rows])
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    assert CELL // 20 == 2
+    assert pixels.shape == (2 * (32 + GAP) + GAP, 3 * (40 + GAP) + GAP, 3)
+    top, left = GAP + 34, GAP + 42  # second row, second image
+    shown = pixels[top : top + 32 : 2, left : left + 40 : 2]
+    assert np.array_equal(shown[..., 0], np.rint(rows[1][1, 0].numpy() * 255))
+    assert np.array_equal(shown[..., 0], shown[..., 2])
+    assert (pixels[:GAP] == 255).all()
+    greys = [torch.rand(1, 1, 100, 90)] * 2
+    assert np.asarray(Image.open(io.BytesIO(png(greys)))).shape == (200 + 3 * GAP, 90 + 2 * GAP)
+    for wrong in ([], [rows[0], rows[1][:2]], [torch.rand(1, 2, 4, 4)]):
+        with pytest.raises(ValueError, match="a grid"):
+            png(wrong)
