@@ -1,22 +1,16 @@
-"""Renders one track's board as a static site. `python -m leaderboard.build <track>`
+"""Render one track's board as a static site: `python -m leaderboard.build <track>`.
 
-Reads the records that the track's rows name, writes work/<track>/site and, beside those rows' names and for git to keep,
-leaderboard.json and leaderboard.csv. Nothing is fetched when the site is viewed. Times differ from run to run, so they
-stand in `times.js`, which no hash covers; the pages show them when the file is there.
+Writes work/<track>/site, and leaderboard.json and leaderboard.csv beside the rows' names, for git to keep. Times differ from
+run to run, so they stand in `times.js`, which no hash covers.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from pathlib import Path
 
-import yaml
-
 from benchmark.results import reproduced, study_table
-from benchmark.results.brought import FOLDER, lowered_all
 from benchmark.results.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
@@ -24,8 +18,8 @@ from leaderboard import formats
 from leaderboard.charts import vega
 from leaderboard.pages import boards, compare, papers, row_files
 from leaderboard.pages.board_data import Board
-from leaderboard.rank import Row, columns, rank
-from leaderboard.reading import read_claimed, read_images, read_papers, read_record
+from leaderboard.rank import Row, columns
+from leaderboard.reading import read_claimed, read_papers, read_rows, read_track
 from leaderboard.site import Site
 from leaderboard.times import write_times
 
@@ -37,33 +31,27 @@ PAGES = (row_files, boards, papers, compare, formats)
 
 
 def build(name: str, *options: str) -> None:
-    """Writes the board of track `name`; an explained empty page when it has no record.
+    """Write the board of track `name`; an explained empty page when it has no record.
 
     Args:
-        options: `all` for the board with the rows that the default one leaves out, in a folder of its own; `--times` to
-            write anew how long stages took, and nothing else.
+        options: `all` for all rows, in a folder of its own; `--times` to write only how long stages took.
     """
-    track = Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
+    track, published = read_track(name), PUBLISHED / name
     named, work = Path("pipelines") / name / ("_all" if "all" in options else ""), WORK / name
-    folder = work / "all" if "all" in options else work
-    wanted = json.loads((named / "rows.json").read_text())
-    studies = study_table.read(PUBLISHED / name / "studies")
-    records = [read_record(work / row / "record" / "record.json") for row in wanted]
-    images = {record.row: read_images(work / record.row / "record" / "per_image.json") for record in records}
-    records, images, brought = lowered_all(PUBLISHED / name / FOLDER, records, images)
-    rows = rank(records, track, images, studies, brought)
-    if "--times" in options:
-        write_times(folder / "site", work, rows)
-        return
-    files.write(named / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
-    files.write(named / "leaderboard.csv", table(rows, track))
-    claimed = read_claimed(Path("leaderboard/claimed") / name)
-    declared = read_papers(work / "inputs" / "papers.json")
-    marks = reproduced.read(PUBLISHED / name)
-    board = Board(track, rows, work, studies, claimed, marks, images=images, papers=declared)
-    render(folder / "site", board)
-    write_times(folder / "site", work, rows)
-    print(f"{len(rows)} rows: open {folder / 'site' / 'index.html'}")
+    site = (work / "all" if "all" in options else work) / "site"
+    records = [work / row / "record" for row in json.loads((named / "rows.json").read_text())]
+    studies = study_table.read(published / "studies")
+    places = [(folder / "record.json", folder / "per_image.json") for folder in records]
+    rows, images = read_rows(track, places, published, studies)
+    if "--times" not in options:
+        files.write(named / "leaderboard.json", json.dumps(metrics(rows), indent=1, sort_keys=True) + "\n")
+        files.write(named / "leaderboard.csv", table(rows, track))
+        claimed = read_claimed(Path("leaderboard/claimed") / name)
+        declared = read_papers(work / "inputs" / "papers.json")
+        marks = reproduced.read(published)
+        render(site, Board(track, rows, work, studies, claimed, marks, images=images, papers=declared))
+        print(f"{len(rows)} rows: open {site / 'index.html'}")
+    write_times(site, work, rows)
 
 
 def metrics(rows: list[Row]) -> dict[str, dict[str, float]]:
@@ -73,12 +61,8 @@ def metrics(rows: list[Row]) -> dict[str, dict[str, float]]:
 
 def table(rows: list[Row], track: Track) -> str:
     """The board as CSV, for `dvc plots`: a line a row; numbers that a model lacks are empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *columns(track)])
-    for row in rows:
-        writer.writerow([row.record.row, *("" if cell is None else cell.value for cell in row.cells)])
-    return text.getvalue()
+    lines = [[row.record.row, *("" if cell is None else cell.value for cell in row.cells)] for row in rows]
+    return vega.csv_text([["row", *columns(track)], *lines])
 
 
 def render(folder: Path, board: Board) -> Site:

@@ -28,13 +28,9 @@ class Change:
 
 def changes(published: Path) -> list[Change]:
     """The last commits that touched Records in `published`, newest first; none where git does not know the folder."""
-    command = ["git", "log", f"-{MOST}", "--format=%x01%H %cI", "--name-only", "--relative", "--", "*/*-*.json"]
-    try:
-        done = subprocess.run(command, cwd=published, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):  # no git here, or no history: a feed without entries
-        return []
     found = []
-    for part in done.stdout.split("\x01")[1:]:
+    told = _log(published, f"-{MOST}", "--format=%x01%H %cI", "--name-only", "--relative", "--", "*/*-*.json")
+    for part in told.split("\x01")[1:]:
         head, *names = part.split("\n")
         paths = [Path(name) for name in names if name]
         rows = tuple((path.parts[0], path.stem) for path in paths if len(path.parts) == 2)
@@ -46,13 +42,16 @@ def changes(published: Path) -> list[Change]:
 
 def commit_here() -> tuple[str, str]:
     """The commit that is checked out, shortened, and its day; "" each where there is no git or no history."""
-    command = ["git", "log", "-1", "--format=%h %cs"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return "", ""
-    commit, day = done.stdout.split()
+    commit, _, day = _log(Path(), "-1", "--format=%h %cs").strip().partition(" ")
     return commit, day
+
+
+def _log(folder: Path, *arguments: str) -> str:
+    """What `git log` prints in a folder; "" where there is no git or no history."""
+    try:
+        return subprocess.run(["git", "log", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def last_change(found: Sequence[Change], track: str) -> str:

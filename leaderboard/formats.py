@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from typing import Any, Literal
 
@@ -15,6 +13,7 @@ from benchmark.results.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen, to_json
 from benchmark.specs.track import Track
+from leaderboard.charts.vega import csv_text
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
 from leaderboard.site import Site
@@ -121,13 +120,11 @@ def _row(row: Row, columns: list[str]) -> BoardRow:
 
 def as_csv(board: MachineBoard) -> str:
     """A line a row; of each number its share and the ends of its interval, empty where the model has no such number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     numbers = [f"{name}{part}" for name in board.columns for part in ("", " low", " high")]
-    writer.writerow(["rank", "row", "title", "trust", "division", *numbers, "parameters", "flops"])
+    lines: list[list[object]] = [["rank", "row", "title", "trust", "division", *numbers, "parameters", "flops"]]
     for row in board.rows:
         shares = (row.numbers.get(name) for name in board.columns)
         cells = [cell for p in shares for cell in ((p.value, p.low, p.high) if p else ("", "", ""))]
         ranks = f"{row.rank[0]}-{row.rank[1]}"
-        writer.writerow([ranks, row.row, row.title, row.trust, row.division, *cells, row.parameters, row.flops])
-    return text.getvalue()
+        lines.append([ranks, row.row, row.title, row.trust, row.division, *cells, row.parameters, row.flops])
+    return csv_text(lines)

@@ -19,15 +19,14 @@ PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a bal
 
 @dataclass(frozen=True)
 class ImageRadii:
-    """l2 radii in pixels of [0, 1], an entry an image: of the attacked images, the first ones.
+    """l2 radii in pixels of [0, 1] of the attacked images, the first ones.
 
     Attributes:
         right: (n,) bool, whether the model is right on the clean image.
-        broken: (n,) float64, the distance of the nearest adversarial image that is known, of all attacks in whichever norm,
-            of probes in l2 balls (their radius) and of what others brought; infinite where none is. Images that are wrong
-            when clean have no meaning here.
+        broken: (n,) float64, the distance of the nearest adversarial image known, of attacks, of probes in l2 balls (their
+            radius) and contributed; infinite where none is. Meaningless for images that are wrong when clean.
         certified: (n,) float64, the certified radius, 0 where nothing is certified; None for a row without certificate.
-        smoothed: (n,) float64, that of the smoothed version, another classifier; -1 where it is wrong; None without one.
+        smoothed: (n,) float64, that of the smoothed version; -1 where it is wrong; None without one.
     """
 
     right: np.ndarray
@@ -52,14 +51,10 @@ class ImageRadii:
         return np.sort(self.broken[self.right])
 
     @cached_property
-    def reaches(self) -> np.ndarray | None:
-        """The certified radii of images right when clean, in order."""
-        return None if self.certified is None else np.sort(self.certified[self.right])
-
-    @cached_property
-    def smoothed_reaches(self) -> np.ndarray | None:
-        """Those of images that the smoothed version gets right."""
-        return None if self.smoothed is None else np.sort(self.smoothed[self.smoothed >= 0])
+    def reaches(self) -> dict[str, np.ndarray]:
+        """By "certified" and "smoothed", where the row has them, the radii of images that each gets right, in order."""
+        known = {} if self.certified is None else {"certified": np.sort(self.certified[self.right])}
+        return known if self.smoothed is None else known | {"smoothed": np.sort(self.smoothed[self.smoothed >= 0])}
 
 
 def intact(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
@@ -74,30 +69,34 @@ def held(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
 
 def image_radii(evidence: pa.Table, brought: Sequence[Brought] = ()) -> ImageRadii:
     """From a row's evidence.parquet, with what others brought counted; a certificate that they contradict is none."""
-    names = set(evidence.column_names)
+    names = evidence.column_names
     evidence = evidence.slice(0, _attacked(evidence))
-    right = _column(evidence, "clean_margin") > 0
+
+    def column(name: str) -> np.ndarray:
+        return np.asarray(evidence[name].to_numpy())
+
+    right = column("clean_margin") > 0
     broken = np.full(len(right), np.inf)
-    for name in evidence.column_names:
+    for name in names:
         attack, _, kind = name.rpartition(":")
         if kind == "success" and f"{attack}:l2" in names:
-            distance = np.where(_column(evidence, name), _column(evidence, f"{attack}:l2"), np.inf)
+            distance = np.where(column(name), column(f"{attack}:l2"), np.inf)
         elif name.startswith(PROBES):
-            distance = np.where(_column(evidence, name), float(name.rpartition(" ")[2]), np.inf)
+            distance = np.where(column(name), float(name.rpartition(" ")[2]), np.inf)
         else:
             continue
         np.minimum(broken, distance, out=broken)
     _bring(brought, broken)
-    certified = _column(evidence, "certified_l2") if "certified_l2" in names else None
+    certified = column("certified_l2") if "certified_l2" in names else None
     smoothed = None
     if "smoothed_l2" in names:
-        sure = _column(evidence, "smoothed_prediction") == _column(evidence, "label")
-        smoothed = np.where(sure, _column(evidence, "smoothed_l2"), -1.0)
+        sure = column("smoothed_prediction") == column("label")
+        smoothed = np.where(sure, column("smoothed_l2"), -1.0)
     return ImageRadii(right, broken, certified, smoothed)
 
 
 def published_radii(images: PerImage, record: Record, pixels: int, brought: Sequence[Brought] = ()) -> ImageRadii:
-    """From what git keeps of a row: an image is broken within the radius of the ball that it was lost in, no nearer.
+    """Return the radii that git's files tell: an image is broken within the radius of the ball that it was lost in.
 
     Args:
         pixels: numbers of an image, by which a Linf ball lies in an l2 one.
@@ -131,8 +130,3 @@ def _attacked(evidence: pa.Table) -> int:
     """How many images are attacked; all where nothing attacks."""
     attacks = [name for name in evidence.column_names if name.endswith(":success")]
     return min((evidence.num_rows - evidence[name].null_count for name in attacks), default=evidence.num_rows)
-
-
-def _column(evidence: pa.Table, name: str) -> np.ndarray:
-    values: np.ndarray = evidence[name].to_numpy()
-    return values

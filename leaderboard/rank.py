@@ -39,12 +39,10 @@ class Head:
 class Row:
     """One line of a board: `cells` in the order of the columns, None where a model has no such number.
 
-    `best` and `worst` are the ranks that are left to it: one more than the rows shown to be better, and all rows but those
-    shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows between
-    them: were it not, two of the other rows at least would be both worse than the one and better than the other.
-    `trainings` is None where the row is one training. `brought` are adversarial images of others, which the numbers count.
-    `standings` are the same ranks by each number by itself, among the rows that have it, for robust ones with the rows that
-    are tied; `best` and `worst` are those of the first robust one.
+    `best` and `worst` are the ranks left to it by the first robust number: one more than the rows shown to be better, and all
+    rows but those shown to be worse. Where the ranks of two rows do not meet, one is shown to be better, by itself or by rows
+    between them. `standings` are the ranks by each number, among the rows that have it. `trainings` is None where the row is
+    one training; `brought` are contributed adversarial images, which the numbers count.
     """
 
     best: int
@@ -77,10 +75,7 @@ def heads(names: list[str]) -> list[Head]:
 
 
 def ball(name: str) -> str:
-    """A name that ends in a radius, such as "Linf 0.0314", as papers write it: "Linf 8/255".
-
-    So are radii of three digits or more that are a whole number of 255ths, rounded up.
-    """
+    """Write radii that are a whole number of 255ths, rounded up to three digits, as papers do: "8/255" for "0.0314"."""
     words, _, radius = name.rpartition(" ")
     if not re.fullmatch(r"0\.0*[1-9]\d{2,}", radius):
         return name
@@ -95,15 +90,13 @@ def rank(
     studies: Sequence[PublishedStudy] = (),
     brought: Mapping[str, tuple[Brought, ...]] = MappingProxyType({}),
 ) -> list[Row]:
-    """The rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
+    """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
-    Numbers of the smoothed versions do not count: those are other classifiers. Nor does the mean on corrupted images.
-    That is where a row stands in the table. Its ranks claim no more than is shown: two rows are ordered where images and,
-    if both have one, studies over seeds say so (benchmark/results/comparison.py), both of the first robust accuracy.
+    Smoothed versions are other classifiers and do not count, nor does the mean on corrupted images. Two rows are ordered
+    where images and, if both have one, studies over seeds say so (benchmark/results/comparison.py).
 
     Args:
-        images: by row and name of a number, a digit an image: 1 where it counts, 0 where not. Rows that lack the number
-            which ranks are not ordered.
+        images: by row and name of a number, a digit an image: 1 where it counts. Rows without are not ordered.
         brought: by row what others broke, which `records` and `images` count already.
     """
     names = columns(track)
@@ -143,11 +136,7 @@ def ranking_name(track: Track) -> str:
 
 
 def headline_columns(track: Track) -> list[str]:
-    """The numbers that are shown first: clean; the robust one that ranks; the certified one of the middle radius.
-
-    Of an even number of radii the larger one in the middle: the smallest say little about a model, at the largest most
-    certificates have nothing left.
-    """
+    """The numbers shown first: clean, the robust one that ranks, the certified one of the (upper) middle radius."""
     radii = sorted(track.certified_radii)
     middle = [f"certified L2 {radii[len(radii) // 2]:g}"] if radii else []
     return list(dict.fromkeys(["clean", ranking_name(track), *middle]))

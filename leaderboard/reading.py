@@ -1,54 +1,60 @@
-"""What the pages are made of, read and checked: one line says what is wrong with a file."""
+"""What the pages are made of, read and checked: a BenchmarkError says in one line what is wrong with a file."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+import yaml
+from pydantic import RootModel
 
+from benchmark.results.brought import FOLDER, Scores, lowered_all
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.results.robustbench import ClaimedBoard
-from benchmark.results.study import DeclaredPaper
+from benchmark.results.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.track import Track
+from leaderboard.rank import Row, rank
 
-DECLARED = TypeAdapter(dict[str, DeclaredPaper])
-
-
-def read_record(path: Path) -> Record:
-    """A record; exits with one line when it is missing or not one."""
-    return _read(path, Record, "delete it and run `rvb repro`")
+Papers = RootModel[dict[str, DeclaredPaper]]
 
 
-def read_images(path: Path, again: str = "delete the row's folder and run `rvb repro`") -> dict[str, str]:
-    """By name of a number, a digit an image; exits with one line when the file is missing or damaged."""
-    return read_per_image(path, again).scores
+def read_track(name: str) -> Track:
+    return Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
 
 
-def read_per_image(path: Path, again: str) -> PerImage:
-    """A row's verdicts and radii by image; exits with one line when the file is missing or damaged."""
-    return _read(path, PerImage, again)
+def read_rows(
+    track: Track,
+    places: Iterable[tuple[Path, Path | None]],
+    published: Path,
+    studies: Sequence[PublishedStudy],
+    again: str = "delete the row's folder and run `rvb repro`",
+) -> tuple[list[Row], dict[str, Scores]]:
+    """Return the rows in the order of the board, and their verdicts by row and number, with contributed attacks counted.
+
+    Args:
+        places: of each row its Record and its verdicts by image, None where those are unknown.
+        published: the track's folder in leaderboard/results.
+        again: what to do about a damaged file.
+    """
+    records, images = [], {}
+    for place, by_image in places:
+        record = files.read_model(place, Record, again)
+        records.append(record)
+        if by_image:
+            images[record.row] = files.read_model(by_image, PerImage, again).scores
+    lowered, scores, brought = lowered_all(published / FOLDER, records, images)
+    return rank(lowered, track, scores, studies, brought), scores
 
 
 def read_claimed(folder: Path) -> list[ClaimedBoard]:
-    """What other boards say, by file; exits with one line when a file is not such a board."""
-    return [_read(path, ClaimedBoard, "import it again or delete it") for path in sorted(folder.glob("*.json"))]
-
-
-def _read(path: Path, model: type[files.Model], again: str) -> files.Model:
-    try:
-        return files.read_model(path, model, again)
-    except BenchmarkError as error:
-        sys.exit(f"error: {error}")
+    """Return what other boards say of the same data, by file."""
+    return [
+        files.read_model(path, ClaimedBoard, "import it again or delete it") for path in sorted(folder.glob("*.json"))
+    ]
 
 
 def read_papers(path: Path) -> dict[str, DeclaredPaper]:
-    """By submission what it declares on the track; exits with one line when the file is missing or damaged."""
-    try:
-        return DECLARED.validate_json(path.read_text())
-    except FileNotFoundError:
-        sys.exit(f"error: {path} is missing; run `rvb repro` to build it")
-    except ValidationError as error:
-        sys.exit(f"error: {path} holds no papers ({error.errors()[0]['msg']}); delete it and run `rvb repro`")
+    """Return by submission what it declares on the track."""
+    return files.read_model(path, Papers).root

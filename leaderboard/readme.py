@@ -6,17 +6,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
 from benchmark.results import study_table
-from benchmark.results.brought import FOLDER, lowered_all
-from benchmark.results.record import Record, headline
+from benchmark.results.record import headline
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
-from leaderboard.rank import TITLES, Row, columns, rank
-from leaderboard.reading import read_images
+from leaderboard.rank import TITLES, Row, columns
+from leaderboard.reading import read_rows, read_track
 
 
 @dataclass(frozen=True)
@@ -67,36 +63,17 @@ def main(arguments: list[str]) -> None:
 def ranked(name: str) -> list[Row]:
     """The published rows of a track, ranked, with what others brought counted in."""
     folder = PUBLISHED / name
-    records = read_published(folder)
-    kept = {record.row: folder / "images" / f"{record.row}.json" for record in records}
-    again = "bring it back with git, or publish it again"
-    images = {row: read_images(path, again) for row, path in kept.items() if path.exists()}
-    studies = study_table.read(folder / "studies", "*-seeds.json")
-    records, images, brought = lowered_all(folder / FOLDER, records, images)
-    return rank(records, read_track(name), images, studies, brought)
-
-
-def read_track(name: str) -> Track:
-    return Track.model_validate({"name": name, **yaml.safe_load(Path(f"benchmark/tracks/{name}.yaml").read_text())})
-
-
-def read_published(folder: Path) -> list[Record]:
-    """The Records in `folder`, not in folders below it; a BenchmarkError where there is none or one does not load."""
-    found = []
-    for path in sorted(folder.glob("*-*.json")):  # <submission>-<variant>; what else stands there is no row
-        try:
-            found.append(Record.model_validate_json(path.read_text()))
-        except ValidationError as error:
-            raise errors.explain(error, Record, str(path)) from None
-    if not found:
+    records = sorted(folder.glob("*-*.json"))  # <submission>-<variant>; what else stands there is no row
+    if not records:
         raise BenchmarkError(f"{folder} holds no Record; run `rvb repro`, then `rvb publish --all`")
-    return found
+    images = [folder / "images" / path.name for path in records]
+    places = [(record, path if path.exists() else None) for record, path in zip(records, images, strict=True)]
+    studies = study_table.read(folder / "studies", "*-seeds.json")
+    return read_rows(read_track(name), places, folder, studies, "bring it back with git, or publish it again")[0]
 
 
 def table(rows: list[Row], track: Track, all_rows: bool = False) -> str:
-    """Each submission's first row as a Markdown table, with a link, or all rows, with what their attention does: accuracies
-    in percent, ranks among all rows; and a line on how far the intervals reach.
-    """
+    """Return a Markdown table in percent: each submission's first row, or all rows with what their attention does."""
     every = len(rows)
     if not all_rows:
         rows = [row for row in rows if row == next(r for r in rows if r.record.submission == row.record.submission)]

@@ -47,8 +47,8 @@ def compare(row: Row, columns: list[str]) -> list[Compared]:
 
 
 def same_number(metric: str, names: list[str]) -> str | None:
-    """Which of the headline `names` a claim's metric is, such as "AutoAttack Linf 8/255" of "robust Linf 0.0313725": the same
-    kind and norm, radii alike to a thousandth. None where none is, or where the metric says more than these words.
+    """Return which of the headline `names` a claim's metric is, such as "robust Linf 0.0313725" for "AutoAttack Linf 8/255":
+    the same kind and norm, radii alike to a thousandth. None where the metric says more than these words.
     """
     wanted = _read(metric)
     return next((name for name in names if wanted is not None and _alike(wanted, _read(name))), None)

@@ -1,8 +1,4 @@
-"""README.md's picture of the digits board. `python -m leaderboard.screenshot [<site> [<picture>]]`
-
-Photographs work/digits/site/index.html with headless Chromium, without the explanations and without
-what is for choosing. Nothing is fetched from the network.
-"""
+"""README.md's picture of the digits board, by headless Chromium: `python -m leaderboard.screenshot [<site> [<picture>]]`."""
 
 from __future__ import annotations
 

@@ -18,9 +18,7 @@ from benchmark.specs.track import Track
 
 @dataclass(frozen=True)
 class Trainings:
-    """A row's trainings: the spread of each headline number, a share of images, and each training's verdicts, by the number's
-    name.
-    """
+    """A row's trainings: by headline number its spread, a share of images, and each training's verdicts."""
 
     study: str
     seeds: tuple[int, ...]

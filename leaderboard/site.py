@@ -7,11 +7,7 @@ from pathlib import Path
 
 
 class Site:
-    """A folder that pages are written to, by their place in it.
-
-    Attributes:
-        written: how many files had to be written, where the folder held them already as they are now: none.
-    """
+    """A folder that pages are written to, by their place in it; `written` counts the files that changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.written = folder, 0
@@ -24,7 +20,8 @@ class Site:
 
     def write(self, place: str, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
-        path = self._keep(place)
+        path = self.folder / place
+        self._kept.add(path)
         if not path.is_file() or path.read_bytes() != data:
             _write(path, data)
             self.written += 1
@@ -46,15 +43,10 @@ class Site:
             elif path not in self._kept:
                 path.unlink()
 
-    def _keep(self, place: str) -> Path:
-        path = self.folder / place
-        self._kept.add(path)
-        return path
-
 
 def _write(path: Path, data: bytes) -> None:
-    """Aside, then renamed: whoever reads the file sees it whole. Not forced to the disk, as files.write does, which
-    would take most of the time of a large site: whatever a crash of the machine takes is rendered again.
+    """Write aside, then rename, so that readers see whole files. Not forced to the disk, as files.write does: that would
+    take most of the time of a large site.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")

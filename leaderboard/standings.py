@@ -1,7 +1,4 @@
-"""The ranks that images and seeds leave to each row by one number, and with which rows it is tied. Pure.
-
-All pairs of a board at once: 1,000 rows are half a million pairs, each judged on all images.
-"""
+"""The ranks that images and seeds leave to each row by one number, and with which rows it is tied. Pure."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """What a paper prints beside what came out, number by number. Pure.
 
-A rebuilt number is the mean over a study's seeds. A claim is a number without an interval; it lies within the seeds where
-the 95% interval of that mean (Student's, no spread taken below one image) holds it. On a track that no paper uses the two
-are of other data: they stand side by side, and no difference is drawn.
+A claim lies within the seeds where the 95% interval of the rebuilt mean (Student's, no spread taken below one image) holds
+it. On a track that no paper uses the two are of other data, and no difference is drawn.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,10 +22,7 @@ Verdict = Literal["within", "above", "below", "one seed", "other data", "not run
 
 @dataclass(frozen=True)
 class Compared:
-    """One printed number.
-
-    `rebuilt` is None where it was not run; `difference` is rebuilt minus `claimed`, None with one seed and of `other_data`.
-    """
+    """One printed number. `rebuilt` is None where not run, `difference` (from `claimed`) with one seed or other data."""
 
     column: Column
     claimed: float
@@ -69,23 +66,16 @@ class ClaimSheet:
         return [one for _, line in self.lines for one in line if one is not None]
 
 
-@dataclass(frozen=True)
-class Tally:
+class Tally(Counter[Verdict]):
     """How many printed numbers there are, by verdict."""
-
-    counts: Mapping[Verdict, int]
 
     @classmethod
     def of(cls, sheets: Iterable[ClaimSheet | None]) -> Tally:
-        verdicts = [one.verdict for sheet in sheets if sheet is not None for one in sheet.compared]
-        return cls({verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)})
-
-    def __getitem__(self, verdict: Verdict) -> int:
-        return self.counts.get(verdict, 0)
+        return cls(one.verdict for sheet in sheets if sheet is not None for one in sheet.compared)
 
     @property
     def claimed(self) -> int:
-        return sum(self.counts.values())
+        return self.total()
 
     @property
     def tested(self) -> int:
@@ -93,42 +83,34 @@ class Tally:
         return self["within"] + self["above"] + self["below"]
 
 
-def rebuilt_sheet(table: Table, other_data: bool = False) -> ClaimSheet | None:
-    """The claims of a published study; None where it has none.
+def claim_sheet(study: Study, table: Table | None = None, other_data: bool = False) -> ClaimSheet | None:
+    """Return the claims of a study, published as `table` or not run; None where it prints nothing.
 
     Args:
         other_data: the study is of a track that no paper uses.
     """
-    claims, n = table.study.study.claims, table.study.result.n
-    by_cell = {line.cell: line.entries for line in table.lines}
-    cells = [*by_cell, *(cell for cell in claims if cell not in by_cell)]
-    known = list(table.columns)
-    known += [c for c in declared_columns(table.study.study) if c.label not in {column.label for column in known}]
+    by_cell = {line.cell: line.entries for line in table.lines} if table else {}
+    columns = [*table.columns] if table else []
+    known = [*columns, *(c for c in declared_columns(study) if c.label not in {column.label for column in columns})]
 
     def compare(cell: str, place: int) -> Compared | None:
         column = known[place]
-        value = _number(claims.get(cell, {}).get(column.label), column)
+        printed = study.claims.get(cell, {}).get(column.label)
+        value = None if printed is None else column.of(printed)
         if value is None:
             return None
-        entry = by_cell[cell][place] if cell in by_cell and place < len(table.columns) else None
-        if entry is None or not entry.values:
+        entry = by_cell[cell][place] if cell in by_cell and place < len(columns) else None
+        if table is None or entry is None or not entry.values:
             return Compared(column, value)
         if other_data:
             return Compared(column, value, entry, other_data=True)
-        return Compared(column, value, entry, _difference(entry, value, 1 / n if column.share else 0.0))
+        floor = 1 / table.study.result.n if column.share else 0.0
+        return Compared(column, value, entry, _difference(entry, value, floor))
 
-    return _sheet(cells, known, [[compare(cell, i) for i in range(len(known))] for cell in cells])
-
-
-def declared_sheet(study: Study) -> ClaimSheet | None:
-    """The claims of a study that was not run; None where it has none."""
-    known, cells = declared_columns(study), [*study.claims]
-    numbers = [[_number(study.claims[cell].get(column.label), column) for column in known] for cell in cells]
-    lines = [
-        [None if value is None else Compared(column, value) for column, value in zip(known, line, strict=True)]
-        for line in numbers
-    ]
-    return _sheet(cells, known, lines)
+    lines = {cell: [compare(cell, i) for i in range(len(known))] for cell in [*by_cell, *study.claims]}
+    kept = [i for i in range(len(known)) if any(line[i] for line in lines.values())]
+    shown = [(cell, tuple(line[i] for i in kept)) for cell, line in lines.items() if any(line)]
+    return ClaimSheet(tuple(known[i] for i in kept), tuple(shown)) if shown else None
 
 
 def declared_columns(study: Study) -> list[Column]:
@@ -152,23 +134,6 @@ def _places(measure: MeasureSpec | None, count: int) -> Sequence[float]:
     return measure.radii if measure is not None and len(measure.radii) == count else range(1, count + 1)
 
 
-def _number(value: Value | None, column: Column) -> float | None:
-    return None if value is None else column.of(value)
-
-
 def _difference(entry: Entry, claimed: float, floor: float) -> Difference | None:
     mean = contrast((1,), (entry.values,), ERROR, floor)
     return mean and Difference(mean.estimate - claimed, mean.low - claimed, mean.high - claimed)
-
-
-def _sheet(
-    cells: Sequence[str], columns: Sequence[Column], lines: Sequence[Sequence[Compared | None]]
-) -> ClaimSheet | None:
-    """Without the columns and lines in which nothing is printed."""
-    kept = [i for i in range(len(columns)) if any(line[i] is not None for line in lines)]
-    shown = [
-        (cell, tuple(line[i] for i in kept))
-        for cell, line in zip(cells, lines, strict=True)
-        if any(one is not None for one in line)
-    ]
-    return ClaimSheet(tuple(columns[i] for i in kept), tuple(shown)) if shown else None

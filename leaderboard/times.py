@@ -23,10 +23,9 @@ def write_times(site: Path, folder: Path, rows: list[Row], published: Path | Non
 def times(
     folder: Path, rows: list[Row], known: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
-    """Seconds of training and of everything after it, by row, where they were measured, and both by device.
+    """Return seconds of training and of everything after it, by row, where they were measured, and both by device.
 
-    A GPU's seconds are those for which a stage held it; a processor's are those of all cores that the stage's processes kept
-    busy. Stages measured before that was counted give seconds of wall.
+    A GPU's seconds are those for which a stage held it; a processor's those of all cores that its processes kept busy.
     """
     found: dict[str, dict[str, Any]] = {}
     for row in rows:

@@ -55,7 +55,7 @@ def _read(record: Path, images: Path, again: str) -> Built | None:
 
 def published_tracks() -> list[str]:
     """Return the tracks on which rows are published, in order."""
-    return sorted(folder.name for folder in PUBLISHED.iterdir() if published_rows(folder.name))
+    return sorted(folder.name for folder in PUBLISHED.glob("*") if published_rows(folder.name))
 
 
 def published_rows(track: str) -> list[str]:

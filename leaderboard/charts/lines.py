@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from benchmark.results.record import Record
+from leaderboard.charts.svg import dot, grid, polyline, svg, text, ticks
 
 WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 42, 42, 34, 42  # margins around the plot
@@ -24,31 +24,15 @@ class Line:
 
 
 def line_chart(title: str, x_label: str, places: list[str], lines: list[Line]) -> Markup:
-    """One or two lines over the named, evenly spaced `places`; the first has the left axis, the second, dashed, the right.
-
-    Raises:
-        ValueError: no place, a line of another length, a value that is not finite, or more than two lines.
-    """
-    if not places or not 1 <= len(lines) <= 2 or any(len(line.values) != len(places) for line in lines):
-        raise ValueError(f"{title}: one or two lines of {len(places)} values are needed, at least one")
-    if not all(math.isfinite(value) for line in lines for value in line.values):
-        raise ValueError(f"{title}: a value is not finite")
+    """One or two lines over the named, evenly spaced `places`; the first has the left axis, the second, dashed, the right."""
     parts = [_axis(line, side) + _curve(line, places, side) for side, line in enumerate(lines)]
     values = "; ".join(
         f"{line.label}: " + ", ".join(f"{p}: {v:.3g}" for p, v in zip(places, line.values, strict=True))
         for line in lines
     )
-    names = Markup("").join(
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(_x(i, len(places)), HEIGHT - BOTTOM + 16, p)
-        for i, p in enumerate(places)
-    )
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{title}. {values}">'
-        '{parts}{names}<text x="{middle}" y="{bottom}" text-anchor="middle">{x_label}</text></svg>'
-    ).format(
-        w=WIDTH, h=HEIGHT, title=title, values=values, parts=Markup("").join(parts), names=names,
-        middle=(LEFT + WIDTH - RIGHT) / 2, bottom=HEIGHT - 8, x_label=x_label,
-    )  # fmt: skip
+    parts += [text(_x(i, len(places)), HEIGHT - BOTTOM + 16, place) for i, place in enumerate(places)]
+    parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_label))
+    return svg(WIDTH, HEIGHT, f"{title}. {values}", *parts, kind="chart")
 
 
 def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
@@ -83,16 +67,6 @@ def reliability_charts(record: Record) -> list[tuple[str, Markup]]:
     ]
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers a round step apart, the first at or below `low`, the last at or above `high`."""
-    size = max(abs(low), abs(high))
-    span = high - low if high - low > 1e-9 * size + 1e-12 else max(size, 1.0)  # a flat line has an axis too
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    step = next(size * power for size in (1, 2, 5, 10) if size * power >= span / 4 * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [k * step for k in range(first, max(last, first + 1) + 1)]
-
-
 def _ends(line: Line) -> list[float]:
     low = min(line.values) if line.low is None else line.low
     return ticks(low, max(line.values) if line.high is None else line.high)
@@ -115,24 +89,13 @@ def _axis(line: Line, side: int) -> Markup:
     label = Markup('<text class="line{}" x="{}" y="16" text-anchor="{}">{}</text>').format(
         side, 4 if side == 0 else WIDTH - 4, word, f"{line.label} {'(solid)' if side == 0 else '(dashed)'}"
     )
-    grid = Markup("").join(
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(LEFT, end, _y(v, axis), _y(v, axis))
-        for v in (axis if side == 0 else [])
-    )
-    numbers = Markup("").join(
-        Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, _y(v, axis) + 4, anchor, f"{v:.4g}")
-        for v in axis
-    )
-    return grid + label + numbers
+    lines = [grid(LEFT, end, _y(v, axis), _y(v, axis)) for v in (axis if side == 0 else [])]
+    numbers = [text(x, _y(v, axis) + 4, f"{v:.4g}", anchor) for v in axis]
+    return Markup("").join([*lines, label, *numbers])
 
 
 def _curve(line: Line, places: list[str], side: int) -> Markup:
     axis = _ends(line)
     spots = [(_x(i, len(places)), _y(value, axis)) for i, value in enumerate(line.values)]
-    dots = Markup("").join(
-        Markup('<circle cx="{}" cy="{}" r="3"><title>{}</title></circle>').format(x, y, f"{place}: {value:.3g}")
-        for (x, y), place, value in zip(spots, places, line.values, strict=True)
-    )
-    return Markup('<g class="line{}"><polyline points="{}"/>{}</g>').format(
-        side, " ".join(f"{x},{y}" for x, y in spots), dots
-    )
+    dots = [dot(*spot, f"{p}: {v:.3g}", 3) for spot, p, v in zip(spots, places, line.values, strict=True)]
+    return Markup('<g class="line{}">{}</g>').format(side, Markup("").join([polyline(spots), *dots]))

@@ -1,7 +1,4 @@
-"""All rows of a board in two charts: clean against robust and certified accuracy, and cost against both. Pure.
-
-Of each the Pareto front is drawn: rows than which no other row is at least as good in both numbers and better in one.
-"""
+"""All rows of a board in two charts with their Pareto fronts: clean against robust and certified accuracy, and cost. Pure."""
 
 from __future__ import annotations
 
@@ -47,23 +44,12 @@ def overview(rows: Sequence[Row], track: Track) -> list[Chart]:
     )
     clean = [line["clean"] for line in lines]
     frugal = [-line["flops"] if line["flops"] else None for line in lines]
+    size = many <= FEW, many <= LABELLED
+    drawn = _drawn("clean", "clean accuracy, percent", False, *size, said)
+    priced = _drawn("flops", "FLOPs of one image, log scale", True, *size, said)
     return [
-        _chart(
-            "accuracies",
-            accuracies,
-            lines,
-            clean,
-            names,
-            _drawn("clean", "clean accuracy, percent", False, many <= FEW, many <= LABELLED, said),
-        ),
-        _chart(
-            "cost",
-            cost,
-            lines,
-            frugal,
-            names,
-            _drawn("flops", "FLOPs of one image, log scale", True, many <= FEW, many <= LABELLED, said),
-        ),
+        _chart("accuracies", accuracies, lines, clean, names, drawn),
+        _chart("cost", cost, lines, frugal, names, priced),
     ]
 
 
@@ -131,10 +117,7 @@ def _words(shown: str, lines: list[Line], word: str, name: str) -> str:
 def _drawn(
     across: str, title: str, cheap: bool, few: bool, labelled: bool, names: tuple[tuple[str, str], ...]
 ) -> dict[str, Any]:
-    """`cheap`: on a log scale, less is better. `few`: with intervals.
-
-    `labelled`: with the names of those on the fronts. `names`: the series, and what the legend calls each.
-    """
+    """`cheap`: on a log scale, less is better; `few`: with intervals; `labelled`: with the names of rows on the fronts."""
     shown: list[Any] = [series for series, _ in names]
     scale = alt.Scale(type="log", nice=False, padding=12) if cheap else alt.Scale(zero=False, nice=False, padding=12)
     base = (

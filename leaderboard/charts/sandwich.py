@@ -1,4 +1,7 @@
-"""The sandwich: accuracy over the l2 radius, attacked above, certified below, what is known of neither between them."""
+"""The sandwich: accuracy over the l2 radius, attacked above, certified below, what is known of neither between them.
+
+Attacks are run at a few radii, so the attacked curve says little between them and nothing beyond the last.
+"""
 
 from __future__ import annotations
 
@@ -10,54 +13,56 @@ from typing import Any, Literal
 import altair as alt
 import numpy as np
 
+from benchmark.specs.track import Track
 from leaderboard.charts.vega import Chart, data
 from leaderboard.image_radii import ImageRadii, held, intact
 
 POINTS = 200  # radii drawn at most, with those of the track
+STEPS = 100  # radii of the curves that are laid over each other
 ATTACKED, GAP = "attacked: right, and not known to be broken", "between: neither broken nor certified"
 CERTIFIED, SMOOTHED = "certified", "smoothed version: another classifier"
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Images counted at each of `radii`, exact there. Drawn so that between two radii they can only err to one side:
-    `attacked` keeps its value up to the next radius (too high), `certified` and `smoothed` have the next one's (too low).
+    """Images counted at each of `radii`, exact there; between two, "attacked" is drawn too high and the others too low.
 
     Attributes:
-        n: how many images there are.
-        off: the most that a drawn curve is off between two radii, a share of all images; 0 where every step is drawn.
+        counts: by curve; all rows have "attacked".
+        off: the most that a drawn curve is off, a share of all images; 0 where every step is drawn.
     """
 
-    n: int
     radii: np.ndarray
-    attacked: np.ndarray
-    certified: np.ndarray | None
-    smoothed: np.ndarray | None
+    counts: dict[str, np.ndarray]
     off: float
 
 
 def curves(found: ImageRadii, marked: Sequence[float], points: int = POINTS) -> Curves:
     """Accuracy over radius at no more than `points` radii, `marked` (the track's) and both ends among them."""
     falls = found.falls[np.isfinite(found.falls)]
-    steps = [values for values in (falls, found.reaches, found.smoothed_reaches) if values is not None and len(values)]
+    steps = [values for values in (falls, *found.reaches.values()) if len(values)]
     radii = np.unique([0.0, *marked, *(values[-1] for values in steps)])
-    for left, values in zip(range(len(steps), 0, -1), sorted(steps, key=_different), strict=True):
+    steps.sort(key=lambda values: len(np.unique(values)))
+    for left, values in zip(range(len(steps), 0, -1), steps, strict=True):
         radii = np.union1d(radii, _thinned(values, max(0, points - len(radii)) // left))
-    attacked = intact(found.falls, radii)
-    lower = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
-    hidden = attacked[:-1] - _before(found.falls, radii[1:])
-    off = int(hidden.max(initial=0))
-    for values, counts in zip((found.reaches, found.smoothed_reaches), lower, strict=True):
-        if values is not None and counts is not None:
-            off = max(off, int((_after(values, radii[:-1]) - counts[1:]).max(initial=0)))
-    return Curves(found.n, radii, attacked, lower[0], lower[1], off / found.n)
+    counts = _counts(found, radii)
+    # drawn too high just before the next radius, or too low just after the last
+    before = len(found.falls) - np.searchsorted(found.falls, radii[1:], side="left")
+    hidden = [counts["attacked"][:-1] - before]
+    for name, values in found.reaches.items():
+        after = len(values) - np.searchsorted(values, radii[:-1], side="right")
+        hidden.append(after - counts[name][1:])
+    return Curves(radii, counts, max(int(part.max(initial=0)) for part in hidden) / found.n)
+
+
+def _counts(found: ImageRadii, radii: np.ndarray) -> dict[str, np.ndarray]:
+    return {"attacked": intact(found.falls, radii)} | {name: held(v, radii) for name, v in found.reaches.items()}
 
 
 def sandwich(found: ImageRadii, marked: Sequence[float]) -> Chart:
     """The chart of one row; `marked` are the radii of its track, in pixels."""
     seen = curves(found, marked)
-    parts = {"attacked": seen.attacked, "certified": seen.certified, "smoothed": seen.smoothed}
-    drawn = {name: (100 * part / seen.n).tolist() for name, part in parts.items() if part is not None}
+    drawn = {name: (100 * counts / found.n).tolist() for name, counts in seen.counts.items()}
     lines = [*zip(seen.radii.tolist(), *drawn.values(), strict=True)]
     return Chart(
         "sandwich", _caption(seen), _words(found, marked), _drawn(*(name in drawn for name in ("certified", "smoothed"))),
@@ -70,9 +75,9 @@ def _caption(seen: Curves) -> str:
         "Percent of the attacked images over the l2 radius in pixels. Above: right, with no adversarial image known within "
         "the radius, of whichever attack; the truth can only lie lower."
     )
-    if seen.certified is not None:
+    if "certified" in seen.counts:
         said += " Below: certified; the truth can only lie higher. Shaded: what neither attack nor proof has settled."
-    if seen.smoothed is not None:
+    if "smoothed" in seen.counts:
         said += " Dashed: the smoothed version, another classifier, which the attacks were not run on."
     if not seen.off:
         return said + " Every step is drawn."
@@ -85,14 +90,10 @@ def _caption(seen: Curves) -> str:
 def _words(found: ImageRadii, marked: Sequence[float]) -> str:
     """What the curves are at the track's radii."""
     radii = np.array(sorted({*marked}), float)
-    proven = [None if values is None else held(values, radii) for values in (found.reaches, found.smoothed_reaches)]
-    curves = [
-        ("not broken", intact(found.falls, radii)),
-        ("certified", proven[0]),
-        ("certified of its smoothed version", proven[1]),
-    ]
+    names = {"attacked": "not broken", "certified": "certified", "smoothed": "certified of its smoothed version"}
+    curves = [(names[name], counts) for name, counts in _counts(found, radii).items()]
     said = [
-        f"l2 {radius:g}: " + ", ".join(f"{100 * c[i] / found.n:.1f}% {name}" for name, c in curves if c is not None)
+        f"l2 {radius:g}: " + ", ".join(f"{100 * counts[i] / found.n:.1f}% {name}" for name, counts in curves)
         for i, radius in enumerate(radii)
     ]
     return f"Accuracy over the l2 radius. {'; '.join(said)}."
@@ -100,24 +101,10 @@ def _words(found: ImageRadii, marked: Sequence[float]) -> str:
 
 def _thinned(values: np.ndarray, count: int) -> np.ndarray:
     """At most `count` of the values, which are in order, with equally many of them between any two."""
-    different = values[np.diff(values, prepend=-np.inf) > 0]
+    different = np.unique(values)
     if len(different) <= count:
         return different
     return values[np.linspace(0, len(values) - 1, count).round().astype(int)] if count else values[:0]
-
-
-def _different(values: np.ndarray) -> int:
-    return int((np.diff(values) > 0).sum())
-
-
-def _before(falls: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many are not broken just before each radius."""
-    return len(falls) - np.searchsorted(falls, radii, side="left")
-
-
-def _after(reaches: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    """(m,) int: how many are certified just after each radius."""
-    return len(reaches) - np.searchsorted(reaches, radii, side="right")
 
 
 @functools.cache
@@ -187,3 +174,50 @@ def _drawn(certified: bool, smoothed: bool) -> dict[str, Any]:
 
 def _height(field: str) -> alt.Y:
     return alt.Y(f"{field}:Q", title="images, percent", scale=alt.Scale(domain=[0, 100]))
+
+
+def radii_of(track: Track) -> tuple[float, ...]:
+    """Evenly spaced from 0 to the largest l2 radius of the track, with all its own between; none where it has none."""
+    own = {t.eps for t in track.threats if t.norm == "L2"} | {*track.certified_radii}
+    if not own:
+        return ()
+    return tuple(sorted({round(max(own) * i / STEPS, 6) for i in range(STEPS)} | own))
+
+
+def shares(found: ImageRadii, radii: Sequence[float]) -> dict[str, list[float]]:
+    """Return the shares of all evaluation images at each of `radii`, by the kinds of curves that the row has.
+
+    "attacked": broken by no image found within the radius. "certified": certified to the radius; at 0, to any.
+    "smoothed": the same of the smoothed version.
+    """
+    places = np.asarray(radii)
+    counts = {"attacked": intact(found.falls, places)}
+    counts |= {kind: held(reaches[reaches > 0], places) for kind, reaches in found.reaches.items()}
+    return {kind: [round(share, 6) for share in (c / found.n).tolist()] for kind, c in counts.items()}
+
+
+@functools.cache
+def overlay() -> dict[str, Any]:
+    """Return Vega-Lite of rows' curves: records {row, kind, radius, accuracy}, and {..., certified} of the kind "gap".
+
+    Between two radii each line errs to its safe side: attacked ones keep the value before, certified ones have the next.
+    """
+    kinds = {"attacked": [1, 0], "certified": [7, 3], "smoothed version, certified": [2, 3]}
+    base = alt.Chart(data()).encode(
+        x=alt.X("radius:Q", title="l2 radius, pixels in [0, 1]").scale(nice=False).axis(tickCount=6, labelFlush=True),
+        y=alt.Y("accuracy:Q", title="accuracy, percent").scale(domain=[0, 100]),
+        color=alt.Color("row:N", title="model", sort=None).legend(
+            orient="bottom", columns=1, labelLimit=320, symbolOpacity=1
+        ),
+    )
+    lines = base.encode(
+        strokeDash=alt.StrokeDash("kind:N").scale(domain=[*kinds], range=[*kinds.values()]).legend(None),
+        tooltip=["row:N", "kind:N", "radius:Q", alt.Tooltip("accuracy:Q", format=".1f")],
+    )
+    gap = base.transform_filter("datum.kind == 'gap'").mark_area(interpolate="step-after", opacity=0.12)
+    attacked = lines.transform_filter("datum.kind == 'attacked'").mark_line(interpolate="step-after", strokeWidth=2)
+    proven = lines.transform_filter("datum.kind != 'attacked' && datum.kind != 'gap'")
+    certified = proven.mark_line(interpolate="step-before", strokeWidth=2)
+    layers = gap.encode(y2="certified:Q") + attacked + certified
+    made: dict[str, Any] = layers.properties(width="container", height=340).to_dict()
+    return made

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from markupsafe import Markup
 
 from benchmark.results.points import PointClass, Points
 from benchmark.results.study_points import Panel, drawn
 from benchmark.results.study_table import Table
-from leaderboard.charts.lines import ticks
-from leaderboard.charts.marks import class_of, mark, path
+from leaderboard.charts.svg import COLOURS, grid, short, svg, text, ticks
 
 WIDTH, TOP, BOTTOM = 460, 24, 354  # of the frame
 EDGE, INSIDE = 6, 12  # around the frame, and within it free of points
@@ -21,6 +21,50 @@ LETTER = 6.1  # about the width of one in the legend
 LONGEST = 60  # letters of a title or a name
 
 NO_MEANING = "The axes have no meaning of their own: look at which points lie together."
+Corners = tuple[tuple[float, float], ...]
+
+
+def _turned(corners: Corners, degrees: float) -> Corners:
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return tuple((c * x - s * y, s * x + c * y) for x, y in corners)
+
+
+TRIANGLE: Corners = ((0, -1.3), (1.15, 0.75), (-1.15, 0.75))
+SQUARE: Corners = ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9))
+PLUS: Corners = (
+    (-0.42, -1.3), (0.42, -1.3), (0.42, -0.42), (1.3, -0.42), (1.3, 0.42), (0.42, 0.42),
+    (0.42, 1.3), (-0.42, 1.3), (-0.42, 0.42), (-1.3, 0.42), (-1.3, -0.42), (-0.42, -0.42),
+)  # fmt: skip
+STAR: Corners = tuple(
+    (r * math.sin(math.pi * k / 5), -r * math.cos(math.pi * k / 5)) for k, r in enumerate((1.5, 0.62) * 5)
+)
+SHAPES: tuple[Corners, ...] = (
+    (), SQUARE, TRIANGLE, _turned(PLUS, 45), _turned(SQUARE, 45), _turned(TRIANGLE, 180), STAR, PLUS,
+    _turned(TRIANGLE, 90), _turned(TRIANGLE, -90),
+)  # fmt: skip  # the first, without corners, is a disc
+
+
+def class_of(place: int) -> str:
+    """The style of the class at `place`: a colour, hollow when all shapes are taken once."""
+    shape = place % len(SHAPES)
+    return f"s{shape % COLOURS}" + (" hollow" if place >= len(SHAPES) else "")
+
+
+def path(place: int, spots: Iterable[tuple[float, float]], size: float) -> str:
+    """SVG path data of the mark of the class at `place`, of about `size`, at each spot."""
+    corners = SHAPES[place % len(SHAPES)]
+    if not corners:
+        r, across = f"{size:.1f}", f"{2 * float(f'{size:.1f}'):.1f}"
+        turn = f"a{r} {r} 0 1 0 {across} 0a{r} {r} 0 1 0 -{across} 0z"
+        return "".join(f"M{_tenth(x - float(r))} {_tenth(y)}{turn}" for x, y in spots)
+    scaled = [(round(size * a, 1), round(size * b, 1)) for a, b in corners]
+    turn = "l" + " ".join(f"{_tenth(c - a)} {_tenth(d - b)}" for (a, b), (c, d) in pairwise(scaled)) + "z"
+    return "".join(f"M{_tenth(x + scaled[0][0])} {_tenth(y + scaled[0][1])}{turn}" for x, y in spots)
+
+
+def _tenth(value: float) -> str:
+    """To a tenth of a pixel."""
+    return f"{round(value, 1) + 0.0:g}"
 
 
 @dataclass(frozen=True)
@@ -83,36 +127,24 @@ def _chart(title: str, which: str, panel: Panel, frame: Frame) -> Markup:
     words = f"{title}. {which} {many}{'es' if len(points.classes) != 1 else ''}. " + "; ".join(
         said.words for said in numbers
     )
-    return Markup(
-        '<svg class="chart study" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{words}">'
-        '<text x="{x}" y="14" text-anchor="middle">{title}</text>{axes}'
-        '<rect class="frame" x="{left}" y="{top}" width="{wide}" height="{high}"/><g class="points">{marks}{legend}</g></svg>'
-    ).format(
-        w=WIDTH, h=height, words=words, x=WIDTH / 2, title=_short(title), axes=axes, left=frame.left, top=TOP,
-        wide=WIDTH - EDGE - frame.left, high=BOTTOM - TOP, marks=marks, legend=legend,
-    )  # fmt: skip
+    drawn = Markup(
+        '<rect class="frame" x="{}" y="{}" width="{}" height="{}"/><g class="points">{}{}</g>'
+    ).format(frame.left, TOP, WIDTH - EDGE - frame.left, BOTTOM - TOP, marks, legend)  # fmt: skip
+    return svg(WIDTH, height, words, text(WIDTH / 2, 14, short(title, LONGEST)), axes, drawn)
 
 
 def _axes(names: tuple[str, str], frame: Frame) -> Markup:
     """Grid, numbers and names of axes that mean something."""
-    line, text = (
-        '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>',
-        '<text x="{}" y="{}" text-anchor="{}">{:g}</text>',
-    )
-    parts = []
+    parts, left = [], frame.left
     for tick in _within(*frame.ends(0)):
         x = round(frame.at(tick, 0)[0], 1)
-        parts.append(Markup(line + text).format(x, x, TOP, BOTTOM, x, BOTTOM + 15, "middle", tick))
+        parts += [grid(x, x, TOP, BOTTOM), text(x, BOTTOM + 15, f"{tick:g}")]
     for tick in _within(*frame.ends(1)):
-        y, left = round(frame.at(0, tick)[1], 1), frame.left
-        parts.append(Markup(line + text).format(left, WIDTH - EDGE, y, y, left - 5, round(y + 4, 1), "end", tick))
-    middle = (TOP + BOTTOM) / 2
-    parts.append(
-        Markup(
-            '<text x="{}" y="{}" text-anchor="middle">{}</text>'
-            '<text x="10" y="{y}" text-anchor="middle" transform="rotate(-90 10 {y})">{}</text>'
-        ).format((frame.left + WIDTH - EDGE) / 2, BOTTOM + 30, _short(names[0]), _short(names[1]), y=middle)
-    )
+        y = round(frame.at(0, tick)[1], 1)
+        parts += [grid(left, WIDTH - EDGE, y, y), text(left - 5, round(y + 4, 1), f"{tick:g}", "end")]
+    across, up = (short(name, LONGEST) for name in names)
+    turned = Markup('<text x="10" y="{y}" text-anchor="middle" transform="rotate(-90 10 {y})">{}</text>')
+    parts += [text((left + WIDTH - EDGE) / 2, BOTTOM + 30, across), turned.format(up, y=(TOP + BOTTOM) / 2)]
     return Markup("").join(parts)
 
 
@@ -123,7 +155,7 @@ def _within(low: float, high: float) -> list[float]:
 
 def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
     """Every class's mark and name, in as many columns as fit; and where it ends."""
-    names = [_short(one.name) for one in classes]
+    names = [short(one.name, LONGEST) for one in classes]
     step = LETTER * max(map(len, names)) + 26
     columns = max(1, int((WIDTH - 2 * EDGE) // step))
     parts = []
@@ -131,10 +163,6 @@ def _legend(classes: Sequence[PointClass], top: float) -> tuple[Markup, int]:
         x, y = EDGE + step * (place % columns) + 6, top + 14 + 16 * (place // columns)
         parts.append(
             Markup('<path class="{}" d="{}"/><text x="{}" y="{}">{}</text>')
-            .format(class_of(place), mark(place, x, y, 4.5), round(x + 10, 1), y + 4, name)
+            .format(class_of(place), path(place, [(x, y)], 4.5), round(x + 10, 1), y + 4, name)
         )  # fmt: skip
     return Markup("").join(parts), int(top + 16 * math.ceil(len(names) / columns) + 12)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

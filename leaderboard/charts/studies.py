@@ -9,13 +9,12 @@ from markupsafe import Markup
 
 from benchmark.results.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
-from leaderboard.charts.lines import ticks
 from leaderboard.charts.scatter import scatters
+from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks
 from leaderboard.charts.violins import violins
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 BAR = 24
-COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
 
 
 @dataclass(frozen=True)
@@ -68,28 +67,22 @@ def _bars(table: Table, index: int, column: Column) -> Markup:
         return round(left + (WIDTH - left - RIGHT) * (scale * value - axis[0]) / (axis[-1] - axis[0]), 1)
 
     parts = [
-        Markup(
-            '<line class="grid" x1="{0}" x2="{0}" y1="{1}" y2="{2}"/>'
-            '<text x="{0}" y="{3}" text-anchor="middle">{4:g}</text>'
-        ).format(x(tick / scale), TOP, height - BOTTOM, height - BOTTOM + 16, tick)
-        for tick in axis
-    ]  # fmt: skip
+        grid(x(t / scale), x(t / scale), TOP, height - BOTTOM) + text(x(t / scale), height - BOTTOM + 16, f"{t:g}")
+        for t in axis
+    ]
     for place, line in enumerate(table.lines):
         entry, y = line.entries[index], TOP + BAR * (place + 0.5)
         start, end = sorted((x(0), x(entry.mean if entry.values else 0)))
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="end">{}</text><rect class="bar" x="{}" y="{}" width="{}" height="{}"/>')
-            .format(left - 8, y + 4, _short(line.cell), start, y - 8, max(end - start, 0.5), 16)
-        )  # fmt: skip
-        parts += [_dot(x(v), y, f"{line.cell}: {column.text(v)}") for v in entry.values]
+        bar = Markup('<rect class="bar" x="{}" y="{}" width="{}" height="16"/>')
+        parts += [text(left - 8, y + 4, short(line.cell, 34), "end"), bar.format(start, y - 8, max(end - start, 0.5))]
+        parts += [dot(x(v), y, f"{line.cell}: {column.text(v)}") for v in entry.values]
         if entry.claimed is not None:
             parts.append(
                 Markup('<path class="claim" d="M{0} {1}l6 6m0 -6l-6 6"><title>claimed: {2}</title></path>')
                 .format(x(entry.claimed) - 3, y - 3, column.text(entry.claimed))
             )  # fmt: skip
-    return _svg(
-        column.title, table.lines, index, column, parts, height, column.title + (", percent" if column.share else "")
-    )
+    label = column.title + (", percent" if column.share else "")
+    return _svg(column.title, table.lines, index, column, parts, height, label, height - 8)
 
 
 def _lines(table: Table, index: int, column: Column, axis: str) -> Markup:
@@ -157,37 +150,17 @@ def _plot(
     def x(place: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * place, 1)
 
-    parts = [
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{:g}</text>')
-        .format(LEFT, WIDTH - RIGHT, y(tick / scale), y(tick / scale), LEFT - 6, y(tick / scale) + 4, tick)
-        for tick in axis
-    ]  # fmt: skip
-    parts += [
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(x(p), bottom + 16, word)
-        for p, word in places
-    ]
+    parts = [left_axis(axis, lambda tick: y(tick / scale), LEFT, WIDTH - RIGHT)]
+    parts += [text(x(p), bottom + 16, word) for p, word in places]
     for number, line in enumerate(series):
-        spots = " ".join(f"{x(p)},{y(entry.mean)}" for p, entry in line.points)
-        dots = Markup("").join(
-            _dot(x(p), y(v), f"{line.label}: {column.text(v)}") for p, entry in line.points for v in entry.values
-        )
-        kind, foot = f"s{number % COLOURS}", height - legend + 16 * number - 6
-        parts.append(Markup('<g class="{}"><polyline points="{}"/>{}').format(kind, spots, dots))
+        drawn = [polyline((x(p), y(entry.mean)) for p, entry in line.points)]
+        drawn += [dot(x(p), y(v), f"{line.label}: {column.text(v)}") for p, entry in line.points for v in entry.values]
         if legend:
-            parts.append(
-                Markup('<polyline points="{0},{1} {2},{1}"/><text x="{3}" y="{4}">{5}</text>')
-                .format(LEFT, foot, LEFT + 28, LEFT + 34, foot + 4, _short(line.label, 64))
-            )  # fmt: skip
-        parts.append(Markup("</g>"))
+            foot = height - legend + 16 * number - 6
+            name = Markup('<text x="{}" y="{}">{}</text>').format(LEFT + 34, foot + 4, short(line.label, 64))
+            drawn += [polyline([(LEFT, foot), (LEFT + 28, foot)]), name]
+        parts.append(Markup('<g class="s{}">{}</g>').format(number % COLOURS, Markup("").join(drawn)))
     return _svg(column.label, table.lines, index, column, parts, height, x_label, bottom + 33)
-
-
-def _dot(x: float, y: float, title: str) -> Markup:
-    return Markup('<circle cx="{}" cy="{}" r="2.5"><title>{}</title></circle>').format(x, y, title)
-
-
-def _short(text: str, most: int = 34) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _svg(
@@ -197,14 +170,8 @@ def _svg(
     column: Column,
     parts: list[Markup],
     height: float,
-    label: str,
-    at: float = 0,
+    foot: str,
+    at: float,
 ) -> Markup:
     means = "; ".join(f"{line.cell}: {column.text(line.entries[index].mean)}" for line in lines)
-    return Markup(
-        '<svg class="chart study" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{title}. {means}">'
-        '{parts}<text x="{x}" y="{y}" text-anchor="middle">{label}</text></svg>'
-    ).format(
-        w=WIDTH, h=height, title=title, means=means, parts=Markup("").join(parts), x=WIDTH / 2, y=at or height - 8,
-        label=label,
-    )  # fmt: skip
+    return svg(WIDTH, height, f"{title}. {means}", *parts, text(WIDTH / 2, at, foot))

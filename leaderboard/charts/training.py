@@ -22,9 +22,7 @@ POINTS = 400  # epochs drawn at most
 
 
 def read_history(folder: Path, record: Record) -> dict[str, list[float]]:
-    """What the stage `train` of `folder` (the row's, under work/) kept of each epoch; nothing where it is not at hand, is of
-    other weights than the Record's, or cannot be read: a page is not worth less without.
-    """
+    """Return what the row's `folder` kept of each epoch; nothing where it is missing, damaged or of other weights."""
     try:
         about = json.loads((folder / "train" / "stage.json").read_text())
         history = json.loads((folder / "train" / "history.json").read_text())

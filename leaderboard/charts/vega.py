@@ -1,7 +1,4 @@
-"""Charts that a page draws itself, with Vega-Lite: a specification, its numbers as CSV, and what it shows in words.
-
-The numbers stand in the page, Vega's own code in one file beside all pages: nothing is fetched, `file://` will do.
-"""
+"""Charts that a page draws itself, with Vega-Lite; their numbers stand in the page and beside it as CSV."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import csv
 import functools
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +22,8 @@ class Chart:
 
     Attributes:
         name: of its element on the page and of its file, such as "sandwich".
-        caption: what is drawn and how to read it, a sentence or two.
-        words: what is to be seen, for who does not see it: the numbers that matter.
-        drawn: Vega-Lite without data, which `alt.Chart(data())...to_dict()` makes. Altair takes some 20 ms to check one: what
-            is the same for all pages is made once (functools.cache).
+        words: the numbers that matter, for who does not see the picture.
+        drawn: Vega-Lite without data. Altair takes 20 ms to check one, so it is made once for all pages (functools.cache).
         heads, lines: the numbers, which the data set `table` has as a record a line.
     """
 
@@ -55,10 +50,13 @@ class Chart:
 
     @property
     def csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([self.heads, *self.lines])
-        return text.getvalue()
+        return csv_text([self.heads, *self.lines])
+
+
+def csv_text(lines: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
 
 
 def data() -> alt.NamedData:

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 from markupsafe import Markup
 
 from benchmark.results.study_table import Line, Table, quantile_curves
-from leaderboard.charts.lines import ticks
+from leaderboard.charts.svg import left_axis, svg, text, ticks
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40
 HEIGHT = 290
@@ -26,11 +27,7 @@ class Violin:
 
     def at(self, level: float) -> float:
         """The quantile at a level, linear between those given."""
-        pairs = list(zip(self.levels, self.quantiles, strict=True))
-        for (p, low), (q, high) in pairwise(pairs):
-            if level <= q:
-                return low + (high - low) * (level - p) / (q - p)
-        return self.quantiles[-1]
+        return float(np.interp(level, self.levels, self.quantiles))
 
     def density(self, low: float, high: float) -> list[float]:
         """Share of images in each of BINS equal bins from `low` to `high`; mass is even between neighbouring quantiles."""
@@ -91,11 +88,7 @@ def _chart(title: str, row: Sequence[Violin], low: float, high: float) -> Markup
     def y(value: float) -> float:
         return round(bottom - (bottom - TOP) * (value - axis[0]) / (axis[-1] - axis[0]), 1)
 
-    parts = [
-        Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/><text x="{}" y="{}" text-anchor="end">{:g}</text>')
-        .format(LEFT, WIDTH - RIGHT, y(tick), y(tick), LEFT - 6, y(tick) + 4, tick)
-        for tick in axis
-    ]  # fmt: skip
+    parts = [left_axis(axis, y, LEFT, WIDTH - RIGHT)]
     for place, violin in enumerate(row):
         middle, half = LEFT + step * (place + 0.5), 0.42 * step
         size = (axis[-1] - axis[0]) / BINS
@@ -108,17 +101,13 @@ def _chart(title: str, row: Sequence[Violin], low: float, high: float) -> Markup
         parts.append(
             Markup(
                 '<g class="violin"><title>{}</title><polygon points="{}"/><rect x="{}" y="{}" width="6" height="{}"/>'
-                '<line x1="{}" x2="{}" y1="{}" y2="{}"/></g><text x="{}" y="{}" text-anchor="middle">{}</text>'
+                '<line x1="{}" x2="{}" y1="{}" y2="{}"/></g>'
             ).format(
                 violin.words, " ".join(f"{x:.1f},{at}" for x, at in outline), round(middle - 3, 1), top,
                 max(round(quarter - top, 1), 0.5), round(middle - 9, 1), round(middle + 9, 1), median, median,
-                round(middle, 1), bottom + 16, violin.name if 7 * len(violin.name) < step else violin.name.rpartition(" ")[2],
             )
         )  # fmt: skip
-    return Markup(
-        '<svg class="chart study" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{title}. {words}">'
-        '{parts}<text x="{x}" y="{y}" text-anchor="middle">{title}</text></svg>'
-    ).format(
-        w=WIDTH, h=HEIGHT, title=title, words="; ".join(violin.words for violin in row), parts=Markup("").join(parts),
-        x=WIDTH / 2, y=HEIGHT - 7,
-    )  # fmt: skip
+        name = violin.name if 7 * len(violin.name) < step else violin.name.rpartition(" ")[2]
+        parts.append(text(round(middle, 1), bottom + 16, name))
+    words = "; ".join(violin.words for violin in row)
+    return svg(WIDTH, HEIGHT, f"{title}. {words}", *parts, text(WIDTH / 2, HEIGHT - 7, title))

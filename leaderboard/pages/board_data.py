@@ -23,12 +23,12 @@ TEMPLATES = Path(__file__).parent.parent / "templates"
 
 @dataclass(frozen=True)
 class About:
-    """What the site says of itself at the foot of each page: its commit and that commit's day, "" where git knows none.
+    """What the foot of each page says: the commit and its day, "" where git knows none.
 
     Attributes:
         repository: the address of the source; "" for none.
-        documentation: whether the documentation stands beside the boards, in docs/.
-        real: by submission the tracks of data that papers use on which it has a row or a study, by name and title.
+        documentation: whether the documentation stands in docs/.
+        real: by submission the tracks of papers' data on which it has a row or a study, by name and title.
     """
 
     version: str
@@ -44,13 +44,11 @@ class Board:
     """A track's rows in the order of its board, with what was published beside them.
 
     Attributes:
-        folder: work/<track>, where the Records of rows that are built here stand with their evidence.
-        published: leaderboard/results/<track>, where those of published rows stand with their verdicts by image; of the
-            whole site alone, since DVC does not follow that folder's weights for the board of one track.
-        studies: the published studies of the track.
+        folder: work/<track>, with the Records and evidence of rows that are built here.
+        published: leaderboard/results/<track>; set for the whole site alone, since DVC does not follow its weights.
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
-        front: the address of the front page of all tracks from the board's; "" where there is none.
+        front: the way from the board to the front page of all tracks; "" where there is none.
         images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
         papers: by submission what it declares on the track, run or not.
         about: of the whole site; None for the board of a track alone.
@@ -105,21 +103,16 @@ def short(count: int) -> str:
     return f"{float(f'{count / 1000**power:.3g}'):g}{('', 'k', 'M', 'G', 'T', 'P')[power]}"
 
 
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        auto_reload=False,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.tests["web_address"] = is_web_address
-    made.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
-    made.filters["percent"] = lambda value: f"{100 * value:.1f}"
-    made.filters["short"] = short
-    made.filters["ball"] = ball
-    return made
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    auto_reload=False,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+ENVIRONMENT.tests["web_address"] = is_web_address
+ENVIRONMENT.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
+ENVIRONMENT.filters["percent"] = lambda value: f"{100 * value:.1f}"
+ENVIRONMENT.filters["short"] = short
+ENVIRONMENT.filters["ball"] = ball

@@ -27,10 +27,7 @@ TESTS = {
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the board: `place` among the track's columns; `first` where a group of one kind begins.
-
-    `kind` and `radius` are what its heading says, in two lines.
-    """
+    """A number of the board, `place` among the track's columns; its heading says `kind` and `radius`."""
 
     name: str
     kind: str
@@ -99,10 +96,7 @@ def norms(board: Board) -> list[str]:
 
 
 def tied(row: Row, name: str, places: Mapping[str, int]) -> str:
-    """With which rows it is tied by the number `name`, and by which test; "" where its rank is settled.
-
-    Of more than NAMED rows the nearest by `places`, on the board, are named.
-    """
+    """Return the rows tied with `row` by the number `name` (the NAMED nearest by `places`) and by which test, or ""."""
     standing = row.standings.get(name)
     return " ".join(_sentence(tie, places[row.record.row], places) for tie in standing.ties) if standing else ""
 

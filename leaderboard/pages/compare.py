@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors import safe_open
 
 from benchmark.results.comparison import better, mcnemar
-from leaderboard.charts import curves
+from leaderboard.charts.sandwich import overlay, radii_of, shares
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row, ranking_name
@@ -29,9 +29,9 @@ ACROSS = 40  # images in a line of the picture that holds them all
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows' verdicts on the same images: how many both get right, one alone, neither; McNemar's exact p-value.
+    """Two rows' verdicts on the same images, with McNemar's exact p-value.
 
-    `order` is 1 where the board shows the first to be better, by seeds too where both have them, -1 where the other, else 0.
+    `order` is 1 where the first is shown to be better, by seeds too where both have them, -1 where the other is, else 0.
     """
 
     first: Row
@@ -55,8 +55,8 @@ def write_pages(site: Site, board: Board) -> None:
         "numbers": board.columns,
         "paired": paired_names(board),
         "ranking": key,
-        "radii": curves.radii_of(board.track),
-        "overlay": curves.overlay(),
+        "radii": radii_of(board.track),
+        "overlay": overlay(),
         "orders": None if every is None else {f"{p.first.record.row},{p.second.record.row}": p.order for p in every},
         "sprite": sprite[1] if sprite else None,
     }
@@ -88,7 +88,7 @@ def row_data(board: Board, row: Row, found: ImageRadii) -> dict[str, Any]:
         "numbers": numbers,
         "seeds": seeds,
         "images": {name: packed(scores[name]) for name in paired_names(board) if name in scores},
-        "curves": _curves(found, curves.radii_of(board.track)),
+        "curves": shares(found, radii) if (radii := radii_of(board.track)) else {},
     }
 
 
@@ -123,14 +123,6 @@ def _pair(first: Row, second: Row, images: Mapping[str, Mapping[str, str]], name
     return Pair(first, second, both, only_first, only_second, neither, mcnemar(one, other), order)
 
 
-def _curves(radii_of_images: ImageRadii, radii: tuple[float, ...]) -> dict[str, list[float]]:
-    if not radii:
-        return {}
-    found = curves.curves(radii_of_images, radii)
-    named = {"attacked": found.attacked, "certified": found.certified, "smoothed": found.smoothed}
-    return {kind: [round(share, 6) for share in shares] for kind, shares in named.items() if shares is not None}
-
-
 def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     """All evaluation images in one picture, ACROSS in a line, and where they stand in it; None where they are too many."""
     if not board.rows:
@@ -151,11 +143,5 @@ def _sprite(board: Board) -> tuple[bytes, dict[str, Any]] | None:
     whole = canvas.reshape(lines, ACROSS, height, width, -1).swapaxes(1, 2).reshape(lines * height, ACROSS * width, -1)
     data = io.BytesIO()
     Image.fromarray(whole[..., 0] if whole.shape[-1] == 1 else whole).save(data, "PNG")
-    return data.getvalue(), {
-        "file": "images.png",
-        "across": ACROSS,
-        "lines": lines,
-        "width": width,
-        "height": height,
-        "n": n,
-    }
+    where = {"file": "images.png", "across": ACROSS, "lines": lines, "width": width, "height": height, "n": n}
+    return data.getvalue(), where

@@ -37,7 +37,8 @@ def settled(found: ImageRadii, radii: Sequence[float]) -> list[Settled]:
     """A line a radius, smallest first."""
     places = np.array(sorted({*radii}), float)
     right, whole = int(found.right.sum()), intact(found.falls, places).tolist()
-    certified = [None] * len(places) if found.reaches is None else held(found.reaches, places).tolist()
+    reaches = found.reaches.get("certified")
+    certified = [None] * len(places) if reaches is None else held(reaches, places).tolist()
     return [
         Settled(radius, proven, left - (proven or 0), right - left, found.n - right)
         for radius, left, proven in zip(places.tolist(), whole, certified, strict=True)
@@ -63,8 +64,8 @@ def words(found: ImageRadii, image: int) -> str:
 
 
 def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]:
-    """The first evaluation images as the model saw them: clean, then under each attack whose images are kept, with what the
-    attack changed, so amplified that the largest change that is shown is black or white; mid-grey is none.
+    """Return the first evaluation images as data URIs: clean, and under each attack whose images are kept, with its change,
+    amplified so that the largest one shown is black or white; mid-grey is none.
     """
     with safe_open(source / "images.safetensors", framework="numpy") as stored:
         kept = [attack.id for attack in record.attacks if attack.id in stored.keys()]  # noqa: SIM118  (no mapping)
@@ -74,13 +75,8 @@ def pictures(source: Path, evidence: pa.Table, record: Record) -> dict[str, Any]
     values = {name: few[name].to_pylist() for name in few.column_names if name in _wanted(kept)}
     return {
         "images": [
-            {
-                "image": i,
-                "label": values["label"][i],
-                "src": _png(clean[i]),
-                "prediction": values["clean_prediction"][i],
-            }
-            for i in range(few.num_rows)
+            {"image": i, "label": values["label"][i], "src": _png(shown), "prediction": values["clean_prediction"][i]}
+            for i, shown in enumerate(clean)
         ],
         "attacks": [_attacked(name, clean, moved, values) for name, moved in zip(kept, attacked, strict=True)],
     }

@@ -20,9 +20,10 @@ from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board
 from leaderboard.pages.model_evidence import WHOLE, evidence_csv, evidence_table
 from leaderboard.pages.model_images import PICTURES, pictures, settled, state, words
-from leaderboard.pages.studies import on_page
+from leaderboard.pages.papers import shown
 from leaderboard.rank import TITLES, Row, ball, headline_columns
 from leaderboard.record_claims import compare
+from leaderboard.seeds import belongs_on_page
 from leaderboard.site import Site
 from leaderboard.verdict import verdict
 
@@ -30,11 +31,7 @@ LARGE = {"robust": "attacked"}  # what the numbers in large are called, where no
 
 
 def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, found: ImageRadii) -> None:
-    """The page and what it links to, but for the Record and the evidence themselves.
-
-    Args:
-        evidence: None of a row that is published and not built here.
-    """
+    """Write the page and what it links to; `evidence` is None of a row that is published and not built here."""
     record, place = row.record, f"models/{row.record.row}"
     source = board.source(record.row)
     if source:
@@ -42,7 +39,8 @@ def write_page(site: Site, board: Board, row: Row, evidence: pa.Table | None, fo
             site.copy(f"{place}/pictures/{picture.file}", source / "pictures" / picture.file)
     citation = bibtex(record.submission, record.paper)
     site.write(f"{place}/paper.bib", citation)
-    studies, sheets = on_page(record, board.tables, board.reproduced)
+    tables = (table for table in board.tables if belongs_on_page(table.study, record))
+    studies, sheets = shown(tables, board.reproduced)
     radii = l2_radii(board.track)
     charts = {"sandwich": sandwich(found, radii), "radii": per_image(found)}
     training = training_charts(record, read_history(board.folder / record.row, record))

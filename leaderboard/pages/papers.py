@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from markupsafe import Markup
+
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import headline
+from benchmark.results.reproduced import Reproduced
 from benchmark.results.study import DeclaredPaper
-from benchmark.results.study_table import Table
+from benchmark.results.study_points import PointSheet, point_sheets, points_csv
+from benchmark.results.study_table import Sheet, Table, sheets
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper
+from leaderboard.charts.studies import figures
 from leaderboard.pages.board_data import Board
-from leaderboard.pages.studies import Shown, shown
 from leaderboard.rank import Row, headline_columns
 from leaderboard.site import Site
-from leaderboard.study_claims import ClaimSheet, Tally, declared_sheet, rebuilt_sheet
+from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One study: `reproduced` is None where that is unknown; `download` is the file of its points."""
+
+    table: Table
+    charts: Sequence[tuple[str, Markup]]
+    sheets: Sequence[Sheet]
+    points: Sequence[PointSheet]
+    reproduced: Reproduced | None
+    download: str
+
+
+def shown(tables: Iterable[Table], marks: Mapping[str, Reproduced]) -> tuple[tuple[Shown, ...], dict[str, str]]:
+    """Studies as a page shows them, and the files beside it: their points, as CSV."""
+    found, files = [], {}
+    for table in tables:
+        text, result = points_csv(table.study), table.study.result
+        download = f"points-{result.name}.csv" if text else ""
+        if text:
+            files[download] = text
+        found.append(
+            Shown(table, figures(table), sheets(table), point_sheets(table.study), marks.get(result.id), download)
+        )
+    return tuple(found), files
 
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """A table or figure of a paper: `shown` is what came of it, None where it was not run.
+    """A table or figure of a paper; `shown` is None where it was not run.
 
     Attributes:
-        study: as it was published; as it is declared where it was not run.
+        study: as it was published, or as it is declared where it was not run.
         missing: declared settings that were not run.
-        command: how to run it.
     """
 
     name: str
@@ -60,10 +89,8 @@ class PaperPage:
     """What the page of a submission shows.
 
     Attributes:
-        paper: None where no row and no declaration says.
         studies: tables and figures, in the order of their sources.
-        seeds: studies over one row's seeds alone.
-        without_seeds: rows of this board that have none.
+        seeds: studies over one row's seeds alone; `without_seeds` are the rows that have none.
         here, elsewhere: the submission's claims for this track, and for others.
     """
 
@@ -148,7 +175,9 @@ def _run(
         there = {cell.name for cell in result.cells}
         missing = tuple(cell.name for cell in (asked or study).grid() if cell.name not in there)
         found.append(
-            PaperStudy(result.name, study, rebuilt_sheet(one.table, board.of_no_paper), one, missing, result.command)
+            PaperStudy(
+                result.name, study, claim_sheet(study, one.table, board.of_no_paper), one, missing, result.command
+            )
         )
     return found, files
 
@@ -156,7 +185,7 @@ def _run(
 def _not_run(board: Board, submission: str, declared: DeclaredPaper | None, run: set[str]) -> list[PaperStudy]:
     """Declared tables and figures of which nothing is published; of rows' seeds the page says it in a line."""
     return [
-        PaperStudy(name, study, declared_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
+        PaperStudy(name, study, claim_sheet(study), None, (), run_command(f"{submission}-{name}", board.track.name))
         for name, study in (declared.studies.items() if declared else ())
         if name not in run and not variant_of(name)
     ]

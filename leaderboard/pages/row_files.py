@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 from rich import progress
 from rich.console import Console
 
+from benchmark.results.per_image import PerImage
+from benchmark.runtime import files
 from leaderboard.image_radii import image_radii, published_radii
 from leaderboard.pages import compare, models
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import Row
-from leaderboard.reading import read_per_image
 from leaderboard.site import Site
 
 MANY = 50  # rows, from which on processes share them and the build shows how far it is
@@ -46,27 +47,21 @@ def write_row(site: Site, board: Board, row: Row) -> None:
     else:
         site.copy(f"{place}/record.json", board.published / f"{name}.json")
         site.copy(f"{place}/per_image.json", board.published / "images" / f"{name}.json")
-        images = read_per_image(board.published / "images" / f"{name}.json", "bring it back with git")
+        images = files.read_model(board.published / "images" / f"{name}.json", PerImage, "bring it back with git")
         found = published_radii(images, row.record, math.prod(board.track.data.shape), row.brought)
     models.write_page(site, board, row, evidence, found)
     compare.write_row(site, board, row, found)
 
 
 def _write_side_by_side(site: Site, board: Board, begin: int) -> None:
-    """The rows from place `begin` on."""
-    # a forked process has the board already; where there is none, as on Windows, it is sent
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
-    count = len(board.rows) - begin
-    with ProcessPoolExecutor(_cores(), context, _prepare, (site.folder, board)) as pool:
-        written = pool.map(_write, range(begin, len(board.rows)), chunksize=TOGETHER)
-        shown = Console(stderr=True)
-        for part in progress.track(written, "model pages", total=count, console=shown, transient=True):
-            site.add(part)
-
-
-def _prepare(folder: Path, board: Board) -> None:
+    """The rows from place `begin` on, by forked processes, which have the board already."""
     global _known
-    _known = folder, board
+    _known = site.folder, board
+    places, shown = range(begin, len(board.rows)), Console(stderr=True)
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), multiprocessing.get_context("fork")) as pool:
+        written = pool.map(_write, places, chunksize=TOGETHER)
+        for part in progress.track(written, "model pages", total=len(places), console=shown, transient=True):
+            site.add(part)
 
 
 def _write(place: int) -> Site:
@@ -74,8 +69,3 @@ def _write(place: int) -> Site:
     part = Site(folder)
     write_row(part, board, board.rows[place])
     return part
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from benchmark.loading import methods, submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
@@ -63,15 +64,9 @@ def test_cross_covariance_attention_is_its_formula() -> None:
         q, k, v = (part.view(5, heads, size) for part in qkv.split(16, dim=1))
         for head in range(heads):
             for i in range(size):
-                scores = torch.stack(
-                    [
-                        attention.temperature[head, 0, 0]
-                        * (q[:, head, i] @ k[:, head, j])
-                        / (q[:, head, i].norm() * k[:, head, j].norm())
-                        for j in range(size)
-                    ]
-                )
-                expected[image, :, head * size + i] = v[:, head] @ scores.softmax(0)
+                alike = [functional.cosine_similarity(q[:, head, i], k[:, head, j], dim=0) for j in range(size)]
+                weights = (attention.temperature[head, 0, 0] * torch.stack(alike)).softmax(0)
+                expected[image, :, head * size + i] = v[:, head] @ weights
     expected = expected @ attention.proj.weight.T + attention.proj.bias
     assert torch.allclose(attention(x), expected, atol=1e-12)
     order = torch.randperm(5)
@@ -107,11 +102,8 @@ def test_evaluation_is_deterministic_and_of_each_image_by_itself(architecture) -
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_gradients_reach_every_parameter_and_pixel(architecture) -> None:
     model = small(architecture).train()
-    for (
-        name,
-        p,
-    ) in model.named_parameters():  # timm starts the last scale of ResNet's branches at 0, which stops those inside
-        if architecture == "resnet50" and "bn3.weight" in name:
+    for name, p in model.named_parameters():
+        if architecture == "resnet50" and "bn3.weight" in name:  # which timm starts at 0: it stops those inside
             nn.init.ones_(p)
     images = torch.rand(8, 1, 8, 8, requires_grad=True)
     model(images).square().sum().backward()

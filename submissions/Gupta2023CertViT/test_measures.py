@@ -25,9 +25,8 @@ def test_a_linear_model_costs_two_operations_a_weight() -> None:
 
 
 def network(attention: nn.Module) -> nn.Module:
-    return nn.Sequential(
-        Patchify(1), nn.Linear(1, 4), nn.Tanh(), Residual(attention), TakeToken(5), nn.Linear(4, 9)
-    ).eval()
+    layers = Patchify(1), nn.Linear(1, 4), nn.Tanh(), Residual(attention), TakeToken(5), nn.Linear(4, 9)
+    return nn.Sequential(*layers).eval()
 
 
 ATTENTION = [

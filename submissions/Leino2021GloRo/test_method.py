@@ -1,4 +1,4 @@
-"""GloRo's network is the CNN of CertViT's table, to the unit."""
+"""GloRo's, BCP's and Local-Lip's network is the CNN of CertViT's table, to the unit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def data(channels: int, side: int) -> DataSpec:
     return DataSpec(source="digits", shape=(channels, side, side), classes=10, validation=1, test=1)
 
 
-def test_the_papers_sizes_have_its_parameter_counts() -> None:
-    assert sum(p.numel() for p in build(data(1, 28), activation="relu").parameters()) == 1_973_536
-    assert sum(p.numel() for p in build(data(3, 32), activation="clipped_relu").parameters()) == 2_528_096
+@pytest.mark.parametrize("name", ["Leino2021GloRo", "Lee2020BCP", "Huang2021LocalLip"])
+def test_the_papers_sizes_have_its_parameter_counts(name) -> None:
+    for images, activation, count in ((data(1, 28), "relu", 1_973_536), (data(3, 32), "clipped_relu", 2_528_096)):
+        assert sum(p.numel() for p in method(name).build(images, activation=activation).parameters()) == count
 
 
 def test_an_orthogonal_start_and_a_wrong_option() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import site_rows
-from safetensors.numpy import save
 from tiny_record import record
 
 from benchmark.loading import tracks
@@ -43,8 +41,7 @@ def rows(folder: Path, images: range, certified: float = 0) -> list[Row]:
 
 def page(tmp_path: Path, found: list[Row], name: str) -> str:
     for row in found:
-        folder = site_rows.write(row.record, tmp_path, images=2)
-        (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((2, 1, 8, 8), np.float32)}))
+        site_rows.write(row.record, tmp_path, images=2)
     site_rows.render(tmp_path / "site", TRACK, found, tmp_path)
     return (tmp_path / "site" / name).read_text()
 
@@ -101,7 +98,6 @@ def test_a_board_that_is_built_reads_what_was_brought(tmp_path, monkeypatch) -> 
     broken.mkdir(parents=True)
     made = next(row.record for row in rows(broken, range(0)) if row.record.row == "A-v")
     folder = site_rows.write(made, tmp_path / "work/digits", images=3)
-    (folder / "images.safetensors").write_bytes(save({"clean": np.zeros((3, 1, 8, 8), np.float32)}))
     (folder / "per_image.json").write_text(json.dumps({"row": "A-v", "scores": IMAGES["A-v"]}))
     rows(broken, range(3))
     inputs = tmp_path / "work/digits/inputs"

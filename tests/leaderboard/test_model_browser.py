@@ -8,22 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browsers import complaints, needs_chromium, wider_than
-from model_site import evidence, page, row
+from browsers import complaints, needs_chromium, until, wider_than
+from model_site import TRACK, evidence, page, row
+from site_rows import put, render
 
 from leaderboard.image_radii import image_radii
+from leaderboard.rank import rank
 
 pytestmark = [pytest.mark.browser, needs_chromium]
+HOSTILE = "<img src=x onerror='window.broken=1'></script><script>window.broken=2</script>\u202e" + "W" * 10_000
 
 
 def opened(browser: Any, folder: Path) -> None:
     """The page, its charts drawn."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
     (folder.parent.parent / "times.js").write_text("const TIMES = {};\n")
     browser.get(f"file://{folder}/index.html")
-    undrawn = "return document.querySelectorAll('figure.vega:not([data-drawn])').length"
-    WebDriverWait(browser, 20).until(lambda b: b.execute_script(undrawn) == 0)
+    until(browser, lambda: not browser.find_elements("css selector", "figure.vega:not([data-drawn])"))
 
 
 def marks(browser: Any, figure: str, kind: str) -> list[str]:
@@ -40,12 +40,9 @@ def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
     assert len(shown) == len(lines)
     for said, line in zip(shown, lines, strict=True):
         radius, attacked, certified = map(float, line.split(","))
-        for words in (
-            f"l2 radius: {radius:.4f}",
-            f"attacked, percent: {attacked:.1f}",
-            f"certified, percent: {certified:.1f}",
-        ):
-            assert words in said
+        assert f"l2 radius: {radius:.4f}" in said
+        assert f"attacked, percent: {attacked:.1f}" in said
+        assert f"certified, percent: {certified:.1f}" in said
     assert len(marks(browser, "sandwich", "line")) == 2
     assert len(marks(browser, "sandwich", "area")) == 1
     points = marks(browser, "radii", "symbol")
@@ -57,40 +54,59 @@ def test_charts_have_the_right_marks_and_values(browser, tmp_path) -> None:
 
 
 def test_folded_parts_open_by_keyboard_and_a_phone_scrolls_one_way(browser, tmp_path) -> None:
-    from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 
     made = row(title="x" * 10000, summary="y" * 10000)
     opened(browser, page(made, tmp_path))
-    folded = browser.find_elements(By.CSS_SELECTOR, "details:not([open])")
+    folded = browser.find_elements("css selector", "details:not([open])")
     assert len(folded) >= 5
     for details in folded:
-        details.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+        details.find_element("tag name", "summary").send_keys(Keys.ENTER)
         assert details.get_attribute("open") is not None
     for pixels in (390, 768, 1024, 1440):
         assert wider_than(browser, pixels) <= 0, f"at {pixels} pixels the page is wider than the window"
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_commands_are_copied_or_selected(browser, tmp_path) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
+def test_hostile_texts_are_words_and_widen_no_page(browser, tmp_path) -> None:
+    paper = {"title": HOSTILE, "authors": HOSTILE, "year": 2026}
+    records = [row(name, title=HOSTILE, summary=HOSTILE, paper=paper) for name in "AB"]
+    for made in records:
+        put(made, tmp_path, evidence(made, 20))
+    render(tmp_path / "site", TRACK, rank(records, TRACK), tmp_path)
+    (tmp_path / "site/times.js").write_text("const TIMES = {};\n")
+    board, compare = "index.html", "compare/index.html#A-v,B-v"
+    for place in (board, f"{board}#all=1", compare, "models/A-v/index.html", "papers/A/index.html"):
+        for pixels in (390, 768, 1024, 1440):
+            browser.get("about:blank")
+            browser.get(f"file://{tmp_path}/site/{place}")
+            if place == compare:
+                until(browser, lambda: "2 models compared" in browser.find_element("id", "said").text)
+            assert wider_than(browser, pixels) <= 0, (place, pixels)
+            assert browser.execute_script("return window.broken") is None
+            assert not browser.find_elements("css selector", "img[src=x]")
+            if place.startswith(board):
+                assert browser.execute_script("return document.querySelector('.board tbody tr').offsetHeight") < 900
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert complaints(browser) == []
 
+
+def test_commands_are_copied_or_selected(browser, tmp_path) -> None:
     opened(browser, page(row(), tmp_path))
-    places = browser.find_elements(By.CSS_SELECTOR, ".copied")
+    places = browser.find_elements("css selector", ".copied")
     assert len(places) >= 5
-    command = places[0].find_element(By.TAG_NAME, "code").text
+    command = places[0].find_element("tag name", "code").text
     assert command == "rvb verify Shown-v --track digits"
     refuse = "navigator.clipboard.writeText = () => Promise.reject(new Error()); document.execCommand = () => false;"
     browser.execute_script(refuse)
-    button = places[0].find_element(By.TAG_NAME, "button")
+    button = places[0].find_element("tag name", "button")
     assert "rvb verify" in button.get_attribute("aria-label")
     # what the button says is written down as it changes: it is "Copy" again after two seconds, which a busy machine may need
     script = "window.said = []; const b = arguments[0]; new MutationObserver(() => said.push(b.textContent)).observe(b, {childList: true})"
     browser.execute_script(script, button)
 
     def says(words: str, at: int) -> None:
-        WebDriverWait(browser, 30).until(lambda b: len(b.execute_script("return said")) > at)
+        until(browser, lambda: len(browser.execute_script("return said")) > at)
         assert browser.execute_script("return said[arguments[0]]", at).startswith(words)
 
     button.click()
@@ -119,13 +135,10 @@ def test_a_second_click_is_answered_for_its_own_two_seconds(browser, tmp_path) -
 
 
 def test_a_link_to_a_folded_part_opens_it(browser, tmp_path) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
     folder = page(row(), tmp_path)
     text = (folder / "index.html").read_text()
     (folder / "index.html").write_text(text.replace('<table class="attacks">', '<table class="attacks" id="attacks">'))
     opened(browser, folder)
-    assert not browser.find_element(By.ID, "attacks").is_displayed()
+    assert not browser.find_element("id", "attacks").is_displayed()
     browser.execute_script("location.hash = 'attacks'")
-    WebDriverWait(browser, 30).until(lambda b: b.find_element(By.ID, "attacks").is_displayed())
+    until(browser, lambda: browser.find_element("id", "attacks").is_displayed())

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_site import evidence, row
+from model_site import TRACK, evidence, row
 
-from benchmark.evaluation.evidence import unbroken
+from benchmark.evaluation.evidence import certified, unbroken
 from benchmark.results.brought import BrokenImage, Brought
 from benchmark.specs.threat import ThreatModel
 from leaderboard.charts.per_image import drawn_images, per_image
-from leaderboard.charts.sandwich import POINTS, Curves, curves, sandwich
+from leaderboard.charts.sandwich import POINTS, STEPS, Curves, curves, overlay, radii_of, sandwich, shares
 from leaderboard.charts.training import read_history, training_charts
 from leaderboard.image_radii import ROUNDING, ImageRadii, image_radii
 from leaderboard.pages.model_images import settled, state
 
 MARKED = (0.1, 0.25, 0.5, 1.0)
+FOUR_IMAGES = {
+    "label": [3, 3, 3, 3],
+    "clean_margin": [0.5, 0.5, 0.5, -0.1],
+    "pgd-L2-0.5:success": [True, False, True, False],
+    "pgd-L2-0.5:l2": [0.4, 0.0, 0.5, 0.0],
+    "fgsm-Linf-0.15:success": [True, False, False, False],
+    "fgsm-Linf-0.15:l2": [0.3, 0.0, 0.0, 0.0],
+    "probed L2 0.25": [False, True, False, False],
+    "probed Linf 0.1": [True, True, True, True],
+    "certified_l2": [0.25, 0.1, 0.0, 0.0],
+    "smoothed_prediction": [3, 3, 4, 3],
+    "smoothed_l2": [0.1, 0.0, 0.3, 0.2],
+    "probe loss": [0.0] * 4,
+}
 
 
 def random_radii(n: int, seed: int, step: int = 97) -> ImageRadii:
@@ -33,14 +48,13 @@ def random_radii(n: int, seed: int, step: int = 97) -> ImageRadii:
     return ImageRadii(right, broken, certified, smoothed)
 
 
-def upper(seen: Curves, radius: float) -> int:
-    """The attacked curve as it is drawn: a value holds until the next."""
-    return int(seen.attacked[np.searchsorted(seen.radii, radius, side="right") - 1])
-
-
-def lower(radii: np.ndarray, counts: np.ndarray, radius: float) -> int:
-    """A curve from below as it is drawn: a value holds from the one before."""
-    return int(counts[np.searchsorted(radii, radius, side="left")])
+def drawn(seen: Curves, radius: float) -> list[int]:
+    """The curves as they are drawn: a value of the attacked one holds until the next, others hold from the one before."""
+    until, after = (
+        np.searchsorted(seen.radii, radius, side="right") - 1,
+        np.searchsorted(seen.radii, radius, side="left"),
+    )
+    return [int(counts[until if name == "attacked" else after]) for name, counts in seen.counts.items()]
 
 
 @settings(max_examples=20, deadline=None)
@@ -52,8 +66,6 @@ def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
     seen = curves(found, MARKED, points)
     assert len(seen.radii) <= points
     assert {0.0, *MARKED} <= {*seen.radii.tolist()}
-    assert seen.certified is not None
-    assert seen.smoothed is not None
     assert found.certified is not None
     assert found.smoothed is not None
     far = float(seen.radii[-1])
@@ -62,13 +74,11 @@ def test_drawn_curves_are_exact_at_their_radii_and_err_to_one_side_between(
         attacked = sum(ok and b > radius + ROUNDING for ok, b in zip(found.right, found.broken, strict=True))
         certified = sum(ok and c >= radius for ok, c in zip(found.right, found.certified, strict=True))
         smoothed = sum(s >= radius for s in found.smoothed)
-        drawn = (
-            upper(seen, radius), lower(seen.radii, seen.certified, radius), lower(seen.radii, seen.smoothed, radius)
-        )  # fmt: skip
-        assert drawn[0] >= attacked
-        assert drawn[1] <= certified
-        assert drawn[2] <= smoothed
-        off = max(drawn[0] - attacked, certified - drawn[1], smoothed - drawn[2])
+        above, below, other = drawn(seen, radius)
+        assert above >= attacked
+        assert below <= certified
+        assert other <= smoothed
+        off = max(above - attacked, certified - below, smoothed - other)
         assert off <= seen.off * n + 1e-9
         if radius in seen.radii:
             assert off == 0
@@ -107,23 +117,44 @@ def test_a_row_without_certificate_has_the_attacked_curve_alone() -> None:
     assert per_image(found) is None
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_radii_of_images_agree_with_how_records_count(seed: int) -> None:
-    seen = evidence(row(), 80, seed)
-    seen = seen.append_column("probed L2 0.5", pa.array(np.random.default_rng(seed).random(80) < 0.2))
+def test_shares_at_each_radius() -> None:
+    radii = (0.0, 0.1, 0.25, 0.3, 0.5)
+    found = shares(image_radii(pa.table(FOUR_IMAGES)), radii)
+    assert found["attacked"] == [0.75, 0.75, 0.5, 0.25, 0.0], "an image broken at a radius is lost at it"
+    assert found["certified"] == [0.5, 0.5, 0.25, 0.0, 0.0], "an image certified to a radius counts at it"
+    assert found["smoothed"] == [0.5, 0.5, 0.0, 0.0, 0.0], "the third image's class is wrong"
+    plain = pa.table(FOUR_IMAGES).drop_columns(["certified_l2", "smoothed_l2", "smoothed_prediction"])
+    assert shares(image_radii(plain), radii) == {"attacked": found["attacked"]}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_images_are_counted_as_records_count_them(seed: int) -> None:
+    rng, seen = np.random.default_rng(seed), evidence(row(), 80, seed)
+    seen = seen.append_column("probed L2 0.5", pa.array(rng.random(80) < 0.2))
     seen = seen.append_column("probed Linf 0.15", pa.array(np.ones(80, bool)))
-    found = image_radii(seen)
+    found, radii = image_radii(seen), radii_of(TRACK)
+    parts = shares(found, radii)
     for eps in (0.05, 0.1, 0.3, 0.5, 1.0):
         counted = int(unbroken(seen, ThreatModel(norm="L2", eps=eps)).sum())
         (line,) = settled(found, [eps])
         assert line.between + (line.certified or 0) == counted
+        assert parts["attacked"][radii.index(eps)] == pytest.approx(counted / 80, abs=1e-6)
         words = [state(found, i, eps) for i in range(80)]
         assert [words.count(word) for word in ("certified", "between", "broken", "wrong when clean")] == [
             line.certified, line.between, line.broken, line.wrong
         ]  # fmt: skip
+    for other in certified(seen, TRACK, "local"):
+        assert parts["certified"][radii.index(other.threat.eps)] == pytest.approx(other.accuracy.value, abs=1e-6)
+    assert all((np.diff(line) <= 0).all() for line in parts.values())
 
 
 def test_what_others_brought_counts_and_contradicts() -> None:
+    brought = SimpleNamespace(images=[SimpleNamespace(image=2, l2=0.2), SimpleNamespace(image=0, l2=0.9)])
+    assert image_radii(pa.table(FOUR_IMAGES)).broken.tolist() == [0.3, 0.25, 0.5, np.inf], (
+        "by the nearest of any attack"
+    )
+    assert image_radii(pa.table(FOUR_IMAGES), [brought]).broken.tolist() == [0.3, 0.25, 0.2, np.inf]
     seen = evidence(row(), 30)
     image = int(np.flatnonzero(seen["certified_l2"].to_numpy() > 0.1)[0])
     one = BrokenImage(image=image, threat="L2 0.5", linf=0.05, l2=0.1, prediction=1, margin=-1, lost=(), certified=0.2)
@@ -180,3 +211,21 @@ def test_training_curves_are_those_of_the_records_weights(tmp_path) -> None:
     assert len(long.lines) <= 402
     assert long.lines[-1][0] == 1000
     assert long.caption.endswith("One epoch in 3 is drawn.")
+
+
+def test_radii_reach_the_largest_and_hold_the_tracks_own() -> None:
+    radii = radii_of(TRACK)
+    assert radii[0] == 0
+    assert radii[-1] == 1.0
+    assert {0.1, 0.25, 0.5} <= set(radii)
+    assert len(radii) >= STEPS
+    linf = {"standard": tuple(a for a in TRACK.suites["standard"] if a.norm == "Linf")}
+    assert radii_of(TRACK.model_copy(update={"suites": linf, "certified_radii": ()})) == ()
+
+
+def test_the_drawing_names_its_records() -> None:
+    """The page's script writes these fields."""
+    fields = {"row", "kind", "radius", "accuracy", "certified"}
+    text = str(overlay())
+    assert all(f"'{field}" in text for field in fields)
+    assert overlay()["data"] == {"name": "table"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import itertools
 import re
 from pathlib import Path
 
 import pytest
 from published_study import published
+from site_rows import Page
 from tiny_record import record
 
 from benchmark.loading import tracks
@@ -17,7 +17,6 @@ from benchmark.results.record import Record
 from benchmark.results.study import DeclaredPaper
 from benchmark.specs.study import Study
 from benchmark.specs.track import Track
-from leaderboard import reading
 from leaderboard.pages import papers
 from leaderboard.pages.board_data import About, Board
 from leaderboard.rank import rank
@@ -35,14 +34,8 @@ PRINTED = {"a": {"clean": 0.5}, "b": {"clean": 0.9}}
 
 
 def study(name: str, source: str, **more) -> dict:
-    asked = {
-        "title": f"The {name}",
-        "source": source,
-        "track": "digits",
-        "variant": "v",
-        "measures": [{"measure": "clean"}],
-    }
-    return {name: asked | more}
+    asked = {"title": f"The {name}", "source": source, "track": "digits", "variant": "v"}
+    return {name: {**asked, "measures": [{"measure": "clean"}], **more}}
 
 
 def declared(**more) -> DeclaredPaper:
@@ -190,26 +183,6 @@ def test_texts_of_submissions_are_no_markup(tmp_path, url: str) -> None:
             assert not re.search(r'href="(javascript|data:text|https://)', text)
 
 
-def test_headings_are_in_order_and_regions_are_named_apart(tmp_path) -> None:
-    page = (pages(tmp_path, board()) / "Sub/index.html").read_text()
-    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
-    assert levels[0] == 1
-    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
-    labels = re.findall(r'role="region" aria-label="([^"]*)"', page)
-    assert len(labels) == len(set(labels)) == page.count('class="scroll"')
-    ids = re.findall(r' id="([^"]*)"', page)
-    assert len(ids) == len(set(ids))
-    for place in re.findall(r'href="#([^"]+)"', page):
-        assert place in ids
-
-
-def test_a_missing_or_damaged_file_of_papers_is_one_line(tmp_path) -> None:
-    path = tmp_path / "papers.json"
-    with pytest.raises(SystemExit, match=r"papers\.json is missing"):
-        reading.read_papers(path)
-    path.write_text('{"Sub": ' + declared().model_dump_json() + "}")
-    assert reading.read_papers(path) == {"Sub": declared()}
-    for content in ("{", "[]", '{"Sub": {}}'):
-        path.write_text(content)
-        with pytest.raises(SystemExit, match=r"papers\.json holds no papers"):
-            reading.read_papers(path)
+def test_a_page_is_whole_and_its_own_links_lead_somewhere(tmp_path) -> None:
+    page = Page(pages(tmp_path, board()) / "Sub/index.html")
+    assert {link[1:] for link in page.values("href") if link.startswith("#")} <= page.ids

@@ -30,6 +30,19 @@ def record(name: str, linf: int, certified: int | None = None) -> Record:
     return tiny_record.record(name, linf, 30, f"{name} | a model", certified)
 
 
+def put(folder: Path, made: Record) -> None:
+    """Publishes the row with its verdicts by image."""
+    images = PerImage(row=made.row, scores={"robust Linf 0.15": verdicts(made.robust[0].accuracy.count)})
+    (folder / f"{made.row}.json").write_text(to_json(made))
+    (folder / "images" / f"{made.row}.json").write_text(to_json(images))
+
+
+def updated() -> list[str]:
+    """The lines of the README with its table written anew."""
+    readme.main([])
+    return readme.PLACES[0].file.read_text().splitlines()
+
+
 @pytest.fixture
 def published(tmp_path, monkeypatch) -> Path:
     """Two published Records of digits, a study and the machine beside them, and a README whose table is not written yet."""
@@ -39,10 +52,7 @@ def published(tmp_path, monkeypatch) -> Path:
     for other in ("studies/Some-study.json", "machine.json"):
         (folder / other).write_text("no Record")
     for made in (record("Weak", 4, certified=80), record("Strong", 76)):
-        (folder / f"{made.row}.json").write_text(to_json(made))
-        right = made.robust[0].accuracy.count
-        images = PerImage(row=made.row, scores={"robust Linf 0.15": verdicts(right)})
-        (folder / "images" / f"{made.row}.json").write_text(to_json(images))
+        put(folder, made)
     monkeypatch.setattr(readme, "PUBLISHED", tmp_path / "results")
     monkeypatch.setattr(readme, "PLACES", (readme.Place(tmp_path / "README.md", "digits"),))
     (tmp_path / "README.md").write_text(HEAD + TAIL)
@@ -50,11 +60,10 @@ def published(tmp_path, monkeypatch) -> Path:
 
 
 def test_the_table_ranks_the_published_records(published) -> None:
-    readme.main([])
+    lines = updated()
     text = readme.PLACES[0].file.read_text()
     assert text.startswith(HEAD)
     assert text.endswith(TAIL)
-    lines = text.splitlines()
     strong = r"| 1 | [Strong \| a model](submissions/Strong) | 97 | 76 | 30 | 0 | – | – | – |"
     weak = r"| 2 | [Weak \| a model](submissions/Weak) | 97 | 4 | 30 | 0 | 80 | – | – |"
     assert lines[lines.index(strong) + 1] == weak
@@ -66,16 +75,12 @@ def test_the_table_ranks_the_published_records(published) -> None:
 
 def another(published: Path, **more: object) -> None:
     """Publishes a second row of Strong, of 20 robust images."""
-    made = record("Strong", 20).model_copy(update={"row": "Strong-w", "variant": "w", "title": "another of it", **more})
-    (published / "Strong-w.json").write_text(to_json(made))
-    images = PerImage(row="Strong-w", scores={"robust Linf 0.15": verdicts(20)})
-    (published / "images/Strong-w.json").write_text(to_json(images))
+    put(published, record("Strong", 20).model_copy(update={"variant": "w", "title": "another of it", **more}))
 
 
 def test_of_each_submission_its_first_row_is_shown_with_its_rank_among_all(published) -> None:
     another(published)
-    readme.main([])
-    text = readme.PLACES[0].file.read_text()
+    text = "\n".join(updated())
     assert "another of it" not in text
     assert r"| 3 | [Weak \| a model]" in text
     assert "#: ranks not ruled out of 3; each submission's first row is shown." in text
@@ -88,8 +93,7 @@ def test_a_page_may_show_all_rows_with_what_their_attention_does(published, tmp_
     page = tmp_path / "page.md"
     page.write_text(HEAD + TAIL)
     monkeypatch.setattr(readme, "PLACES", (readme.Place(page, "digits", all_rows=True),))
-    readme.main([])
-    lines = page.read_text().splitlines()
+    lines = updated()
     assert "| 2 | Strong-w | 97 | 20 | 30 | 0 | – | – | – | 31 |" in lines
     assert "| 1 | Strong-v | 97 | 76 | 30 | 0 | – | – | – | – |" in lines
     (head,) = [line for line in lines if line.startswith("| #")]
@@ -120,47 +124,33 @@ def test_seeds_that_may_turn_the_order_leave_it_open(published) -> None:
         study["result"]["cells"][0]["settings"] = row.settings.model_dump(mode="json")
         text = to_json(PublishedStudy.model_validate(study))
         (published / f"studies/{name}-v-seeds.json").write_text(text)
-    readme.main([])
-    assert [line[:8] for line in readme.PLACES[0].file.read_text().splitlines() if "a model" in line] == [
-        "| 1–2 | ",
-        "| 1–2 | ",
-    ]
+    assert [line[:8] for line in updated() if "a model" in line] == ["| 1–2 | "] * 2
 
 
 def test_rows_published_without_their_images_are_not_ordered(published) -> None:
     (published / "images/Weak-v.json").unlink()
-    readme.main([])
-    assert readme.PLACES[0].file.read_text().count("| 1–2 | ") == 2
+    assert sum("| 1–2 | " in line for line in updated()) == 2
 
 
 def test_check_fails_on_a_stale_table_and_passes_after_writing(published) -> None:
-    with pytest.raises(
-        BenchmarkError, match=r"is not that of the Records .* run `python -m leaderboard.readme`"
-    ) as raised:
+    stale = r"is not that of the Records .* run `python -m leaderboard.readme`"
+    with pytest.raises(BenchmarkError, match=stale) as raised:
         readme.main(["--check"])
     assert "\n" not in str(raised.value)
     assert readme.PLACES[0].file.read_text() == HEAD + TAIL, "a check changes nothing"
     readme.main([])
     readme.main(["--check"])
     (published / "Strong-v.json").write_text(to_json(record("Strong", 75)))
-    with pytest.raises(BenchmarkError, match="is not that of the Records"):
+    with pytest.raises(BenchmarkError, match=stale):
         readme.main(["--check"])
     readme.main([])
     readme.main(["--check"])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "needs the lines"),
-        (TAIL + HEAD, "needs the lines"),
-        (HEAD + HEAD + TAIL, "needs the lines"),
-        (HEAD, "needs"),
-    ],
-)
-def test_a_readme_without_its_markers_is_left_alone(published, text, message) -> None:
+@pytest.mark.parametrize("text", ["", TAIL + HEAD, HEAD + HEAD + TAIL, HEAD])
+def test_a_readme_without_its_markers_is_left_alone(published, text) -> None:
     readme.PLACES[0].file.write_text(text)
-    with pytest.raises(BenchmarkError, match=message):
+    with pytest.raises(BenchmarkError, match="needs the lines"):
         readme.main([])
     assert readme.PLACES[0].file.read_text() == text
 
@@ -189,9 +179,8 @@ def test_the_readmes_evaluation_runs_and_gives_the_published_numbers(tmp_path, m
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code("python")[0], names)
-    published = Record.model_validate_json(
-        (README.parent / "leaderboard/results/digits/Wong2020Fast-linf.json").read_text()
-    )
+    place = README.parent / "leaderboard/results/digits/Wong2020Fast-linf.json"
+    published = Record.model_validate_json(place.read_text())
     attack = next(one for one in published.attacks if one.id == "autoattack-Linf-0.15")
     assert names["report"].numbers["clean"].count == published.clean.count
     assert names["report"].numbers["AutoAttack Linf 0.15"].count == attack.accuracy.count

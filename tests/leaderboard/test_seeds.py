@@ -14,10 +14,8 @@ from benchmark.loading import tracks
 from benchmark.results.record import Record
 from benchmark.results.reproduced import Reproduced
 from benchmark.results.study import PublishedStudy
-from leaderboard import build
-from leaderboard.pages import models
 from leaderboard.rank import rank
-from leaderboard.seeds import trainings
+from leaderboard.seeds import belongs_on_page, trainings
 
 TRACK = tracks.load("digits")
 
@@ -50,20 +48,18 @@ def test_a_study_over_seeds_without_verdicts_is_no_such_study() -> None:
     assert trainings([record("A", 70, 30)], TRACK, [PublishedStudy.model_validate(old)]) == {}
 
 
-@pytest.fixture
-def site(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
     """Two rows of one submission's kind, the first with a study over its seeds that was reproduced."""
-    rows, study = [certified_row(), record("B", 40, 30)], published("A", [70, 60, 80], certified=[20, 30, 10])
-    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
-    monkeypatch.setattr(models, "pictures", lambda *_: [])
-    (tmp_path / "published/digits/studies").mkdir(parents=True)
-    (tmp_path / "published/digits/studies/A-v-seeds.json").write_text(study.model_dump_json())
+    folder, rows = tmp_path_factory.mktemp("seeds"), [certified_row(), record("B", 40, 30)]
+    studies = [published("A", [70, 60, 80], certified=[20, 30, 10])]
     for row in rows:
-        site_rows.write(row, tmp_path, certified_l2=0.2)
+        site_rows.write(row, folder, certified_l2=0.2)
     marks = {"A-v-seeds": Reproduced(commit="a" * 12, date="2026-07-01", what="cell <all>, seed 0")}
     marks["B-v"] = Reproduced(commit="b" * 12, date="2026-07-02", what="row")
-    site_rows.render(tmp_path / "site", TRACK, rank(rows, TRACK, studies=[study]), tmp_path, reproduced=marks)
-    return tmp_path / "site"
+    ranked = rank(rows, TRACK, studies=studies)
+    site_rows.render(folder / "site", TRACK, ranked, folder, studies=studies, reproduced=marks)
+    return folder / "site"
 
 
 def test_the_board_shows_mean_and_range_beside_the_interval_and_says_what_is_one_draw(site) -> None:
@@ -95,8 +91,6 @@ def test_the_study_stands_on_its_own_rows_page_alone(site) -> None:
 
 
 def test_another_variant_of_the_submission_does_not_show_it() -> None:
-    from leaderboard.seeds import belongs_on_page
-
     study = published("A", [70, 60])
     other = record("A", 70, 30).model_copy(update={"variant": "w"})
     assert belongs_on_page(study, record("A", 70, 30))

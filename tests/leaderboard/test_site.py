@@ -1,4 +1,4 @@
-"""The folder of pages, and the front page with its feed and its site map."""
+"""The folder of pages, each row's files, how long stages took, and the front page with its feed and its site map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import xml.etree.ElementTree as ET
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ from tiny_record import proportion, record
 from benchmark.loading import tracks
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.runtime import files
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.image_radii import published_radii
-from leaderboard.pages import models
+from leaderboard.pages import row_files
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 from leaderboard.site import Site
+from leaderboard.times import times
 
 DIGITS, PHOTOGRAPHS = tracks.load("digits"), tracks.load("cifar10_jpeg")
 
@@ -52,12 +55,20 @@ def test_machines_get_the_boards_numbers_and_their_schema() -> None:
     assert [row.row for row in made.rows] == ["B-v", "A-v"]
     assert made.rows[0].numbers["certified L2 0.1"].count == 10
     assert "certified L2 0.1" not in made.rows[1].numbers
-    again = formats.MachineBoard.model_validate_json(made.model_dump_json())
-    assert again == made
+    assert formats.MachineBoard.model_validate_json(made.model_dump_json()) == made
     head, *lines = formats.as_csv(made).splitlines()
     assert head.startswith("rank,row,title,trust,division,clean,clean low,clean high,robust Linf 0.15,")
     assert len(lines) == 2
     assert set(formats.MachineBoard.model_json_schema()["required"]) <= set(json.loads(made.model_dump_json()))
+
+
+def publish(track: str, made: Record, images: PerImage | None = None) -> None:
+    """The track, the row's Record and, where given, its verdicts by image, in the working directory."""
+    source = Path(tracks.__file__).parent.parent / f"tracks/{track}.yaml"
+    files.write(Path(f"benchmark/tracks/{track}.yaml"), source.read_text())
+    files.write(Path("results") / track / f"{made.row}.json", made.model_dump_json())
+    if images:
+        files.write(Path("results") / track / "images" / f"{made.row}.json", images.model_dump_json())
 
 
 @pytest.fixture
@@ -65,19 +76,13 @@ def project(tmp_path, monkeypatch) -> Path:
     """A repository with one published row, built too, and a track without any."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(build, "PUBLISHED", tmp_path / "results")
-    monkeypatch.setattr(models, "pictures", lambda *_: [])
-    (tmp_path / "benchmark/tracks").mkdir(parents=True)
-    for name in ("digits", "sst2"):
-        source = Path(tracks.__file__).parent.parent / f"tracks/{name}.yaml"
-        (tmp_path / f"benchmark/tracks/{name}.yaml").write_text(source.read_text())
     made = record("A", 40, 30, certified=20, title="Name <b>")
-    (tmp_path / "results/digits").mkdir(parents=True)
-    (tmp_path / "results/digits/A-v.json").write_text(made.model_dump_json())
-    site_rows.write(made, tmp_path / "work/digits")
+    publish("sst2", made)
+    shutil.rmtree("results/sst2")
+    publish("digits", made)
     images = {"row": "A-v", "scores": {"clean": "1"}}
-    (tmp_path / "work/digits/A-v/record/per_image.json").write_text(json.dumps(images))
-    (tmp_path / "pipelines/digits").mkdir(parents=True)
-    (tmp_path / "pipelines/digits/rows.json").write_text('["A-v"]')
+    files.write_json(site_rows.write(made, tmp_path / "work/digits") / "per_image.json", images)
+    files.write(Path("pipelines/digits/rows.json"), '["A-v"]')
     return tmp_path
 
 
@@ -86,9 +91,8 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
     page = Path("site/index.html").read_text()
     assert '<a href="digits/index.html">Handwritten digits, 8x8</a>' in page
     assert "1 model;" in page
-    assert '<a href="digits/models/A-v/index.html"><bdi>Name &lt;b&gt;</bdi></a>' in page, (
-        "a number leads to its evidence"
-    )
+    link = '<a href="digits/models/A-v/index.html"><bdi>Name &lt;b&gt;</bdi></a>'
+    assert link in page, "a number leads to its evidence"
     assert "<b>40.0%</b><small>30.0–50.0</small>" in page, "the best robust one, with its interval"
     assert "SST-2, 32 words (<code>sst2</code>)" in page
     assert 'href="../index.html"' in Path("site/digits/index.html").read_text()
@@ -98,8 +102,7 @@ def test_the_front_page_has_a_card_a_track_and_a_second_time_nothing_to_write(pr
 
 @pytest.mark.parametrize("place", ["index.html", "digits/index.html", "digits/models/A-v/index.html"])
 def test_each_page_says_version_source_and_how_to_cite(project, place) -> None:
-    (project / "build/docs").mkdir(parents=True)
-    (project / "build/docs/index.html").write_text("Documentation")
+    files.write(Path("build/docs/index.html"), "Documentation")
     git("init")
     git("commit", "--allow-empty", "-m", "First")
     front.render(Path("site"), "", "https://example.org/me/bench")
@@ -122,8 +125,7 @@ def kept_images() -> PerImage:
 
 def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
     shutil.rmtree(project / "work/digits/A-v")
-    (project / "results/digits/images").mkdir()
-    (project / "results/digits/images/A-v.json").write_text(kept_images().model_dump_json())
+    publish("digits", record("A", 40, 30, certified=20), kept_images())
     front.render(Path("site"), "")
     assert 'href="digits/leaderboard.json"' in Path("site/index.html").read_text()
     assert 'href="models/A-v/index.html"' in Path("site/digits/index.html").read_text()
@@ -137,7 +139,8 @@ def test_a_row_that_is_published_alone_has_its_pages(project) -> None:
 
 
 def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> None:
-    found = published_radii(kept_images(), record("A", 40, 30, certified=20), pixels=64)
+    made = record("A", 40, 30, certified=20)
+    found = published_radii(kept_images(), made, pixels=64)
     assert found.right.sum() == 97
     assert set(found.broken[:30]) == {1.0}, "held at 0.5, lost at 1"
     assert set(found.broken[30:]) == {0.5}
@@ -145,29 +148,17 @@ def test_what_git_keeps_of_a_row_says_within_which_ball_an_image_was_lost() -> N
     assert (found.certified > 0).sum() == 20
     assert found.smoothed is None
     assert not found.contradicted.any()
-
-
-def test_a_loss_in_a_linf_ball_counts_in_the_l2_ball_around_it() -> None:
-    made = record("A", 40, 30)
-    images = kept_images()
-    kept = made.model_copy(update={"robust": made.robust[:1]})
-    found = published_radii(images, kept, pixels=64)
-    assert set(found.broken[40:]) == {0.15 * 8}
-    assert np.isinf(found.broken[:40]).all()
+    linf = published_radii(kept_images(), made.model_copy(update={"robust": made.robust[:1]}), pixels=64)
+    assert set(linf.broken[40:]) == {0.15 * 8}, "a loss in a Linf ball counts in the l2 ball around it"
+    assert np.isinf(linf.broken[:40]).all()
 
 
 def test_real_images_stand_first(project) -> None:
     track = PHOTOGRAPHS
-    source = Path(tracks.__file__).parent.parent / "tracks/cifar10_jpeg.yaml"
-    (project / "benchmark/tracks/cifar10_jpeg.yaml").write_text(source.read_text())
-    (project / "results/cifar10_jpeg").mkdir()
     threats = [{"threat": one.model_dump(), "accuracy": proportion(9), "attacks": []} for one in track.threats]
     made = record("B", 1, 1).model_dump() | {"track": track.name, "robust": threats}
-    (project / "results/cifar10_jpeg/B-v.json").write_text(Record.model_validate(made).model_dump_json())
-    (project / "results/cifar10_jpeg/images").mkdir()
     scores = {f"robust {one.label}": "1" * 9 + "0" * 91 for one in track.threats} | {"clean": "1" * 97 + "000"}
-    kept = PerImage(row="B-v", scores=scores)
-    (project / "results/cifar10_jpeg/images/B-v.json").write_text(kept.model_dump_json())
+    publish("cifar10_jpeg", Record.model_validate(made), PerImage(row="B-v", scores=scores))
     front.render(Path("site"), "")
     page = Path("site/index.html").read_text()
     assert page.index("cifar10_jpeg/index.html") < page.index("digits/index.html")
@@ -195,8 +186,7 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     git("init")
     git("add", "results")
     git("commit", "-m", "Rows <published>")
-    (project / "results/digits/studies").mkdir()
-    (project / "results/digits/studies/A-study.json").write_text("{}")
+    files.write(Path("results/digits/studies/A-study.json"), "{}")
     git("add", "results")
     git("commit", "-m", "A study, which is no row")
     (found,) = changes.changes(project / "results")
@@ -210,3 +200,80 @@ def test_the_feed_is_the_history_of_published_records(project) -> None:
     assert entry.findtext(names["updated"]) == found.time == feed.findtext(names["updated"])
     assert entry.find(names["link"]).attrib["href"] == "https://example.org/digits/index.html"
     assert all(feed.findtext(names[name]) for name in ("id", "title", "updated"))
+
+
+def board(work: Path, count: int) -> Board:
+    records = [record(f"Model{place}", 40, place, certified=20) for place in range(count)]
+    for made in records:
+        site_rows.write(made, work, images=3, certified_l2=0.2)
+    return Board(DIGITS, rank(records, DIGITS), work)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_processes_side_by_side_write_what_one_writes(tmp_path, monkeypatch) -> None:
+    made = board(tmp_path / "work", 5)
+    alone, together, again = (Site(tmp_path / name) for name in ("alone", "together", "together"))
+    row_files.write_pages(alone, made)
+    monkeypatch.setattr(row_files, "MANY", 2)
+    monkeypatch.setattr(row_files, "TOGETHER", 1)
+    row_files.write_pages(together, made)
+    assert contents(together.folder) == contents(alone.folder)
+    assert (together.pages, together.written) == (alone.pages, alone.written)
+    assert len(together.pages) == 5
+    row_files.write_pages(again, made)
+    assert again.written == 0
+    again.close()
+    assert contents(again.folder) == contents(alone.folder), "what other processes wrote is kept"
+
+
+def test_a_row_that_cannot_be_written_ends_the_build(tmp_path, monkeypatch) -> None:
+    made = board(tmp_path / "work", 5)
+    (tmp_path / "work" / made.rows[3].record.row / "record" / "evidence.parquet").unlink()
+    monkeypatch.setattr(row_files, "MANY", 2)
+    with pytest.raises(FileNotFoundError, match="evidence"):
+        row_files.write_pages(Site(tmp_path / "site"), made)
+
+
+def named(seconds: float, device: str, **more: object) -> dict:
+    return {"wall_seconds": seconds, "device": device, **more}
+
+
+@pytest.mark.parametrize(
+    ("stages", "training", "evaluation", "devices"),
+    [
+        (  # seconds are summed, in all and by device
+            {
+                "train": named(10.0, "A GPU"), "attack-standard": named(3.0, "A GPU"),
+                "certify": named(4.5, "A CPU"), "collect": named(0.5, "A CPU"),
+            },
+            10.0, 8.0, {"training": {"A GPU": 10.0}, "evaluation": {"A GPU": 3.0, "A CPU": 5.0}},
+        ),
+        (  # parts of a stage count for the devices that they computed on
+            {"train": named(1.0, "A CPU"), "certify": named(9.0, "A CPU", parts={"A GPU": 6.0, "A CPU": 2.0})},
+            1.0, 9.0, {"training": {"A CPU": 1.0}, "evaluation": {"A CPU": 3.0, "A GPU": 6.0}},
+        ),
+        (  # a GPU for as long as it was held, a processor by its cores
+            {
+                "train": named(9.0, "A GPU", core_seconds=30.0, device_seconds=18.0, cost_seconds=18.0),
+                "certify": named(9.0, "A CPU", core_seconds=17.0, cost_seconds=17.0, parts={"A CPU": 6.0}),
+            },
+            18.0, 17.0, {"training": {"A GPU": 18.0}, "evaluation": {"A CPU": 17.0}},
+        ),
+    ],
+)  # fmt: skip
+def test_seconds_are_summed_in_all_and_by_device(tmp_path, stages, training, evaluation, devices) -> None:
+    for stage, one in stages.items():
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", one)
+    found = times(tmp_path, [SimpleNamespace(record=record("Mine", 1, 2))])
+    assert found == {"Mine-v": {"training": training, "evaluation": evaluation, "devices": devices}}
+
+
+def test_stages_that_named_no_device_count_in_all_alone_and_taken_weights_as_no_training(tmp_path) -> None:
+    for stage in ("train", "certify"):
+        files.write_json(tmp_path / "Mine-v" / "times" / f"{stage}.json", {"wall_seconds": 2.0})
+    taken = SimpleNamespace(record=record("Mine", 1, 2).model_copy(update={"training": None}))
+    assert times(tmp_path, [taken]) == {"Mine-v": {"evaluation": 2.0, "devices": {"evaluation": {}}}}
+    assert times(tmp_path, [SimpleNamespace(record=record("Other", 1, 2))]) == {}

@@ -10,7 +10,7 @@ from scipy import stats
 
 from benchmark.results.study_table import Table, table
 from benchmark.specs.study import Study
-from leaderboard.study_claims import Tally, declared_sheet, rebuilt_sheet
+from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 
 CURVE = (0.1, 2.0, None)
 
@@ -19,9 +19,13 @@ def studied(values: dict[str, list[float]], claims: dict, **study) -> Table:
     return table(published(values, claims=claims, **study))
 
 
+def rebuilt(made: Table) -> ClaimSheet | None:
+    return claim_sheet(made.study.study, made)
+
+
 def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
     values = {"in": [0.50, 0.56, 0.53], "low": [0.5, 0.51, 0.52], "high": [0.5, 0.51, 0.52]}
-    found = rebuilt_sheet(studied(values, {"in": {"clean": 0.5}, "low": {"clean": 0.9}, "high": {"clean": 0.1}}))
+    found = rebuilt(studied(values, {"in": {"clean": 0.5}, "low": {"clean": 0.9}, "high": {"clean": 0.1}}))
     assert found is not None
     assert [(name, line[0].verdict) for name, line in found.lines if line[0]] == [
         ("in", "within"), ("low", "below"), ("high", "above"),
@@ -32,12 +36,12 @@ def test_a_printed_number_lies_within_the_seeds_above_or_below_them() -> None:
     assert one.estimate == pytest.approx(0.03)
     low, high = stats.t.interval(0.95, 2, loc=0.53 - 0.5, scale=stats.sem(values["in"]))
     assert (one.difference.low, one.difference.high) == pytest.approx((low, high))
-    assert Tally.of([found, None, found]).counts == {"within": 2, "below": 2, "above": 2}
+    assert Tally.of([found, None, found]) == {"within": 2, "below": 2, "above": 2}
 
 
 def test_equal_seeds_are_an_image_apart_at_least() -> None:
     """Of 100 images: three equal shares have no spread, and would contradict every claim."""
-    found = rebuilt_sheet(studied({"a": [0.5] * 3, "b": [0.5] * 3}, {"a": {"clean": 0.51}, "b": {"clean": 0.55}}))
+    found = rebuilt(studied({"a": [0.5] * 3, "b": [0.5] * 3}, {"a": {"clean": 0.51}, "b": {"clean": 0.55}}))
     assert found is not None
     assert [one.verdict for one in found.compared] == ["within", "below"]
 
@@ -45,7 +49,7 @@ def test_equal_seeds_are_an_image_apart_at_least() -> None:
 def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
     cells = [{"name": name, "set": {}} for name in ("a", "gone")]
     made = studied({"a": [0.5]}, {"a": {"clean": 0.7}, "gone": {"clean": 0.2, "m: curve": CURVE}}, cells=cells)
-    found = rebuilt_sheet(made)
+    found = rebuilt(made)
     assert found is not None
     assert [column.title for column in found.columns] == ["clean", "m: curve at 0.1", "m: curve at 0.2"]
     assert [[one and one.verdict for one in line] for _, line in found.lines] == [
@@ -59,8 +63,8 @@ def test_one_seed_tells_nothing_and_what_was_not_run_is_said() -> None:
 
 def test_a_study_without_claims_has_no_sheet() -> None:
     made = studied({"a": [0.5]}, {})
-    assert rebuilt_sheet(made) is None
-    assert declared_sheet(made.study.study) is None
+    assert rebuilt(made) is None
+    assert claim_sheet(made.study.study) is None
 
 
 def test_a_declared_study_shows_its_claims_by_radius_in_percent() -> None:
@@ -71,7 +75,7 @@ def test_a_declared_study_shows_its_claims_by_radius_in_percent() -> None:
             "claims": {"b": {"here": [0.291, None], "own: curve": [1.5, 2.5]}},
         }
     )  # fmt: skip
-    found = declared_sheet(study)
+    found = claim_sheet(study)
     assert found is not None
     assert [name for name, _ in found.lines] == ["b"]
     texts = [(one.column.title, one.column.text(one.claimed), one.verdict) for one in found.compared]

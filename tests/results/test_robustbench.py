@@ -150,7 +150,7 @@ def test_the_board_shows_them_as_claimed_and_ranks_none(tmp_path, cifar) -> None
     assert "model_info/cifar10/Linf/Hostile" in claimed
     assert "<script>" not in claimed.partition("Radii are in pixels")[0]
     (tmp_path / "claimed" / "robustbench.json").write_text('{"board": "RobustBench"}')
-    with pytest.raises(SystemExit, match=r"robustbench\.json: url: Field required; import it again"):
+    with pytest.raises(BenchmarkError, match=r"robustbench\.json: url: Field required; import it again"):
         reading.read_claimed(tmp_path / "claimed")
 
 

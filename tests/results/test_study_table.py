@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import site_rows
 from hypothesis import assume, given, settings
@@ -18,9 +16,7 @@ from tiny_record import record
 from benchmark.loading import tracks
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
-from leaderboard import build
 from leaderboard.charts.studies import figures
-from leaderboard.pages import models
 from leaderboard.rank import rank
 
 SAMPLE = st.lists(st.floats(0, 1).map(lambda v: round(v, 3)), min_size=2, max_size=6)
@@ -92,25 +88,17 @@ def test_what_an_axis_does_is_its_mean_over_the_others() -> None:
     assert all(effect.differences[0].shown for effect in effects)
 
 
-def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path, monkeypatch) -> None:
+def test_the_page_shows_a_study_with_its_spread_claims_and_figure(tmp_path) -> None:
     study = published(
         {"base": [0.5, 0.6], "<other>": [0.55, 0.6]},
         {"draw": "bars", "measures": ["clean"]},
         claims={"base": {"clean": 0.4321, "m: curve": [9.5, None, 9.7]}},
     )
-    monkeypatch.setattr(build, "PUBLISHED", tmp_path / "published")
-    (tmp_path / "published/digits/studies").mkdir(parents=True)
-    (tmp_path / "published/digits/studies/Sub-grid.json").write_text(study.model_dump_json())
     rows = [record("Sub", 40, 30), record("Other", 40, 30)]
-    seen = pa.table({"image": [0], "label": [3], "clean_prediction": [3], "clean_margin": [0.5]})
-    monkeypatch.setattr(models, "pictures", lambda *_: [])
     for row in rows:
-        folder = tmp_path / row.row / "record"
-        folder.mkdir(parents=True)
-        (folder / "record.json").write_text("{}")
-        pq.write_table(seen, folder / "evidence.parquet")
+        site_rows.write(row, tmp_path)
     ranked = rank(rows, tracks.load("digits"))
-    site_rows.render(tmp_path / "site", tracks.load("digits"), ranked, tmp_path)
+    site_rows.render(tmp_path / "site", tracks.load("digits"), ranked, tmp_path, studies=[study])
     page = (tmp_path / "site/models/Sub-v/index.html").read_text()
     assert "Not reproduced since it was published." in page
     assert "c0de" not in page, "a digest of code is no statement about the numbers"

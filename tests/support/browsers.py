@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,22 @@ def click(page, css: str) -> None:
     element = page.find_element("css selector", css)
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
     element.click()
+
+
+def choose(page, box: str, words: str) -> None:
+    """Selects the option of these words in the list with this id."""
+    from selenium.webdriver.support.select import Select
+
+    Select(page.find_element("id", box)).select_by_visible_text(words)
+
+
+def until(page, holds: Callable[[], object], seconds: int = 60) -> Any:
+    """Waits until it holds; what it returns. A chart or list may be drawn anew meanwhile."""
+    from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    passing = [StaleElementReferenceException, NoSuchElementException]
+    return WebDriverWait(page, seconds, ignored_exceptions=passing).until(lambda _: holds())
 
 
 def seen(page, css: str) -> str:

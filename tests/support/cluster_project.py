@@ -70,8 +70,7 @@ def commit(project: Project) -> str:
 
 
 def git(project: Project, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True, text=True)
-    return done.stdout
+    return subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True, text=True).stdout
 
 
 def locks(project: Project) -> dict[str, bytes]:

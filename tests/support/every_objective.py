@@ -31,10 +31,8 @@ ATTACKS = {
     "fgsm_l2": AttackSpec(attack="fgsm", norm="L2", eps=0.5, parameters={"random_start": True}),
     "pgd": AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "step_size": 0.05}),
     "pgd_l2": AttackSpec(attack="pgd", norm="L2", eps=0.5, parameters={"steps": 3, "step_size": 0.2}),
-    "margin": AttackSpec(
-        attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 2, "step_size": 0.05, "climb": "margin"}
-    ),
 }
+ATTACKS["margin"] = ATTACKS["pgd"].model_copy(update={"parameters": {"steps": 2, "step_size": 0.05, "climb": "margin"}})
 EVERY = [
     (objective, attack)
     for objective in OBJECTIVES

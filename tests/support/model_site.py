@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from safetensors.numpy import save
-from site_rows import render
+from site_rows import put, render
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
@@ -18,22 +16,19 @@ from leaderboard.rank import rank
 
 ATTACKS = (("autoattack", "Linf", 0.15), ("autoattack", "L2", 0.5))
 TRACK = tracks.load("digits")
-
-
-def certificate() -> dict[str, Any]:
-    audit = {
+CERTIFICATE = {
+    "name": "local", "guarantee": "It holds.", "parameters": {}, "float32_gap": 1e-7, "float32_bound": 1e-6,
+    "audit": {
         "images": 4, "restarts": 2, "attacks": ["pgd"], "sample": 2, "layers": 1, "layer_trials": 10, "worst_ratio": 0.5,
         "float64_disagreements": 0, "ties": 0, "planted": 0, "closest_plant": 0.0,
-    }  # fmt: skip
-    return {
-        "name": "local", "guarantee": "It holds.", "parameters": {}, "float32_gap": 1e-7, "float32_bound": 1e-6, "audit": audit
-    }  # fmt: skip
+    },
+}  # fmt: skip
 
 
 def row(name: str = "Shown", certified: bool = True, **changes: Any) -> Record:
     """A row of two attacks, with a certificate or without, and these fields besides."""
     made = record(name, 40, 30, certified=20 if certified else None).model_dump()
-    made["certificate"] = certificate() if certified else None
+    made["certificate"] = CERTIFICATE if certified else None
     made["attacks"] = [
         {
             "id": f"{attack}-{norm}-{eps:g}", "suite": "standard", "accuracy": proportion(40), "remaining": {"all": 40},
@@ -69,21 +64,8 @@ def evidence(made: Record, n: int, seed: int = 0) -> pa.Table:
     return pa.table(columns)
 
 
-def put(made: Record, work: Path, seen: pa.Table) -> Path:
-    """The row as its stages leave it; its folder."""
-    folder = work / made.row / "record"
-    folder.mkdir(parents=True)
-    (folder / "record.json").write_text(made.model_dump_json())
-    pq.write_table(seen, folder / "evidence.parquet")
-    rng = np.random.default_rng(0)
-    clean = rng.random((seen.num_rows, 1, 8, 8)).astype(np.float32)
-    moved = {a.id: np.clip(clean + np.float32(0.1), 0, 1) for a in made.attacks}
-    (folder / "images.safetensors").write_bytes(save({"clean": clean, **moved}))
-    return folder
-
-
-def page(made: Record, tmp_path: Path, n: int = 60, seed: int = 0) -> Path:
+def page(made: Record, tmp_path: Path, n: int = 60) -> Path:
     """The folder of the row's page."""
-    put(made, tmp_path / "work", evidence(made, n, seed))
+    put(made, tmp_path / "work", evidence(made, n))
     render(tmp_path / "site", TRACK, rank([made], TRACK), tmp_path / "work")
     return tmp_path / "site/models" / made.row

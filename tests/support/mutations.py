@@ -68,21 +68,10 @@ def mixes() -> list[nn.Module]:
 
 
 BASES: list[tuple[ModuleType, Callable[[], list[nn.Module]]]] = [
-    (local, attends),
-    (published, attends),
-    (local, vit),
-    (local, distances),
-    (lipschitz, distances),
-    (local, cosines),
-    (lipschitz, cosines),
-    (local, convolves),
-    (box_lipschitz, convolves),
-    (lipschitz, convolves),
-    (local, bends),
-    (local, mixes),
-    (lipschitz, mixes),
-    (lipschitz, bounded),
-]
+    (local, attends), (published, attends), (local, vit), (local, distances), (lipschitz, distances), (local, cosines),
+    (lipschitz, cosines), (local, convolves), (box_lipschitz, convolves), (lipschitz, convolves), (local, bends),
+    (local, mixes), (lipschitz, mixes), (lipschitz, bounded),
+]  # fmt: skip
 CASES = 2 * len(BASES)
 IMAGES = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 
@@ -102,6 +91,21 @@ def base(which: int) -> tuple[ModuleType, nn.Sequential]:
 NUMBERS = (0, -1, 1, 2, 3, 0.5, -0.5, -0.0, 100, 20, *(float(f"1e{power}") for power in (-3, -7, -12, -40, -300)))
 NUMBERS += tuple(float(f"1e{power}") for power in (5, 7, 8, 12, 19, 38, 300))
 WORDS = ("none", "tanh", "same")
+SET = [
+    "std",
+    "mean",
+    "radius",
+    "norm",
+    "eps",
+    "beta",
+    "threshold",
+    "negative_slope",
+    "bend",
+    "factor",
+    "scale",
+    "index",
+]
+METHODS = ("forward", "derive", "active", "mixed", "windows", "factor")
 ODD = (*NUMBERS, math.nan, math.inf, -math.inf, True, False, None, *WORDS, [0] * 9, (2, 2), (1, 0), slice(0, 2))
 SIZES = (0.0, 1e-45, 1e-40, 1e-30, 1e-20, 1e-7, 0.1, 3.0, 30.0, 1e3, 1e5, 1e6, 9e6, 1e8, 1e19, 1e30, 3e38)
 SIZES += (math.inf, math.nan, -1.0)
@@ -147,21 +151,7 @@ def attribute(model: nn.Sequential, place: int, how: int) -> None:
 
 def number(model: nn.Sequential, place: int, how: int) -> None:
     """A number that a bound depends on, set after construction."""
-    known = (
-        "std",
-        "mean",
-        "radius",
-        "norm",
-        "eps",
-        "beta",
-        "threshold",
-        "negative_slope",
-        "bend",
-        "factor",
-        "scale",
-        "index",
-    )
-    own = [(layer, name) for layer in model.modules() for name in known if name in vars(layer)]
+    own = [(layer, name) for layer in model.modules() for name in SET if name in vars(layer)]
     if own:
         layer, name = pick(own, place)
         setattr(layer, name, pick(ODD, how))
@@ -219,11 +209,7 @@ def pre_hook(model: nn.Sequential, place: int, how: int) -> None:
 def method(model: nn.Sequential, place: int, how: int) -> None:
     """A method replaced on the instance."""
     layer = any_module(model, place)
-    names = [
-        name
-        for name in ("forward", "derive", "active", "mixed", "windows", "factor")
-        if callable(getattr(layer, name, None))
-    ]
+    names = [name for name in METHODS if callable(getattr(layer, name, None))]
     name, scale = pick(names, how // len(SCALES)), pick(SCALES, how)
     honest = getattr(layer, name)
     setattr(layer, name, lambda *given: honest(*given) * scale)
@@ -283,21 +269,11 @@ def token(model: nn.Sequential, place: int, how: int) -> None:
 
 
 def attention(model: nn.Sequential, place: int, how: int) -> None:
-    norms = pick(
-        [
-            *((share * 1e19, 1e-20) for share in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)),
-            (1e11, 1e-11),
-            (1e9, 1e-9),
-            (1e-20, 1e19),
-            (30.0, 30.0),
-        ],
-        how,
-    )
+    huge = ((share * 1e19, 1e-20) for share in (1.0, 1.5, 2.0, 2.5, 3.0, 4.0))
+    norms = pick([*huge, (1e11, 1e-11), (1e9, 1e-9), (1e-20, 1e19), (30.0, 30.0)], how)
     made = [ResidualAttention(4, 2, qk_norm=norms[0], vo_norm=norms[1]), SelfAttention(4, 2, scale=norms[0])]
-    made += [
-        Residual(ScaledCosineAttention(4, 1, eps=pick([1e-12, 1e-6, 1e6], how), tau=1e4)),
-        Residual(L2Attention(4, 4)),
-    ]
+    cosine = ScaledCosineAttention(4, 1, eps=pick([1e-12, 1e-6, 1e6], how), tau=1e4)
+    made += [Residual(cosine), Residual(L2Attention(4, 4))]
     for at, layer in enumerate(model):
         if isinstance(layer, ResidualAttention | Residual | WeightedResidual | L2WindowAttention):
             model[at] = pick(made, place).eval().requires_grad_(False)
@@ -334,16 +310,16 @@ def loud_parameter(model: nn.Sequential, place: int, how: int) -> None:
     owners = [(layer, name) for layer in model.modules() for name, _ in layer.named_parameters(recurse=False)]
     layer, name = pick(owners, place)
     kept = layer._parameters[name].detach()
-    layer._parameters[name] = nn.Parameter(
-        kept.as_subclass(Loud) if how % 2 else kept.expand_as(kept), requires_grad=False
-    )
+    loud = kept.as_subclass(Loud) if how % 2 else kept.expand_as(kept)
+    layer._parameters[name] = nn.Parameter(loud, requires_grad=False)
 
 
 def extra(model: nn.Sequential, place: int, how: int) -> None:
     layer = any_module(model, place)
-    layer.register_buffer("more", torch.ones(3)) if how % 2 else layer.register_parameter(
-        "bias", nn.Parameter(torch.ones(4))
-    )
+    if how % 2:
+        layer.register_buffer("more", torch.ones(3))
+    else:
+        layer.register_parameter("bias", nn.Parameter(torch.ones(4)))
 
 
 def mode(model: nn.Sequential, place: int, how: int) -> None:
@@ -369,6 +345,9 @@ MUTATIONS = {
 }  # fmt: skip
 
 
+UNBEARABLE = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+
+
 @torch.no_grad()
 def mutated(which: int, mutations: list[Mutation]) -> tuple[ModuleType, nn.Sequential]:
     """A base network after some mutations; those that the network cannot bear by themselves are passed over."""
@@ -376,15 +355,6 @@ def mutated(which: int, mutations: list[Mutation]) -> tuple[ModuleType, nn.Seque
     for name, place, how in mutations:
         try:
             MUTATIONS[name](model, place, how)
-        except (
-            RuntimeError,
-            ValueError,
-            TypeError,
-            IndexError,
-            AttributeError,
-            ZeroDivisionError,
-            OverflowError,
-            KeyError,
-        ):
+        except UNBEARABLE:
             continue
     return module, model

@@ -36,21 +36,12 @@ def attention_bound(x: torch.Tensor, *weights: torch.Tensor, method: str = "tigh
     return sensitivity.bound(torch.as_tensor(radius, dtype=torch.float64).expand(len(x)), method)
 
 
-def attend(
-    x: torch.Tensor, weights: Weights, residual: bool = True, query_bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    return attention(x, *weights, residual=residual, query_bias=query_bias)
+def attend(x: torch.Tensor, weights: Weights, residual: bool = True, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return attention(x, *weights, residual=residual, query_bias=bias)
 
 
-def steepest(
-    x: torch.Tensor,
-    weights: Weights,
-    radius: float,
-    residual: bool = True,
-    query_bias: torch.Tensor | None = None,
-    **effort: int,
-) -> torch.Tensor:
-    return attention_ascent(x, *weights, radius, residual=residual, query_bias=query_bias, **effort)
+def steepest(x: torch.Tensor, weights: Weights, radius: float, residual=True, bias=None, **effort: int) -> torch.Tensor:
+    return attention_ascent(x, *weights, radius, residual=residual, query_bias=bias, **effort)
 
 
 def attentive(seed: int = 0) -> nn.Sequential:

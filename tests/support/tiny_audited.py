@@ -19,17 +19,9 @@ SMALL = Effort(radii=(0.1,), starts=3, steps=3)
 
 def network(seed: int = 0, vo_norm: float = 1.0) -> nn.Sequential:
     torch.manual_seed(seed)
-    model = nn.Sequential(
-        Normalise(),
-        Patchify(2),
-        BoundedLinear(4, 6),
-        Positions(4, 6),
-        LayerProject(1.0),
-        ResidualAttention(6, 2, qk_norm=2.0, vo_norm=vo_norm),
-        SLLBlock(6, 8),
-        MeanPool(),
-        NormalisedHead(6, 5),
-    )
+    tokens = (Normalise(), Patchify(2), BoundedLinear(4, 6), Positions(4, 6))
+    block = (LayerProject(1.0), ResidualAttention(6, 2, qk_norm=2.0, vo_norm=vo_norm), SLLBlock(6, 8))
+    model = nn.Sequential(*tokens, *block, MeanPool(), NormalisedHead(6, 5))
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape)
     return model.eval().requires_grad_(False)

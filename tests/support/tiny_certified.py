@@ -19,20 +19,11 @@ from benchmark.specs.threat import ThreatModel
 
 def network(seed: int, heads: int = 2, width: int = 8, qk_norm: float = 2.0, scale: float = 1.0) -> nn.Sequential:
     torch.manual_seed(seed)
-    model = nn.Sequential(
-        Normalise(),
-        Patchify(2),
-        BoundedLinear(4, width),
-        Positions(4, width),
-        LayerProject(1.0),
-        ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=0.5),
-        SLLBlock(width, 2 * width),
-        LayerProject(0.5),
-        ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=0.5),
-        SLLBlock(width, 2 * width),
-        MeanPool(),
-        NormalisedHead(width, 4),
-    )
+    layers: list[nn.Module] = [Normalise(), Patchify(2), BoundedLinear(4, width), Positions(4, width)]
+    for radius in (1.0, 0.5):
+        layers += [LayerProject(radius), ResidualAttention(width, heads, qk_norm=qk_norm, vo_norm=0.5)]
+        layers.append(SLLBlock(width, 2 * width))
+    model = nn.Sequential(*layers, MeanPool(), NormalisedHead(width, 4))
     for parameter in model.parameters():
         parameter.data += scale * 0.3 * torch.randn(parameter.shape)
     return model.eval().requires_grad_(False)

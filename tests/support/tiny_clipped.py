@@ -81,14 +81,9 @@ def _run(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
 def _convolution(draw: Draw, layers: list[nn.Module], x: torch.Tensor) -> nn.Module:
     channels, kernel = _run(layers, x).shape[1], draw.integer(1, 3)
     padded = "circular" if kernel == 3 and draw.uniform(0, 1) < 0.2 else "zeros"
-    options = {
-        "stride": 1 if padded == "circular" else draw.integer(1, 2),
-        "padding": kernel // 2,
-        "padding_mode": padded,
-    }
-    return nn.Conv2d(
-        channels, channels * draw.integer(1, 3), kernel, groups=channels if draw.uniform(0, 1) < 0.2 else 1, **options
-    )
+    stride = 1 if padded == "circular" else draw.integer(1, 2)
+    outputs, groups = channels * draw.integer(1, 3), channels if draw.uniform(0, 1) < 0.2 else 1
+    return nn.Conv2d(channels, outputs, kernel, stride, kernel // 2, groups=groups, padding_mode=padded)
 
 
 def _clipped(draw: Draw, linear: nn.Module, layers: list[nn.Module], x: torch.Tensor) -> list[nn.Module]:

@@ -118,18 +118,8 @@ CURVED = {
 
 def vit(seed: int, norm: nn.Module) -> nn.Sequential:
     torch.manual_seed(seed)
-    return (
-        nn.Sequential(
-            Normalise(),
-            Patchify(2),
-            nn.Linear(4, 8),
-            ClassToken(8),
-            Positions(5, 8),
-            Residual(nn.Sequential(norm, L2Attention(8, 2))),
-            Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))),
-            TakeToken(),
-            NormalisedHead(8, 3),
-        )
-        .eval()
-        .requires_grad_(False)
-    )
+    tokens = (Normalise(), Patchify(2), nn.Linear(4, 8), ClassToken(8), Positions(5, 8))
+    attention = Residual(nn.Sequential(norm, L2Attention(8, 2)))
+    feed_forward = Residual(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)))
+    model = nn.Sequential(*tokens, attention, feed_forward, TakeToken(), NormalisedHead(8, 3))
+    return model.eval().requires_grad_(False)

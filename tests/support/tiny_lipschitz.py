@@ -20,16 +20,10 @@ def convolutional(seed: int = 0, *, clipped: bool = False, bias: bool = True, th
     def clip(*shape: int) -> nn.Module:
         return ClippedReLU(shape, initial=theta) if clipped else nn.ReLU()
 
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1, bias=bias),
-        clip(3, 6, 6),
-        nn.Conv2d(3, 4, 4, stride=2, padding=1, bias=bias),
-        clip(4, 3, 3),
-        nn.Flatten(),
-        nn.Linear(36, 8, bias=bias),
-        clip(8),
-        nn.Linear(8, 4, bias=bias),
-    )
+    first = (nn.Conv2d(1, 3, 3, padding=1, bias=bias), clip(3, 6, 6))
+    second = (nn.Conv2d(3, 4, 4, stride=2, padding=1, bias=bias), clip(4, 3, 3))
+    dense = (nn.Flatten(), nn.Linear(36, 8, bias=bias), clip(8), nn.Linear(8, 4, bias=bias))
+    return nn.Sequential(*first, *second, *dense)
 
 
 def climbed(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, rival: int, radius: float) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from one_training import TRAINING
+
 from benchmark.results.record import Record
 
 
@@ -32,10 +34,7 @@ def record(
                 ],
             },
             "parameters": 1234, "flops": 5678,
-            "training": {
-                "epochs": 1, "selected_epoch": 1, "selected_by": "validation accuracy", "validation_score": 0.5,
-                "seed": 0, "device": "cpu", "precision": "32-true",
-            },
+            "training": {**TRAINING, "selected_by": "validation accuracy"},
             "settings": {"training": {"objective": "standard", "epochs": 1, "batch_size": 2, "learning_rate": 0.1}},
             "sha256": {}, "environment": {},
         }

@@ -1,0 +1,55 @@
+"""Parts of inline SVG charts: readable without colour, a script, or the picture itself (`aria-label`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from markupsafe import Markup
+
+COLOURS = 6  # classes s0 to s5 of the style sheet, each with dashes of its own
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers a round step apart, the first at or below `low`, the last at or above `high`."""
+    size = max(abs(low), abs(high))
+    span = high - low if high - low > 1e-9 * size + 1e-12 else max(size, 1.0)  # a flat line has an axis too
+    power = 10.0 ** math.floor(math.log10(span / 4))
+    step = next(size * power for size in (1, 2, 5, 10) if size * power >= span / 4 * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [k * step for k in range(first, max(last, first + 1) + 1)]
+
+
+def svg(width: int, height: float, label: str, *parts: Markup, kind: str = "chart study") -> Markup:
+    """The whole chart; `label` says in words what it shows."""
+    return Markup(
+        '<svg class="{kind}" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{parts}</svg>'
+    ).format(kind=kind, w=width, h=height, label=label, parts=Markup("").join(parts))
+
+
+def text(x: float, y: float, words: object, anchor: str = "middle") -> Markup:
+    return Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, y, anchor, words)
+
+
+def grid(x1: float, x2: float, y1: float, y2: float) -> Markup:
+    """A line of the grid."""
+    return Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(x1, x2, y1, y2)
+
+
+def left_axis(axis: Iterable[float], y: Callable[[float], float], left: float, right: float) -> Markup:
+    """Lines from `left` to `right` at the heights `y` of the axis' numbers, and these."""
+    return Markup("").join(
+        grid(left, right, y(tick), y(tick)) + text(left - 6, y(tick) + 4, f"{tick:g}", "end") for tick in axis
+    )
+
+
+def dot(x: float, y: float, title: str, radius: float = 2.5) -> Markup:
+    return Markup('<circle cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(x, y, radius, title)
+
+
+def polyline(spots: Iterable[tuple[float, float]]) -> Markup:
+    return Markup('<polyline points="{}"/>').format(" ".join(f"{x},{y}" for x, y in spots))
+
+
+def short(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
