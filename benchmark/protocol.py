@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.wall import forks
+from benchmark.sandbox import forks
 
 if TYPE_CHECKING:
     from benchmark.steps.base import Step
@@ -48,7 +48,7 @@ STEPS = {
 CORES = "RVB_CORES"  # the variable that says how many cores rows share; one without it
 OF_NETWORKS = ("train", "measure")  # the steps of a study's networks
 # what is slow to import, once for all steps of a stage
-TRAINING = ("benchmark.loading.walled_training", "torch._dynamo")
+TRAINING = ("benchmark.sandbox.training", "torch._dynamo")
 EVALUATING = ("pyarrow.dataset", "pyarrow.parquet", "safetensors.torch", "scipy.stats", "rich.console", "torch._dynamo")
 
 

@@ -20,9 +20,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "measurements")]
 from attention_frontier import BATCH, TRAINING_IMAGES, patterns, predicted
 
 from benchmark.data.images import load_split
-from benchmark.loading.load_model import load_model
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import tensors
+from benchmark.sandbox.load_model import load_model
 
 
 def main() -> None:

@@ -27,16 +27,16 @@ arithmetic.fix("portable")
 import torch
 
 from benchmark.evaluation.suite import run_suite
-from benchmark.loading import judged
-from benchmark.loading.confining import Wall, wall
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import evaluation_images
 from benchmark.runtime.torch_setup import set_up
+from benchmark.sandbox import model
+from benchmark.sandbox.submitted import in_force, in_words
 
 
 def main(rounds: int, rows: list[str]) -> None:
-    device, full = set_up("cpu"), wall()
-    print(f"{platform.machine()}, one thread, torch {torch.__version__}, wall: {full.words}; {rounds} rounds\n")
+    device, full = set_up("cpu"), in_force()
+    print(f"{platform.machine()}, one thread, torch {torch.__version__}, wall: {in_words(full)}; {rounds} rounds\n")
     print("| row | core-s without | behind the wall | ratio | s without | behind the wall | ratio | images |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for name in rows:
@@ -44,7 +44,7 @@ def main(rounds: int, rows: list[str]) -> None:
         verdicts = set()
         for turn in range(-1, rounds):  # the first round warms up
             for behind in (False, True):
-                seconds, found = _attacked(name, full if behind else Wall(()), device)
+                seconds, found = _attacked(name, full if behind else (), device)
                 verdicts.add(found)
                 if turn >= 0:
                     spent[behind].append(seconds)
@@ -60,13 +60,13 @@ def main(rounds: int, rows: list[str]) -> None:
         print(f"| {name} | {' | '.join(cells)} | {'equal' if len(verdicts) == 1 else 'DIFFER'} |", flush=True)
 
 
-def _attacked(name: str, held: Wall, device: torch.device) -> tuple[tuple[float, float], bytes]:
+def _attacked(name: str, held: tuple[str, ...], device: torch.device) -> tuple[tuple[float, float], bytes]:
     """Core-seconds and seconds, and the adversarial images of all suites as bytes."""
-    judged.wall = lambda: held
+    model.in_force = lambda: held
     row = load_row("digits", name)
     before, started = _core_seconds(), time.perf_counter()
     found = []
-    with judged.judged_model(row, device) as subject, tempfile.TemporaryDirectory() as folder:
+    with model.evaluated_model(row, device) as subject, tempfile.TemporaryDirectory() as folder:
         images, labels = evaluation_images(row, device)
         for suite, specs in row.track.suites.items():
             place = Path(folder) / suite

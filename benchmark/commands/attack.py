@@ -63,12 +63,12 @@ def try_suite(
         BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
     from benchmark.evaluation.suite import run_suite
-    from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
-    from benchmark.loading.walled_attack import brought_attacks
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.sandbox.attack import contributed_attacks
+    from benchmark.sandbox.model import evaluated_model
     from benchmark.specs.track import ADAPTIVE
     from benchmark.verdicts.prediction import predict
 
@@ -83,8 +83,8 @@ def try_suite(
     batch_size = row.track.evaluation.batch_size
     owner = row.submission.name if adaptive else ""
     with (
-        brought_attacks(row, names, device) as brought,
-        judged_model(row, device) as judged,
+        contributed_attacks(row, names, device) as brought,
+        evaluated_model(row, device) as judged,
         scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suites[suite], owner, used)) as folder,
     ):
         images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))

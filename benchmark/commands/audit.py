@@ -73,11 +73,11 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import torch
 
     from benchmark.audit import auditor
-    from benchmark.loading.judged import judged_model
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.sandbox.model import evaluated_model
     from benchmark.verdicts.prediction import predict
 
     row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
@@ -93,7 +93,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
-    with judged_model(row, device) as judged:
+    with evaluated_model(row, device) as judged:
         x, y = evaluation_images(row, device)
         batch_size = row.track.evaluation.batch_size
         judged.confirm(x, batch_size, row.name)

@@ -16,7 +16,6 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay.findings import Findings
@@ -28,6 +27,7 @@ from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.sandbox.model import evaluated_model
 from benchmark.specs.base import Frozen
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import ROUNDING, distances, into_ball
@@ -60,7 +60,7 @@ def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
     if reason := other_row(record, row):
         raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
     # the row's process starts before labels are read, of which it would else have a copy
-    with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
+    with evaluated_model(row, device) if row.weights.exists() else nullcontext() as judged:
         stored = read(row, record, own=False, findings=findings)
         if not stored.weights or stored.images is None or judged is None:
             lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]

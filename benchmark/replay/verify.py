@@ -14,7 +14,6 @@ import torch
 
 from benchmark.attacks import autoattack
 from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
-from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay import judge as judging
@@ -31,6 +30,7 @@ from benchmark.results.verification import Source, Verification
 from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.machine import machine
+from benchmark.sandbox.model import evaluated_model
 from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.prediction import predict
@@ -156,7 +156,7 @@ def _by_bytes(target: Target, row: Row, device: torch.device, sample: int, seed:
     """Digests, numbers, and what the model says today; whether all of it was there to be replayed."""
     record = target.record
     # the row's process starts before labels are read, of which it would else have a copy
-    with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
+    with evaluated_model(row, device) if row.weights.exists() else nullcontext() as judged:
         stored = read(row, record, target.own, findings)
         if target.own:
             check_kept(row, record, stored, findings)

@@ -71,10 +71,10 @@ class Attack(EvaluationStep):
 
     def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
         """What finds the attacks that the row's submission brings."""
-        from benchmark.loading.walled_attack import brought_attacks
+        from benchmark.sandbox.attack import contributed_attacks
 
         names = [spec.attack for spec in row.suites[ADAPTIVE]] if _suite(name) == ADAPTIVE else []
-        return brought_attacks(row, names, device)
+        return contributed_attacks(row, names, device)
 
     def spares(self, row: Row, name: str) -> int:
         return len(row.suites[_suite(name)]) + 1  # of each attack, and what was asked beside them

@@ -102,7 +102,7 @@ def test_an_unknown_engine_is_refused(root) -> None:
 
 def test_what_holds_submissions_is_said_before_any_work(root, monkeypatch) -> None:
     def found(*parts: str) -> Result:
-        monkeypatch.setattr("benchmark.loading.confining.available", lambda: parts)
+        monkeypatch.setattr("benchmark.sandbox.confinement.available", lambda: parts)
         return rvb()
 
     whole = ("landlock", "seccomp", "namespaces", "limits")

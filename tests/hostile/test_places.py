@@ -11,9 +11,9 @@ from stages import run_stage, run_study
 from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import PARTS, available
+from benchmark.sandbox.confinement import PARTS, available
 
-pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
+pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 
 OTHER = Path("work/tiny/Other-small/attack-papers")
 # finds the folders that its process may write to, in the frames above it, and does `code` in each that it can

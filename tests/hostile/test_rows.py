@@ -14,14 +14,14 @@ import torch
 from stages import run_stage
 from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
 
-from benchmark.loading import walled
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox import model
+from benchmark.sandbox.confinement import PARTS, available
 from benchmark.verdicts import prediction
-from benchmark.wall.confinement import PARTS, available
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall"),
+    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
 ]
 
 WRITES = """
@@ -118,7 +118,7 @@ def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
     ],
 )  # fmt: skip
 def test_a_model_that_answers_wrongly_fails_with_one_line(linear_row, monkeypatch, name, forward, words) -> None:
-    monkeypatch.setattr(walled, "CALL_SECONDS", 3.0 if name == "sleep" else 60.0)
+    monkeypatch.setattr(model, "CALL_SECONDS", 3.0 if name == "sleep" else 60.0)
     with pytest.raises(BenchmarkError) as error:
         judged(method(forward))
     text = str(error.value)
@@ -271,7 +271,7 @@ def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
 )  # fmt: skip
 def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) -> None:
     if words == "no answer within":
-        monkeypatch.setattr("benchmark.loading.walled_attack.BATCH_SECONDS", 3.0)
+        monkeypatch.setattr("benchmark.sandbox.attack.BATCH_SECONDS", 3.0)
     with pytest.raises(BenchmarkError, match=words) as error:
         robust(linear_row, HEAD + code)
     assert "\n" not in str(error.value)
@@ -361,15 +361,7 @@ def test_the_judge_itself_never_imports_it(linear_row) -> None:
 
 def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
     """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
-    refuse = (
-        "from benchmark.wall import system_calls as calls\nlibrary = calls._library()\nrules = library.seccomp_init(calls.ALLOW)\n"
-        "def add(name, *conditions):\n    number = library.seccomp_syscall_resolve_name(name)\n"
-        "    array = (calls._Condition * len(conditions))(*conditions)\n"
-        "    assert library.seccomp_rule_add_array(rules, calls.ERRNO + 1, number, len(conditions), array) == 0\n"
-        "add(b'unshare')\n"
-        "for flag in calls.CLONE_NAMESPACES:\n    add(b'clone', calls._Condition(0, calls.MASKED_EQUAL, flag, flag))\n"
-        "assert library.seccomp_load(rules) == 0\n"
-    )
+    refuse = "from benchmark.sandbox import seccomp\nseccomp.load([('unshare', ()), *seccomp.NAMESPACES])\n"
     last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
     assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
 

@@ -60,6 +60,6 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     line = next(line for line in result.stdout.splitlines() if line.startswith("MODULES"))
     found = {name for name in line.split()[1:] if name.endswith(".py")} - {
         "benchmark/protocol.py",
-        "benchmark/wall/forks.py",
+        "benchmark/sandbox/forks.py",
     }
     return {name for name in found if not code.inert(project.root / name)}

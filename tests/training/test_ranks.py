@@ -17,13 +17,13 @@ from searched import few
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
-from benchmark.loading.walled_training import _wait_for_first, exchange
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.confinement import Confinement
+from benchmark.sandbox.process import Process
+from benchmark.sandbox.training import _wait_for_first, exchange
 from benchmark.training import standard
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks, add
-from benchmark.wall.confinement import Confinement
-from benchmark.wall.process import Walled
 
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
 STANDARD = standard.objective(None)
@@ -225,10 +225,9 @@ def test_a_rank_that_fails_while_the_first_waits_for_it_ends_the_training(other,
 
     with ExitStack() as ends:
         ranks = [
-            Walled(work, Confinement(), (), owner="a test", seconds=60) for work in (waits, lambda c: c.send({}), fails)
+            ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60))
+            for work in (waits, lambda c: c.send({}), fails)
         ]
-        for rank in ranks:
-            ends.callback(rank.close)
         with pytest.raises(BenchmarkError, match=words):
             _wait_for_first(ranks, time.monotonic() + 60)
 
@@ -239,9 +238,10 @@ def test_the_first_is_heard_once_the_others_are_done() -> None:
         channel.send({"said": 1})
 
     with ExitStack() as ends:
-        ranks = [Walled(work, Confinement(), (), owner="a test", seconds=60) for work in (speaks, lambda c: c.send({}))]
-        for rank in ranks:
-            ends.callback(rank.close)
+        ranks = [
+            ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60))
+            for work in (speaks, lambda c: c.send({}))
+        ]
         ranks[0].send({}, None, 10)
         _wait_for_first(ranks, time.monotonic() + 60)
         assert ranks[0].receive()[0] == {"said": 1}

@@ -7,14 +7,13 @@ import contextlib
 import torch
 
 from benchmark.loading import tracks
-from benchmark.loading.confining import Wall
 from benchmark.loading.published import at_hand, check
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import trained_model
-from benchmark.loading.walled import walled_model
 from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import available, checked
+from benchmark.sandbox.confinement import required
+from benchmark.sandbox.model import SandboxedModel
 
 
 def load_model(
@@ -46,8 +45,8 @@ def load_model(
             )
         if not sandbox:
             return trained_model(loaded, torch.device(device))
-        model = walled_model(loaded, torch.device(device), Wall(checked(available())))
-        model.begin()
+        model = SandboxedModel(loaded, torch.device(device), required("full"))
+        model.build()
         return model
 
 

@@ -1,18 +1,18 @@
-"""Training behind the wall, by one process or by several that share every batch: they have training and validation images,
+"""Training in the sandbox, by one process or by several that share every batch: they have training and validation images,
 never the test's.
 
-Behind the wall there is no network: what the processes exchange goes through this one. What comes back is plain tensors and
-what the first process says of its training, which no verdict rests on.
+The sandbox has no network: what the processes exchange goes through this one. What comes back is plain tensors and what the
+first process says of its training, which no verdict rests on.
 """
 
 from __future__ import annotations
 
+import io
 import selectors
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,23 +21,22 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.loading.confining import MOST_SAID, Wall, left, submission_files, too_much
 from benchmark.loading.fitting import fit
 from benchmark.loading.rows import Row
 from benchmark.results.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import set_up
+from benchmark.sandbox.channel import Channel
+from benchmark.sandbox.confinement import largest_weights
+from benchmark.sandbox.process import Process, plain
+from benchmark.sandbox.submitted import MOST_SAID, in_force, left, start, too_much
 from benchmark.specs.run import TrainRun
 from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.training.ranks import Collective, Ranks
-from benchmark.wall.channel import Channel, Printed
-from benchmark.wall.confinement import largest_weights
-from benchmark.wall.process import Walled, plain
 
 EPOCH_SECONDS = 12 * 3600.0  # that an epoch may take, or all that is before the first
-
 SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the row's data
 
 OnEpoch = Callable[[int, float], None]
@@ -45,73 +44,70 @@ Say = Callable[[str], None]
 Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: bytes of a GPU held at most
 
 
-def fit_walled(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say, wall: Wall) -> Trained:
-    """As `fitting.fit`, behind the wall, with the GPU's memory that it held; `folder` keeps what a killed run goes on from.
+def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say) -> Trained:
+    """As `fitting.fit`, in the sandbox, with the GPU's memory that it held; `folder` keeps what a killed run goes on from.
 
     Args:
         on_epoch: told the epochs done and the last score.
         say: told of the progress of preparations.
 
     Raises:
-        BenchmarkError: as `fit` does, or the process fails or says what makes no sense.
+        BenchmarkError: as `fit` does, or the process fails or returns malformed output.
     """
-    if not wall.stands and run.processes == 1:  # several are processes of their own, whatever holds them
+    parts, count = in_force(), run.processes
+    if not parts and count == 1:  # several are processes of their own, whatever holds them
         set_up(run.device)
         return *fit(row, run, folder, on_epoch, say), peak()
-    trained: list[Walled] = []
-    direct = run.processes > 1 and not wall.stands and _a_gpu_each(run)  # they exchange gradients among themselves
-    meeting = Path(tempfile.mkdtemp(prefix="rvb-")) / "meeting" if direct else None
-    try:
-        for rank in range(run.processes):
-            trained.append(_start(row, run, folder, rank, wall, meeting))
-        return _heard(row, run, trained, on_epoch, say, direct)
-    except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise BenchmarkError(
-            f"submissions/{row.submission.name}: its training says what makes no sense ({type(error).__name__})"
-        ) from None
-    finally:
-        for one in trained:
-            one.close()
-        if meeting:
-            shutil.rmtree(meeting.parent)
+    gpu_each = run.device in ("cuda", "auto") and torch.cuda.device_count() >= count
+    names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
+    read = [*(row.data / name for name in SEEN), *([row.start] if row.start else [])]
+    with ExitStack() as ends:
+        meeting = None
+        if count > 1 and not parts and gpu_each:  # they exchange gradients among themselves
+            meeting = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rvb-"))) / "meeting"
+        trained = []
+        for rank in range(count):
+            work = partial(_train, row, run, folder, rank, meeting)
+            process = start(
+                work, parts, *names, seconds=EPOCH_SECONDS, read=read, write=[folder], device=run.device, among=count
+            )
+            trained.append(ends.enter_context(process))
+        try:
+            return _heard(row, run, trained, on_epoch, say, meeting is not None)
+        except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
+            raise BenchmarkError(
+                f"{trained[0].owner}: the training process returned malformed output ({type(error).__name__})"
+            ) from None
 
 
-def _a_gpu_each(run: TrainRun) -> bool:
-    return run.device in ("cuda", "auto") and torch.cuda.device_count() >= run.processes
-
-
-def _start(row: Row, run: TrainRun, folder: Path, rank: int, wall: Wall, meeting: Path | None) -> Walled:
-    read = [*submission_files(row, row.source), *(row.data.absolute() / name for name in SEEN)]
-    read += [row.start.absolute()] if row.start else []
-    work, among = partial(_train, row, run, folder, rank, meeting), run.processes
-    return wall.process(row, work, read, [folder.absolute()], seconds=EPOCH_SECONDS, device=run.device, among=among)
-
-
-def _heard(row: Row, run: TrainRun, trained: Sequence[Walled], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
+def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
     """What the first process says until it is done; `direct`: they exchange gradients without this process."""
-    first, messages, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
+    assert row.settings.training is not None  # the step applies
+    first, said, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
     most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
-    while messages < MOST_SAID:
+    while said < MOST_SAID:
         if direct:
             _wait_for_first(trained, until)
         message, tensors = first.receive(most=most, seconds=left(until, first.owner))
         if "exchange" in message:
             exchange(trained, message, tensors, until)
             continue
-        messages += 1
+        said += 1
         if "say" in message:
             say(plain(message["say"]))
         elif "epoch" in message:
-            epoch, until = _next_epoch(message["epoch"], epoch, row), time.monotonic() + EPOCH_SECONDS
+            if type(message["epoch"]) is not int or not epoch < message["epoch"] <= row.settings.training.epochs:
+                raise ValueError  # each is above the last, so that there is an end to them
+            epoch, until = message["epoch"], time.monotonic() + EPOCH_SECONDS
             on_epoch(epoch, float(message["score"]))
         else:
             done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
-            said = {**message["result"], **run.model_dump(), "processes": run.processes}
-            return tensors, done, TrainingResult.model_validate(said), int(message["memory"])
+            result = {**message["result"], **run.model_dump(), "processes": run.processes}
+            return tensors, done, TrainingResult.model_validate(result), int(message["memory"])
     raise too_much(first.owner)
 
 
-def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
+def _wait_for_first(trained: Sequence[Process], until: float) -> None:
     """Wait until the first process says something; the others say nothing before they are done.
 
     Raises:
@@ -128,8 +124,8 @@ def _wait_for_first(trained: Sequence[Walled], until: float) -> None:
                 selector.unregister(rank.channel)
 
 
-def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, until: float) -> None:
-    """Gives every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
+def exchange(trained: Sequence[Process], asked: dict[str, Any], sent: Tensors, until: float) -> None:
+    """Give every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
 
     Args:
         until: the moment of the monotonic clock at which it has to be over.
@@ -152,16 +148,17 @@ def exchange(trained: Sequence[Walled], asked: dict[str, Any], sent: Tensors, un
         one.send({}, sent, left(until, owner))
 
 
-def _next_epoch(said: object, last: int, row: Row) -> int:
-    """The number of an epoch that is done, which is above the last one's, so that there is an end to them.
+class _Printed(io.TextIOBase):
+    """What is printed, sent as {"say": line}."""
 
-    Raises:
-        ValueError: it is not.
-    """
-    assert row.settings.training is not None  # the stage applies
-    if type(said) is not int or not last < said <= row.settings.training.epochs:
-        raise ValueError
-    return said
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._begun = channel, ""
+
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._channel.send({"say": line})
+        return len(text)
 
 
 def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | None, channel: Channel) -> None:
@@ -171,17 +168,16 @@ def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | Non
         channel.send({"exchange": kind}, tensors)
         return channel.receive(2**40)[1]
 
-    def on_epoch(epoch: int, score: float) -> None:
-        channel.send({"epoch": epoch, "score": score})
-
     set_up(run.device)
     asks = Collective(rank, run.processes, meeting, EPOCH_SECONDS) if meeting else ask
     own = Ranks(rank, run.processes, asks) if run.processes > 1 else ranks.ALONE
     if rank:
-        fit(row, run, folder, on_epoch, print, own)
+        fit(row, run, folder, lambda *_: None, print, own)
         if meeting:
             channel.send({"done": True})
         return
-    with redirect_stdout(Printed(channel)):
-        best, done, result = fit(row, run, folder, on_epoch, print, own)
+    with redirect_stdout(_Printed(channel)):
+        best, done, result = fit(
+            row, run, folder, lambda epoch, score: channel.send({"epoch": epoch, "score": score}), print, own
+        )
     channel.send({"done": asdict(done), "result": result.model_dump(mode="json"), "memory": peak()}, best)

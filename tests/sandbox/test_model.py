@@ -1,4 +1,4 @@
-"""A model behind the wall is the model: the same logits and gradients to the bit, and the same refusals."""
+"""A model in the sandbox is the model: the same logits and gradients to the bit, and the same refusals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from tiny_linear_row import METHOD, NAMES
 
 from benchmark.attacks.engine.fused_ops import FusedOps
-from benchmark.loading.confining import wall
-from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import trained_model
-from benchmark.loading.walled import WalledModel, walled_model
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.model import SandboxedModel, evaluated_model
+from benchmark.sandbox.submitted import in_force
 from benchmark.verdicts.gradients import usable_gradients
 from benchmark.verdicts.internals import internals
 
@@ -43,11 +42,11 @@ def row(linear_row):
     return load_row(*NAMES)
 
 
-def behind(row, forward: str = "") -> WalledModel:
+def sandboxed(row, forward: str = "") -> SandboxedModel:
     if forward:
         Path("submissions/Tiny2026Linear/method.py").write_text(ODD.format(forward))
-    model = walled_model(row, CPU, wall())
-    model.begin()
+    model = SandboxedModel(row, CPU, in_force())
+    model.build()
     return model
 
 
@@ -56,9 +55,9 @@ def images(n: int = 9) -> torch.Tensor:
 
 
 def test_logits_and_gradients_are_the_models_own_to_the_bit(row) -> None:
-    own, walled, weight = trained_model(row, CPU), behind(row), torch.linspace(-1, 1, 10)
+    own, held, weight = trained_model(row, CPU), sandboxed(row), torch.linspace(-1, 1, 10)
     found = []
-    for model in (own, walled):
+    for model in (own, held):
         x = images().requires_grad_()
         logits = model(x.clone())
         first = torch.autograd.grad((logits * weight).sum(), x, retain_graph=True)[0]
@@ -67,21 +66,21 @@ def test_logits_and_gradients_are_the_models_own_to_the_bit(row) -> None:
             plain = model(images(3))
         found.append((logits.detach(), first, second, plain))
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    assert internals(walled, images()) == internals(own, images())
-    walled.close()
+    assert internals(held, images()) == internals(own, images())
+    held.close()
 
 
 def test_a_pass_is_forgotten_with_its_logits(row) -> None:
     """The process keeps a graph for each pass that can still be gone back through, and no other."""
-    walled = behind(row)
-    kept = [walled(images().requires_grad_()) for _ in range(3)]
-    assert not walled._released
+    held = sandboxed(row)
+    kept = [held(images().requires_grad_()) for _ in range(3)]
+    assert not held._released
     del kept
     gc.collect()
-    assert sorted(walled._released) == [0, 1, 2]
-    walled(images())
-    assert not walled._released
-    walled.close()
+    assert sorted(held._released) == [0, 1, 2]
+    held(images())
+    assert not held._released
+    held.close()
 
 
 @pytest.mark.parametrize(
@@ -93,67 +92,65 @@ def test_a_pass_is_forgotten_with_its_logits(row) -> None:
     ],
 )  # fmt: skip
 def test_a_model_without_gradients_has_none_here_either(row, forward, words) -> None:
-    walled = behind(row, forward)
-    usable, problem = usable_gradients(walled, images(), torch.zeros(9, dtype=torch.long))
+    held = sandboxed(row, forward)
+    usable, problem = usable_gradients(held, images(), torch.zeros(9, dtype=torch.long))
     assert not usable.any()
     assert words in problem
-    walled.close()
+    held.close()
 
 
 def test_a_gradient_that_is_nothing_everywhere_is_none(row) -> None:
     """Its logits have a gradient, but not by the images."""
-    walled = behind(
-        row, "w = self[1].weight.clone().requires_grad_(); return super().forward(x.detach()) + 0 * w.sum()"
-    )
+    held = behind(row, "w = self[1].weight.clone().requires_grad_(); return super().forward(x.detach()) + 0 * w.sum()")
     x = images().requires_grad_()
-    assert torch.autograd.grad(walled(x).sum(), x, allow_unused=True)[0] is None
-    walled.close()
+    assert torch.autograd.grad(held(x).sum(), x, allow_unused=True)[0] is None
+    held.close()
 
 
 def test_an_open_model_draws_by_this_processs_generator(row) -> None:
     opened = row.submission.model_copy(update={"division": "open"})
     noisy = "return super().forward(x) + torch.randn(len(x), 10)"
-    walled = behind(type(row)(row.track, opened, row.variant, row.settings), noisy)
+    held = sandboxed(type(row)(row.track, opened, row.variant, row.settings), noisy)
     passes = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        passes.append((walled(images()), walled(images())))
+        passes.append((held(images()), held(images())))
     assert all(torch.equal(a, b) for a, b in zip(passes[0], passes[1], strict=True))
     assert not torch.equal(passes[0][0], passes[0][1])
     assert not torch.equal(passes[0][0], passes[2][0])
-    walled.close()
+    held.close()
 
 
 def test_the_faster_operations_are_taken_on_the_other_side(row) -> None:
     code = "q = x.flatten(2).mT.unflatten(1, (16, 4)).flatten(2); "
     code += "return super().forward(x) + torch.nn.functional.scaled_dot_product_attention(q, q, q).sum((1, 2))[:, None]"
-    walled, ops = behind(row, code), FusedOps()
-    walled(images())
+    held, ops = sandboxed(row, code), FusedOps()
+    held(images())
     assert not ops.used
     with ops:
-        walled(images())
+        held(images())
     assert ops.used
-    walled.close()
+    held.close()
 
 
-def test_what_is_judged_is_walled_and_ends_with_the_block(row, monkeypatch) -> None:
-    with judged_model(row, CPU) as judged:
-        assert isinstance(judged.model, WalledModel)
+def test_what_is_evaluated_is_sandboxed_and_ends_with_the_block(row, monkeypatch) -> None:
+    with evaluated_model(row, CPU) as judged:
+        assert isinstance(judged.model, SandboxedModel)
         assert judged.wall == "landlock, seccomp, namespaces, limits"
         judged.model(images())
     with pytest.raises(BenchmarkError, match="the process that runs its code failed: it ended"):
         judged.model(images())
     Path("params.yaml").write_text("wall: none\n")
-    with judged_model(row, CPU) as judged:
+    with evaluated_model(row, CPU) as judged:
         assert (type(judged.model).__name__, judged.wall) == ("Sequential", "none")
 
 
-def test_a_machine_without_a_part_of_the_wall_is_refused_or_named(row, monkeypatch) -> None:
-    monkeypatch.setattr("benchmark.loading.confining.available", lambda: ("seccomp", "limits"))
+def test_a_machine_without_a_part_of_the_sandbox_is_refused_or_named(row, monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.sandbox.confinement.available", lambda: ("seccomp", "limits"))
     with pytest.raises(BenchmarkError, match=r"no landlock, .* set `wall: weak` in params\.yaml"):
-        wall()
+        in_force()
     Path("params.yaml").write_text("wall: weak\n")
-    with judged_model(row, CPU) as judged:
+    with evaluated_model(row, CPU) as judged:
         assert judged.wall == "seccomp, limits"
         judged.model(images())
 
@@ -161,7 +158,7 @@ def test_a_machine_without_a_part_of_the_wall_is_refused_or_named(row, monkeypat
 def test_a_certified_row_is_judged_on_a_network_rebuilt_here(row) -> None:
     certified = row.settings.model_copy(update={"certificate": {"name": "local"}})
     row = type(row)(row.track, row.submission, row.variant, certified)
-    with judged_model(row, CPU) as judged:
+    with evaluated_model(row, CPU) as judged:
         assert [type(layer).__name__ for layer in judged.model] == ["Flatten", "Linear"]
         assert not any(type(layer).__module__.startswith("submissions") for layer in judged.model.modules())
         judged.confirm(images(), 4, row.name)
@@ -169,7 +166,7 @@ def test_a_certified_row_is_judged_on_a_network_rebuilt_here(row) -> None:
         METHOD.replace("    return nn", "    model = nn").replace("10))\n", "10))\n    model.register_forward_hook(lambda m, a, y: y * 2)\n    return model\n")
     )  # fmt: skip
     with (
-        judged_model(row, CPU) as judged,
+        evaluated_model(row, CPU) as judged,
         pytest.raises(BenchmarkError, match=r"its logits differ for image 0 by .* from those of the network rebuilt"),
     ):
         judged.confirm(images(), 4, row.name)
