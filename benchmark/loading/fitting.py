@@ -6,7 +6,6 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,9 +15,9 @@ from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.components import check_parameters
+from benchmark.loading.components import component
 from benchmark.loading.rows import Row
-from benchmark.loading.starting import begin, module_of, starting_point
+from benchmark.loading.starting import begin, preparation
 from benchmark.loading.trained import Split, tensors
 from benchmark.results.training import TrainingResult
 from benchmark.runtime import arithmetic
@@ -28,7 +27,7 @@ from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
+from benchmark.specs.training import Augmentation, Selection, TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
@@ -56,7 +55,7 @@ def fit(
     say: Callable[[str], None] = lambda _: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
-    """Trains a network by the row's settings: its best weights, its history and what is said of it.
+    """Train a network by the row's settings; return its best weights, its history and what is said of it.
 
     Args:
         folder: what a killed run goes on from.
@@ -67,10 +66,9 @@ def fit(
     spec = row.settings.training
     assert spec is not None  # the step applies
     attack = training_attack(spec.attack) if spec.attack else None
-    objective, wanted = training_objective(spec, attack), spec.selection
-    chosen = training_attack(wanted.attack) if wanted.attack else None
-    proven = certified(wanted) if wanted.certificate else None
-    metric = selection.selection_metric(wanted, objective, chosen, proven)
+    objective, by = training_objective(spec, attack), spec.selection
+    chosen = training_attack(by.attack) if by.attack else None
+    metric = selection.selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
@@ -84,7 +82,7 @@ def fit(
     if fabric.device.type == "cuda" and not ranks.alone:
         torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
     place = Place(folder / "prepare", run.seed, fabric.device, say)
-    started, prepared = (None, ()) if ranks.rank else begin(model, starting_point(row), spec, train_split, place)
+    started, prepared = (None, ()) if ranks.rank else begin(model, row, spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
         best, done = train(
@@ -105,8 +103,7 @@ def fit(
             recorder=CudaRecorder(fabric.device) if run.compile else None,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
-    images = len(validation[1])
-    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None
+    watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
@@ -114,7 +111,7 @@ def fit(
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,
-        overfitting=seen,
+        overfitting=monitor.verdict(*watched) if monitor else None,
         **run.model_dump(exclude={"processes"}),
         processes=ranks.count,
     )
@@ -138,18 +135,18 @@ def check_recipe(spec: TrainingSpec) -> None:
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
     for penalty in spec.penalties:
-        _penalty_module(penalty)
+        component("training/penalties", penalty.name, penalty.parameters)
     for step in spec.prepare:
-        module_of(step)
+        preparation(step)
 
 
-def certified(wanted: Selection) -> Score:
+def _certified(by: Selection) -> Score:
     """Accuracy that the certificate proves at the radius asked for, of a float32 model."""
-    module = importlib.import_module(f"benchmark.certificates.{wanted.certificate}")
+    module = importlib.import_module(f"benchmark.certificates.{by.certificate}")
 
     def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        radii = module.certify(model.eval(), images, labels, largest=wanted.radius)
-        return float((radii >= wanted.radius).double().mean())
+        radii = module.certify(model.eval(), images, labels, largest=by.radius)
+        return float((radii >= by.radius).double().mean())
 
     return score
 
@@ -187,8 +184,7 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
 
 
 def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
-    module = importlib.import_module(f"benchmark.training.{spec.objective}")
-    check_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    module = component("training", spec.objective, spec.parameters)
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
         raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
     return module.objective(attack, **spec.parameters)
@@ -210,16 +206,11 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
     found = {}
     for penalty in spec.penalties:
         try:
-            found[penalty.name] = _penalty_module(penalty).penalty(model, attention, **penalty.parameters)
+            module = component("training/penalties", penalty.name, penalty.parameters)
+            found[penalty.name] = module.penalty(model, attention, **penalty.parameters)
         except BenchmarkError as error:
             raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
     return found
-
-
-def _penalty_module(penalty: PenaltySpec) -> ModuleType:
-    module = importlib.import_module(f"benchmark.training.penalties.{penalty.name}")
-    check_parameters(module.penalty, penalty.parameters, f"training penalty {penalty.name}")
-    return module
 
 
 def _starts_at_random(spec: AttackSpec) -> bool:
@@ -238,8 +229,7 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
 
     A `step_size` in pixels shrinks with the radius.
     """
-    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
+    module = component("attacks", spec.attack, spec.parameters)
     climbs = "loss" in inspect.signature(module.attack).parameters
 
     def attack(

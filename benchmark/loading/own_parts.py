@@ -18,17 +18,14 @@ def own_parts(
     model: nn.Module,
     function: str,
     recognised: Callable[[nn.Module], list[Part]],
-    problem: Callable[[object], str | None],
-    *,
     what: str,
-    name: Callable[[Part], str],
+    name: Callable[[str, Part], str],
 ) -> list[Part]:
     """`function`(model) of method.py where it defines one, else `recognised`(model).
 
     Args:
-        problem: what is wrong with one entry, in words.
         what: the kind of entry, in words.
-        name: of an entry; names must differ.
+        name: of an entry, given its place in words; names must differ. A ValueError says what is wrong with the entry.
 
     Raises:
         BenchmarkError: method.py's fails or returns something else than a list of such entries; or it defines none and no
@@ -43,13 +40,15 @@ def own_parts(
             raise BenchmarkError(f"{path}: {error}") from None
     with own_code.asked(path, f"{function} failed"):
         found = own(model)
-    wanted = f"{path}: {function}(model) must return a list of {what}"
+    due = f"{path}: {function}(model) must return a list of {what}"
     if not isinstance(found, list) or not found:
-        raise BenchmarkError(f"{wanted}, not {'an empty one' if found == [] else type(found).__name__}")
+        raise BenchmarkError(f"{due}, not {'an empty one' if found == [] else type(found).__name__}")
+    names = list[str]()
     for place, entry in enumerate(found, 1):
-        if words := problem(entry):
-            raise BenchmarkError(f"{wanted}; {words.replace('{place}', f'entry {place}')}")
-    names = [name(entry) for entry in found]
+        try:
+            names.append(name(f"entry {place}", entry))
+        except ValueError as error:
+            raise BenchmarkError(f"{due}; {error}") from None
     twice = next((one for one in names if names.count(one) > 1), None)
     if twice is not None:
         raise BenchmarkError(f"{path}: {function}(model) returns the name {twice!r} twice; names must differ")

@@ -134,7 +134,7 @@ def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
         prepare=[{"name": "scaling", "parameters": {"faktor": 1.0}}],
     )  # fmt: skip
     with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
-        starting.module_of(spec.prepare[0])
+        starting.preparation(spec.prepare[0])
 
 
 def test_a_cell_is_for_studies(linear_row, monkeypatch) -> None:

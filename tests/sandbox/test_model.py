@@ -101,7 +101,9 @@ def test_a_model_without_gradients_has_none_here_either(row, forward, words) -> 
 
 def test_a_gradient_that_is_nothing_everywhere_is_none(row) -> None:
     """Its logits have a gradient, but not by the images."""
-    held = behind(row, "w = self[1].weight.clone().requires_grad_(); return super().forward(x.detach()) + 0 * w.sum()")
+    held = sandboxed(
+        row, "w = self[1].weight.clone().requires_grad_(); return super().forward(x.detach()) + 0 * w.sum()"
+    )
     x = images().requires_grad_()
     assert torch.autograd.grad(held(x).sum(), x, allow_unused=True)[0] is None
     held.close()
