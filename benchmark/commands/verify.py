@@ -189,8 +189,8 @@ def _said(record: Record) -> Record:
 
 
 def _today(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:
-    from benchmark.loading.published import at_hand
     from benchmark.loading.rows import load_row
+    from benchmark.sandbox.load_model import at_hand
 
     try:
         return at_hand(load_row(track, row), sha256)

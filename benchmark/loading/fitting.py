@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,17 +19,16 @@ from benchmark.data.images import load_split
 from benchmark.loading import methods
 from benchmark.loading.components import component
 from benchmark.loading.rows import Row
-from benchmark.loading.starting import begin, preparation
-from benchmark.loading.trained import Split, tensors
-from benchmark.results.training import TrainingResult
-from benchmark.runtime import arithmetic
+from benchmark.loading.trained import Split, load_weights, start_from, tensors
+from benchmark.results.training import Preparation, TrainingResult
+from benchmark.runtime import arithmetic, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import start as start_device
 from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import Augmentation, Selection, TrainingSpec
+from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
 from benchmark.training import overfitting, selection
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
@@ -36,7 +37,7 @@ from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
-from benchmark.training.preparation import Place
+from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import Score
 from benchmark.verdicts.gradients import attackable
@@ -82,7 +83,7 @@ def fit(
     if fabric.device.type == "cuda" and not ranks.alone:
         torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
     place = Place(folder / "prepare", run.seed, fabric.device, say)
-    started, prepared = (None, ()) if ranks.rank else begin(model, row, spec, train_split, place)
+    started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
         best, done = train(
@@ -116,6 +117,75 @@ def fit(
         processes=ranks.count,
     )
     return best, done, result
+
+
+def _begin(
+    model: nn.Module, row: Row, spec: TrainingSpec, train_split: Split, place: Place
+) -> tuple[str | None, tuple[Preparation, ...]]:
+    """Give `model` the weights that its epochs begin with: those that the row starts from, then what the recipe's
+    preparations make of them. A BenchmarkError for weights that do not fit, and for what a preparation refuses.
+
+    Returns:
+        sha256 of the weights started from, None where the row starts afresh, and the preparations' histories.
+    """
+    source = row.source
+    if source is None or spec.init_from is None:
+        if spec.prepare:
+            raise BenchmarkError(
+                f"the preparation {spec.prepare[0].name} works on a trained network; name its row by `init_from`, or, in a "
+                "study, its cell by `init_from: {cell: ...}`"
+            )
+        return None, ()
+    other = [getattr(preparation(step), "OTHER_ARCHITECTURE", False) for step in spec.prepare]
+    if any(other[1:]):
+        name = spec.prepare[other.index(True, 1)].name
+        raise BenchmarkError(f"the preparation {name} makes a network of another; let it be the first")
+    if any(other):
+        start = methods.build_model(source.submission, source.settings, source.track)
+        load_weights(start, source.weights)
+        start, digest = _frozen(start), files.sha256_file(source.weights)
+    else:
+        digest = start_from(model, source.weights, spec.init_from.new)
+        start = _frozen(copy.deepcopy(model))
+    prepared = []
+    for number, step in enumerate(spec.prepare):
+        own = Place(place.folder / f"{number}-{step.name}", place.seed, place.device, place.say)
+        prepared.append(_prepared(model, start, train_split, step, own))
+        start = _frozen(copy.deepcopy(model))
+    return digest, tuple(prepared)
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    return model.eval().requires_grad_(False)
+
+
+def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: PrepareSpec, place: Place) -> Preparation:
+    """Run one preparation, or take what an earlier process kept of it; `model` ends in the mode and with the flags that it
+    had.
+    """
+    mode, learned = model.training, [p for p in model.parameters() if p.requires_grad]
+
+    def make() -> tuple[Tensors, History]:
+        torch.manual_seed(place.seed)
+        model.to(place.device)
+        split = tuple(part.to(place.device) for part in train_split)
+        history = preparation(step).prepare(model, start.to(place.device), split, place, **step.parameters)
+        return dict(model.state_dict()), history
+
+    try:
+        tensors, history = place.kept("whole", make)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"preparation {step.name}: {error}") from None
+    model.load_state_dict(tensors)
+    model.train(mode).requires_grad_(False)
+    for parameter in learned:
+        parameter.requires_grad_(True)
+    return Preparation(name=step.name, history=history)
+
+
+def preparation(step: PrepareSpec) -> ModuleType:
+    """The file of a preparation; a BenchmarkError for parameters that it does not know or that are missing."""
+    return component("training/prepare", step.name, step.parameters)
 
 
 def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
@@ -191,11 +261,7 @@ def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Obj
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
-    """The recipe's penalties of a model that this submission built, by name.
-
-    Raises:
-        BenchmarkError: unknown or missing parameters, or what a penalty itself refuses.
-    """
+    """The recipe's penalties of a model that this submission built, by name; a BenchmarkError for what one refuses."""
     if not spec.penalties:
         return {}
     finder = importlib.import_module("benchmark.loading.attention")  # only those who ask for penalties depend on it

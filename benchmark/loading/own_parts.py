@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from benchmark.loading import methods, own_code, submissions
+from benchmark.loading import methods, submissions
 from benchmark.runtime.errors import BenchmarkError
 
 Part = TypeVar("Part")
@@ -38,7 +38,7 @@ def own_parts(
             return recognised(model)
         except BenchmarkError as error:
             raise BenchmarkError(f"{path}: {error}") from None
-    with own_code.asked(path, f"{function} failed"):
+    with methods.asked(path, f"{function} failed"):
         found = own(model)
     due = f"{path}: {function}(model) must return a list of {what}"
     if not isinstance(found, list) or not found:

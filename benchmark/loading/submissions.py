@@ -101,9 +101,7 @@ def _check_parts(submission: Submission) -> None:
 
 
 def check_settings(entry: VariantOnTrack, place: str) -> None:
-    """A BenchmarkError, which says at what `place`, for an objective, penalty, preparation, attack or certificate of which
-    there is no file.
-    """
+    """A BenchmarkError, which names the `place`, for a component of which there is no file."""
     spec, parts = entry.training, list[tuple[str, str]]()
     if spec:
         parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]

@@ -15,7 +15,7 @@ from torch import nn
 from benchmark.evaluation import division
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.layers.derived import cache_weights
-from benchmark.loading import fitting, methods, own_code, submissions
+from benchmark.loading import fitting, methods, submissions
 from benchmark.loading.rows import Row, load_row
 from benchmark.reliability import interface, source
 from benchmark.reliability.interface import Sample
@@ -139,7 +139,7 @@ def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
         except BenchmarkError as error:
             yield _failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
-            yield _failed(name, f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}")
+            yield _failed(name, f"{methods.place(row.method, error)}: {said(error)[:LONGEST]}")
 
 
 def _make(row: Row, seed: int, device: torch.device) -> nn.Module:

@@ -31,8 +31,8 @@ BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
 
 @contextmanager
 def contributed_attacks(row: Row, names: Iterable[str], device: torch.device) -> Iterator[Callable[[str], Any]]:
-    """What finds the attack that the row's submission has under one of these names, None where it has none; for as long as
-    the block lasts. Their processes are made at once, before this one may have started a GPU.
+    """Yield a function from these names to the row's own attacks, None where it has none. Their processes start at once,
+    before this one may have started a GPU, and end with the block.
     """
     parts, submission = in_force(), row.submission.name
     own = sorted({name for name in names if methods.own_attack(name, submission)})

@@ -47,14 +47,10 @@ class Channel:
         tensors: Mapping[str, torch.Tensor] | None = None,
         seconds: float | None = None,
     ) -> None:
-        """
-        Args:
-            message: JSON values.
-            tensors: by name; any device and layout, of the types in `DTYPES`.
-            seconds: how long it may take; None for as long as it takes.
+        """Send JSON values, and tensors by name of the types in `DTYPES`, on any device.
 
         Raises:
-            Broken: the other side has ended or does not read.
+            Broken: the other side has ended, or does not read within `seconds`.
         """
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
         about = {n: [str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in plain.items()}
@@ -73,12 +69,8 @@ class Channel:
     def receive(self, most: int, seconds: float | None = None) -> Message:
         """Return the next message and its tensors, on the CPU.
 
-        Args:
-            most: bytes that the tensors may have in all.
-            seconds: how long it may take; None for as long as it takes.
-
         Raises:
-            Broken: the other side ended, was silent too long, or sent what is no message or more than `most`.
+            Broken: the other side ended, sent nothing within `seconds`, no message, or tensors of more than `most` bytes.
         """
         until = None if seconds is None else time.monotonic() + seconds
         try:
@@ -111,11 +103,7 @@ class Channel:
 
 
 def _opened(head: bytearray, size: int) -> Message:
-    """The message, and tensors of `size` bytes in all that are still to be filled.
-
-    Raises:
-        Broken: it is no message, or speaks of other tensors.
-    """
+    """The message, and tensors of `size` bytes in all that are still to be filled; raises as `receive` does."""
     try:
         opened = json.loads(head)
         message, about = opened["message"], opened["tensors"]

@@ -42,6 +42,7 @@ NETWORK = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/usr/share/ca-certificates",
 )  # fmt: skip
 GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
+FILE_SIZE = 2**32  # bytes of any file that it writes, at most
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
 LINUX = sys.platform.startswith("linux")
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
@@ -56,9 +57,8 @@ class Confinement:
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
         network: whether it may make connections by TCP.
-        gpu: whether it may use NVIDIA's devices, which its `memory` does not limit, with what CUDA needs beside them.
+        gpu: whether it may use NVIDIA's devices, with what CUDA needs beside them; no limit of memory then holds.
         memory: bytes of data, at most.
-        file_size: bytes of any file that it writes, at most.
     """
 
     parts: tuple[str, ...] = ()
@@ -67,7 +67,6 @@ class Confinement:
     network: bool = False
     gpu: bool = False
     memory: int = 0
-    file_size: int = 2**32
 
 
 def available() -> tuple[str, ...]:
@@ -209,7 +208,7 @@ def _namespaces() -> bool:
 
 
 def _limit(rules: Confinement) -> None:
-    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: rules.file_size, resource.RLIMIT_NOFILE: 1024}
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_SIZE, resource.RLIMIT_NOFILE: 1024}
     if rules.memory and not rules.gpu:
         limits[resource.RLIMIT_DATA] = rules.memory
     for kind, most in limits.items():

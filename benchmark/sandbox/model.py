@@ -88,12 +88,13 @@ class SandboxedModel(Remote):
 
     def __init__(self, row: Row, device: torch.device, parts: tuple[str, ...]) -> None:
         super().__init__()
-        self._process = start(
+        process = start(
             lambda channel: serve(channel, _Served(row, device)), parts, row.submission.name,
             read=[row.weights], seconds=CALL_SECONDS, device=device.type,
         )  # fmt: skip
+        self._process, self.close = process, process.close
         self._draws = row.submission.division == "open"
-        self._tickets, self._released = itertools.count(), list[int]()
+        self.tickets, self.released = itertools.count(), list[int]()  # of passes, and of those that are over
         self.asked: Asked | None = None  # what keeps some of its answers
         self.eval()
 
@@ -104,9 +105,6 @@ class SandboxedModel(Remote):
         """
         self._process.ask("build")
 
-    def close(self) -> None:
-        self._process.close()
-
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled() and images.requires_grad:
             return _Pass.apply(images, self)
@@ -115,11 +113,11 @@ class SandboxedModel(Remote):
     def ask_logits(
         self, images: torch.Tensor, ticket: int | None = None, seed: int | None = None
     ) -> tuple[torch.Tensor, bool]:
-        """Logits, and whether they have a gradient; with a `ticket` they can be gone back through. A model that draws noise
-        draws it from `seed`, else from this process's generator.
+        """Logits, and whether they have a gradient, for which `ticket` names the pass. A model that draws noise draws it from
+        `seed`, else from this process's generator.
         """
         seed = self._drawn() if seed is None else seed
-        entered, released, self._released = fused_ops.entered(), self._released, []
+        entered, released = fused_ops.entered(), [self.released.pop() for _ in range(len(self.released))]
         answer, tensors = self._process.ask(
             "logits", {"images": images}, most=2**28,
             ticket=ticket, released=released, fused=entered is not None, seed=seed,
@@ -139,9 +137,7 @@ class SandboxedModel(Remote):
         return self._one(tensors, "logits").to(images.device), self._count(answer, "replaced")
 
     def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """The gradient of the images, which have this shape, of a pass by its ticket and the gradient of its logits; None
-        where none comes back.
-        """
+        """The gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; None for none."""
         most = WIDEST * shape.numel()
         answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket)
         return None if answer.get("none") is True else self._one(tensors, "gradient").to(gradient.device)
@@ -162,12 +158,6 @@ class SandboxedModel(Remote):
     def memory(self) -> int:
         """Bytes of a GPU that its process has held at most, as that process says."""
         return self._count(self._process.ask("memory")[0], "bytes")
-
-    def release(self, ticket: int) -> None:
-        self._released.append(ticket)
-
-    def next_ticket(self) -> int:
-        return next(self._tickets)
 
     def _drawn(self) -> int | None:
         """What a model of the open division draws its noise from."""
@@ -192,11 +182,11 @@ class _Pass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: torch.Tensor, model: SandboxedModel) -> torch.Tensor:
-        ctx.model, ctx.ticket, ctx.shape = model, model.next_ticket(), images.shape
+        ctx.model, ctx.ticket, ctx.shape = model, next(model.tickets), images.shape
         answers, follows = model.ask_logits(images, ctx.ticket)
         if not follows:
             ctx.mark_non_differentiable(answers)
-        weakref.finalize(ctx, model.release, ctx.ticket)
+        weakref.finalize(ctx, model.released.append, ctx.ticket)
         return answers
 
     @staticmethod

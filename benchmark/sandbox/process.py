@@ -69,10 +69,8 @@ class Process:
     def ask(
         self, call: str, tensors: Mapping[str, torch.Tensor] | None = None, *, most: int = 2**26, **values: Any
     ) -> Message:
-        """Return the answer of a method of what the process serves, of at most `most` bytes of tensors.
-
-        Args:
-            call: the method, which gets `tensors` and the JSON `values` by name.
+        """Call a method of what the process serves, with tensors and JSON values by name; its answer's tensors have at most
+        `most` bytes.
 
         Raises:
             BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.

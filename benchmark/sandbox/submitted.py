@@ -48,8 +48,7 @@ def start(
 
     Args:
         seconds: how long an answer may take.
-        read: what it reads beside the submissions' folders and the tracks, which lie in the package.
-        device: on which it computes.
+        read: beside the submissions' folders, and the tracks, which lie in the package.
         among: how many processes share the memory.
 
     Raises:
@@ -67,12 +66,8 @@ def start(
 
 
 def run(work: Callable[[Hear], object], hear: Hear, *names: str, seconds: float, **rules: Any) -> None:
-    """Run `work`, and tell `hear` each message that it sends; in this process where params.yaml asks for no sandbox.
-
-    Args:
-        work: gets what sends a message, of JSON values.
-        seconds: for all of it, at most.
-        rules: as `start` has them.
+    """Run `work(send)` in a sandbox, which has so many `seconds` in all, and tell `hear` each message of JSON values that it
+    sends. Without a sandbox in params.yaml it runs here. `rules` are those of `start`.
 
     Raises:
         BenchmarkError: the process fails, or its code does, or it sends more than `MOST_SAID` messages.

@@ -45,11 +45,7 @@ Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: byt
 
 
 def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say) -> Trained:
-    """As `fitting.fit`, in the sandbox, with the GPU's memory that it held; `folder` keeps what a killed run goes on from.
-
-    Args:
-        on_epoch: told the epochs done and the last score.
-        say: told of the progress of preparations.
+    """As `fitting.fit`, in the sandbox, with the GPU's memory that it held.
 
     Raises:
         BenchmarkError: as `fit` does, or the process fails or returns malformed output.
@@ -108,10 +104,8 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
 
 
 def _wait_for_first(trained: Sequence[Process], until: float) -> None:
-    """Wait until the first process says something; the others say nothing before they are done.
-
-    Raises:
-        BenchmarkError: meanwhile another one ended or failed, for which the first might wait for ever.
+    """Wait until the first process says something; a BenchmarkError where meanwhile another one, which says nothing before it
+    is done, ended or failed: the first might wait for it for ever.
     """
     with selectors.DefaultSelector() as selector:
         for rank in trained:
@@ -127,11 +121,8 @@ def _wait_for_first(trained: Sequence[Process], until: float) -> None:
 def exchange(trained: Sequence[Process], asked: dict[str, Any], sent: Tensors, until: float) -> None:
     """Give every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
 
-    Args:
-        until: the moment of the monotonic clock at which it has to be over.
-
     Raises:
-        BenchmarkError: a process ended or is silent.
+        BenchmarkError: a process ended, or is silent until the moment `until` of the monotonic clock.
         ValueError: they do not ask for the same, or there is nobody to exchange with.
     """
     if len(trained) == 1 or asked not in ({"exchange": "sum"}, {"exchange": "first"}):

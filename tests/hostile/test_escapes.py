@@ -214,7 +214,7 @@ def place(tmp_path, monkeypatch):
 
 def tried(attempts: dict[str, str], place, **rules: bool) -> dict[str, str]:
     """What stopped each code behind the wall, one after another in one process; "" where nothing did."""
-    confinement = Confinement(PARTS, memory=2**31, file_size=2**30, **rules)
+    confinement = Confinement(PARTS, memory=2**31, **rules)
     failed = {}
     with Process(lambda channel: serve(channel, _Served()), confinement, owner="a test", seconds=60) as process:
         for name, code in attempts.items():

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from tiny_linear_row import SUBMISSION
 
 from benchmark.data.images import load_split
-from benchmark.loading import starting
-from benchmark.loading.fitting import fit
+from benchmark.loading.fitting import fit, preparation
 from benchmark.loading.rows import Network, Row, load_row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
@@ -134,7 +133,7 @@ def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
         prepare=[{"name": "scaling", "parameters": {"faktor": 1.0}}],
     )  # fmt: skip
     with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
-        starting.preparation(spec.prepare[0])
+        preparation(spec.prepare[0])
 
 
 def test_a_cell_is_for_studies(linear_row, monkeypatch) -> None:

@@ -74,12 +74,12 @@ def test_a_pass_is_forgotten_with_its_logits(row) -> None:
     """The process keeps a graph for each pass that can still be gone back through, and no other."""
     held = sandboxed(row)
     kept = [held(images().requires_grad_()) for _ in range(3)]
-    assert not held._released
+    assert not held.released
     del kept
     gc.collect()
-    assert sorted(held._released) == [0, 1, 2]
+    assert sorted(held.released) == [0, 1, 2]
     held(images())
-    assert not held._released
+    assert not held.released
     held.close()
 
 
