@@ -171,9 +171,13 @@ CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
 # what a process that downloads weights may do more, and what not: names of files may be labels, and so may messages
 DOWNLOADS = "import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
 NAMED = "import socket; socket.create_connection(('localhost', {port}), 5)"
-CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in CLOSED if name != "a TCP connection"} | {
-    name: CLOSED_ON_GPU[name] for name in ("a connection to a program", "a connection to an abstract name", "a datagram of a socket of its own", "a netlink")
-} | {
+CLOSED_TO_BOTH = (
+    "a connection to a program",
+    "a connection to an abstract name",
+    "a datagram of a socket of its own",
+    "a netlink",
+)
+CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in {*CLOSED, *CLOSED_TO_BOTH} - {"a TCP connection"}} | {
     "a family with high bits": call(41, "(1 << 32) | 1", "1", "0"),
     "packets of the machine": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "the machine that holds this one": "import socket; socket.socket(socket.AF_VSOCK)",
@@ -382,9 +386,8 @@ def test_nothing_is_left_when_who_asked_is_gone(name, closes) -> None:
     if not closes:
         os.kill(child, 9)
     until = time.monotonic() + 20
-    while _state(inner) != "Z" and time.monotonic() < until:
+    while (left := _state(inner)) != "Z" and time.monotonic() < until:
         time.sleep(0.05)
-    left = _state(inner)
     if closes:
         os.kill(child, 9)
     os.waitpid(child, 0)

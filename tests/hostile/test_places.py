@@ -62,14 +62,8 @@ def test_a_link_that_training_plants_leads_to_no_other_row(linear_row, link, tar
 
 
 def test_a_submission_is_given_no_file_but_weights(linear_row) -> None:
-    for path in (
-        "work/tiny/data/test.safetensors",
-        "params.yaml",
-        "/etc/passwd",
-        "weights/../params.yaml",
-        "~/.ssh/id",
-        "weights",
-    ):
+    test = "work/tiny/data/test.safetensors"
+    for path in (test, "params.yaml", "/etc/passwd", "weights/../params.yaml", "~/.ssh/id", "weights"):
         _ask_for(path)
         with pytest.raises(BenchmarkError, match="lies neither in weights/ nor in the submission's own folder"):
             run_stage("pretrained", *NAMES)

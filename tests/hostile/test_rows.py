@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from stages import run_stage
 from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
 
@@ -151,14 +150,11 @@ HIDDEN = "        return 1000 * super().forward(x) + 1e9\n"  # any difference is
 def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name, hidden) -> None:
     code = method(MODES[name])
     if hidden:
-        code = (
-            code.replace("return Odd()", "return Offset()")
-            + f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
-        )
+        code = code.replace("return Odd()", "return Offset()")
+        code += f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
     write(code)
-    with pytest.raises(
-        BenchmarkError, match=r"answers for each image by itself|refused in the closed division|has seen nothing"
-    ):
+    words = r"answers for each image by itself|refused in the closed division|has seen nothing"
+    with pytest.raises(BenchmarkError, match=words):
         run_stage("reliability", *NAMES)
 
 
@@ -229,8 +225,15 @@ def test_votes_that_depend_on_others_carry_no_radius(linear_row, code) -> None:
         run_stage("smooth", *NAMES)
 
 
-def test_a_model_that_counts_its_calls_is_refused(linear_row) -> None:
-    forward = "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n"
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n",
+        "        return super().forward(x) + torch.randn(len(x), 10)\n",
+    ],
+    ids=["counts its calls", "draws a number"],
+)
+def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear_row, forward) -> None:
     write(method(forward))
     with pytest.raises(BenchmarkError, match="refused in the closed division: the model is random"):
         run_stage("attack-papers", *NAMES)
@@ -364,10 +367,3 @@ def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -
     refuse = "from benchmark.sandbox import seccomp\nseccomp.load([('unshare', ()), *seccomp.NAMESPACES])\n"
     last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
     assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
-
-
-def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:
-    write(method("        return super().forward(x) + torch.randn(len(x), 10)\n"))
-    with pytest.raises(BenchmarkError, match="the model is random"):
-        run_stage("attack-papers", *NAMES)
-    assert torch.is_grad_enabled()

@@ -28,20 +28,13 @@ def tuned(**changes) -> Row:
     """A row that starts from the linear one."""
     row = load_row("tiny", "Tiny2026Linear-small")
     settings = row.settings.model_copy(update={"training": TrainingSpec.model_validate(recipe(**changes))})
-    return Row(row.track, row.submission, "tuned", settings)
+    return replace(row, variant="tuned", settings=settings)
 
 
 def recipe(**changes) -> dict[str, Any]:
     training = {"objective": "standard", "epochs": 0, "batch_size": 64, "learning_rate": 0.01}
     training |= {"init_from": {"row": "Tiny2026Linear-small"}, "prepare": [SCALING], **changes}
     return training
-
-
-def written(**changes) -> None:
-    """The same as a variant of submission.yaml."""
-    content = yaml.safe_load(SUBMISSION)
-    content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": recipe(**changes)}}}
-    Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
 
 
 def fitted(row: Row, tmp_path, **options):
@@ -58,10 +51,8 @@ def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkey
     assert 0 < result.validation_score <= 1
     (prepared,) = result.prepared
     images = len(load_split(load_row("tiny", "Tiny2026Linear-small").data, "train").labels)
-    assert prepared.model_dump() == {
-        "name": "scaling",
-        "history": {"1.weight": {"images": images}, "1.bias": {"images": images}},
-    }
+    history = {"1.weight": {"images": images}, "1.bias": {"images": images}}
+    assert prepared.model_dump() == {"name": "scaling", "history": history}
 
 
 @pytest.mark.slow
@@ -96,11 +87,10 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
     before = load_file(SMALL)
     assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
     assert result.init_sha256
-    steps = (row.settings.training.prepare[0], row.settings.training.prepare[0].model_copy())
-    twice = row.settings.training.model_copy(update={"prepare": steps})
-    broken = Row(row.track, row.submission, "tuned", row.settings.model_copy(update={"training": twice}))
+    training = row.settings.training.model_copy(update={"prepare": 2 * row.settings.training.prepare})
+    twice = replace(row, settings=row.settings.model_copy(update={"training": training}))
     with pytest.raises(BenchmarkError, match="makes a network of another; let it be the first"):
-        fitted(broken, tmp_path / "two")
+        fitted(twice, tmp_path / "two")
 
 
 @pytest.mark.slow
@@ -136,13 +126,17 @@ def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
         preparation(spec.prepare[0])
 
 
-def test_a_cell_is_for_studies(linear_row, monkeypatch) -> None:
-    written(init_from={"cell": "plain"}, prepare=[], epochs=1)
-    with pytest.raises(BenchmarkError, match="a `cell` is for studies; name a `row`"):
-        load_row("tiny", "Tiny2026Linear-tuned")
-
-
-def test_a_preparation_without_a_file_is_named(linear_row) -> None:
-    written(prepare=[{"name": "proximal_projectoin"}], epochs=1)
-    with pytest.raises(BenchmarkError, match="no training/prepare file named 'proximal_projectoin'"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init_from": {"cell": "plain"}, "prepare": []}, "a `cell` is for studies; name a `row`"),
+        ({"prepare": [{"name": "proximal_projectoin"}]}, "no training/prepare file named 'proximal_projectoin'"),
+    ],
+)
+def test_a_row_that_starts_from_what_no_row_may_is_refused(linear_row, changes, words) -> None:
+    content = yaml.safe_load(SUBMISSION)
+    training = recipe(epochs=1, **changes)
+    content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": training}}}
+    Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(BenchmarkError, match=words):
         load_row("tiny", "Tiny2026Linear-tuned")
