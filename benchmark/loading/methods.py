@@ -194,7 +194,7 @@ def followed(path: Path) -> Iterator[None]:
 
 @contextmanager
 def asked(path: Path, failed: str) -> Iterator[None]:
-    """Whatever a stranger's code raises inside the block is a BenchmarkError with its place and its words."""
+    """Whatever submitted code raises inside the block is a BenchmarkError with its place and its words."""
     try:
         yield
     except BenchmarkError:

@@ -1,4 +1,4 @@
-"""What a training makes of another network's weights before its first epoch."""
+"""Weights to start from: what is taken over, what is new, what is made of them before the first epoch, what is refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 import scaling_preparation
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_linear_row import SUBMISSION
+from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading.fitting import fit, preparation
 from benchmark.loading.rows import Network, Row, load_row
 from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import start_from
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 
@@ -140,3 +143,34 @@ def test_a_row_that_starts_from_what_no_row_may_is_refused(linear_row, changes, 
     Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
     with pytest.raises(BenchmarkError, match=words):
         load_row("tiny", "Tiny2026Linear-tuned")
+
+
+def net(classes: int = 3, width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, classes))
+
+
+def test_all_but_the_new_parts_are_taken_over(tmp_path) -> None:
+    source, model = net(classes=3), net(classes=5)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    head = model[2].weight.clone()
+    assert start_from(model, tmp_path / "w.safetensors", ("2",)) == files.sha256_file(tmp_path / "w.safetensors")
+    assert torch.equal(model[1].weight, source[1].weight)
+    assert torch.equal(model[1].bias, source[1].bias)
+    assert torch.equal(model[2].weight, head)
+
+
+@pytest.mark.parametrize(
+    ("model", "new", "words"),
+    [
+        (net(5), (), r"2\.bias is shape \(3,\) in .* and shape \(5,\) in this model; name it in `new`"),
+        (net(5), ("3",), "the model has no part '3'"),
+        (net(3, 6), ("2",), r"1\.bias is shape \(4,\)"),
+        (net(3)[:2], (), r"2\.bias is shape \(3,\) in .* and nothing in this model"),
+        (nn.Sequential(*net(3), nn.Linear(3, 3)), (), r"3\.bias is nothing in .* and shape \(3,\)"),
+        (net(5), ("2.weight",), r"2\.bias is shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_not_skipped(tmp_path, model, new, words) -> None:
+    save_file(net(3).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(BenchmarkError, match=words):
+        start_from(model, tmp_path / "w.safetensors", new)
