@@ -76,8 +76,8 @@ def fit(
     train_split = tensors(load_split(row.data, "train"))
     model = methods.build_model(row.submission, row.settings, row.track)
     ranks.check(spec.batch_size, len(validation[1]))
-    if spec.attacks:
-        _check_gradients(model, validation)
+    if spec.attacks and (problem := attackable(model, *(part[:8] for part in validation))[1]):
+        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
     fabric = fabric_of(run, ranks)
     start_device(fabric.device)
     if fabric.device.type == "cuda" and not ranks.alone:
@@ -191,13 +191,6 @@ def preparation(step: PrepareSpec) -> ModuleType:
 def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
     """What is drawn anew of each image by these settings; None where nothing is."""
     return Augment(spec, data.shape, data.classes) if spec.any else None
-
-
-def _check_gradients(model: nn.Module, validation: Split) -> None:
-    """A BenchmarkError for a model that no training attack can follow."""
-    _, problem = attackable(model, *(part[:8] for part in validation))
-    if problem:
-        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
 
 
 def check_recipe(spec: TrainingSpec) -> None:

@@ -140,7 +140,12 @@ class SandboxedModel(Remote):
         """The gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; None for none."""
         most = WIDEST * shape.numel()
         answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket)
-        return None if answer.get("none") is True else self._one(tensors, "gradient").to(gradient.device)
+        if answer.get("none") is True:
+            return None
+        found = self._one(tensors, "gradient")
+        if found.shape != shape:
+            raise self._wrong(f"a gradient {tuple(found.shape)} of {tuple(shape)}")
+        return found.to(gradient.device)
 
     def internals(self, images: torch.Tensor) -> Internals:
         """What the process says of the model (verdicts/internals.py)."""
@@ -192,12 +197,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None]:
-        found = ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape)
-        if found is not None and found.shape != ctx.shape:
-            raise BenchmarkError(
-                f"the model's process answers with a gradient {tuple(found.shape)} of {tuple(ctx.shape)}"
-            )
-        return found, None
+        return ctx.model.ask_gradient(ctx.ticket, gradient, ctx.shape), None
 
 
 class _Served:

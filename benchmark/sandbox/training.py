@@ -54,22 +54,21 @@ def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say:
     if not parts and count == 1:  # several are processes of their own, whatever holds them
         set_up(run.device)
         return *fit(row, run, folder, on_epoch, say), peak()
-    gpu_each = run.device in ("cuda", "auto") and torch.cuda.device_count() >= count
+    # with a GPU each, outside a sandbox, they exchange gradients among themselves
+    direct = count > 1 and not parts and run.device in ("cuda", "auto") and torch.cuda.device_count() >= count
     names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
     read = [*(row.data / name for name in SEEN), *([row.start] if row.start else [])]
     with ExitStack() as ends:
-        meeting = None
-        if count > 1 and not parts and gpu_each:  # they exchange gradients among themselves
-            meeting = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rvb-"))) / "meeting"
+        meeting = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rvb-"))) / "meeting" if direct else None
         trained = []
         for rank in range(count):
-            work = partial(_train, row, run, folder, rank, meeting)
             process = start(
-                work, parts, *names, seconds=EPOCH_SECONDS, read=read, write=[folder], device=run.device, among=count
-            )
+                partial(_train, row, run, folder, rank, meeting), parts, *names, seconds=EPOCH_SECONDS,
+                read=read, write=[folder], device=run.device, among=count,
+            )  # fmt: skip
             trained.append(ends.enter_context(process))
         try:
-            return _heard(row, run, trained, on_epoch, say, meeting is not None)
+            return _heard(row, run, trained, on_epoch, say, direct)
         except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
             raise BenchmarkError(
                 f"{trained[0].owner}: the training process returned malformed output ({type(error).__name__})"
