@@ -6,7 +6,7 @@ The track cifar10_jpeg (real CIFAR-10 images re-encoded as JPEG; its data stage 
 trained for `epochs` epochs (2 unless given; kept in work/benchmarks), measured on validation images alone: clean accuracy,
 accuracy certified at l2 0.1412, and what of clean accuracy is lost when every attention averages uniformly, is left out, or
 mixes by its mean pattern over 1,000 training images, which keeps where heads look and drops what they see there. Entropy is
-the mean of rows, over that of the uniform pattern. Writes the figure to docs/frontier.svg. One thread.
+the mean of rows, over that of the uniform pattern. Writes the figure to measurements/frontier.svg. One thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from benchmark.training.augment import Augment
 from benchmark.training.loop import train
 from benchmark.verdicts.replaced_attention import SOFTMAX, predictions_with
 
-KEPT, FIGURE = Path("work/benchmarks"), Path("docs/frontier.svg")
+KEPT, FIGURE = Path("work/benchmarks"), Path("measurements/frontier.svg")
 RADIUS = 0.1412
 TRAINING_IMAGES = 1000  # that mean patterns are of
 BATCH = 250  # which divides that

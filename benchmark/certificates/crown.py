@@ -211,7 +211,7 @@ def _package() -> ModuleType:
     except ImportError as error:
         raise BenchmarkError(
             f"the certificate crown needs the package auto_LiRPA 0.7, which does not import ({error}); "
-            'see "CROWN" in docs/adding-a-model.md for how to install it, or use the certificate local'
+            'see "CROWN" in docs/certificates.md for how to install it, or use the certificate local'
         ) from error
 
 

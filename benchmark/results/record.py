@@ -27,7 +27,7 @@ class Record(Frozen):
 
     `attention` says what replacing it leaves, None where there is none. `measured` holds, by name, what stages found that
     have no field of their own here. `reason` is why a published Record replaced another. `wall` names what held the row's own
-    code (docs/strangers-code.md), "none" where nothing did. JSON leaves these out where they are empty.
+    code (docs/sandbox.md), "none" where nothing did. JSON leaves these out where they are empty.
     """
 
     schema_version: Literal[1] = 1

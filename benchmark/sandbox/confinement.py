@@ -6,7 +6,7 @@
 - Namespaces, where the machine lets its users make them: a network without any device, no messages or memory shared with
   other processes, no privileges outside. The first three refuse all this too.
 
-Time is the parent's to limit (process.py). What none of this prevents stands in docs/strangers-code.md.
+Time is the parent's to limit (process.py). What none of this prevents stands in docs/sandbox.md.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_pgd_refutes_a_wrong_certificate(measured, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_crown_and_lofast_in_turn_certify_what_either_does(measured) -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     measures, given = measured
     curves = measures.certified_at(*given, seed=0, radii=[0.001, 0.01], by_crown=True)
     ordered(curves, "LoFAST", "LoFAST, then CROWN")

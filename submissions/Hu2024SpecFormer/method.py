@@ -1,5 +1,5 @@
-"""SpecFormer and its baselines (Hu, Zheng and Noble, "SpecFormer: Guarding Vision Transformer Robustness via Maximum
-Singular Value Penalization", 2024).
+"""SpecFormer and its baselines (Hu, Zheng, Wang, Leung, Wu and Xie, "SpecFormer: Guarding Vision Transformer Robustness
+via Maximum Singular Value Penalization", 2024).
 
 One pre-norm vision transformer on three backbones with four kinds of attention. SpecFormer itself is the plain one; what
 makes it SpecFormer is the penalty `msvp` in its training (benchmark/training/penalties). What differs from the paper stands

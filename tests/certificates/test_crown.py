@@ -125,7 +125,7 @@ def test_a_network_written_in_plain_operations_is_compared_with_the_layers(monke
 
 @pytest.mark.slow
 def test_the_real_package_bounds_a_transformer() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     torch.manual_seed(0)
     model = nn.Sequential(
         Patchify(2),
@@ -150,7 +150,7 @@ def test_the_real_package_bounds_a_transformer() -> None:
 
 
 def test_the_real_package_is_exact_on_an_affine_network() -> None:
-    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/adding-a-model.md")
+    pytest.importorskip("auto_LiRPA", reason="auto_LiRPA 0.7 is optional and not installed; see docs/certificates.md")
     model = affine()
     labels = model(IMAGES).argmax(1)
     exact, found = exact_radii(model, labels), certify(model, IMAGES, labels)

@@ -191,7 +191,16 @@ class _Served:
     def attempt(self, code: str) -> tuple[dict, dict]:
         try:
             exec(code, {"here": os.environ["HOME"]})
-        except (OSError, AssertionError, KeyError, MemoryError, RuntimeError, SystemError, AttributeError, ValueError) as error:
+        except (
+            OSError,
+            AssertionError,
+            KeyError,
+            MemoryError,
+            RuntimeError,
+            SystemError,
+            AttributeError,
+            ValueError,
+        ) as error:
             return {"failed": f"{type(error).__name__}: {error}"}, {}
         return {"failed": ""}, {}
 
