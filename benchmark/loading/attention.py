@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention_weights import ROLES, AttentionWeights, attention_weights
-from benchmark.loading.own_parts import own_parts
+from benchmark.loading.methods import own_parts
 
 
 def attention(submission: str, model: nn.Module) -> list[AttentionWeights]:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.analysis.blocks import block_inputs, default_blocks
-from benchmark.loading.own_parts import own_parts
+from benchmark.loading.methods import own_parts
 
 
 def blocks(submission: str, model: nn.Module) -> list[tuple[str, nn.Module]]:

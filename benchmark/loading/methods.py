@@ -9,11 +9,11 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from benchmark.loading import components, submissions
 from benchmark.runtime import code
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # submitted code may raise anything, and `sys.exit(0)` would end a stage without a word
 ANY = (Exception, SystemExit)
+Part = TypeVar("Part")
 
 
 def method(name: str) -> ModuleType:
@@ -156,6 +157,48 @@ def check_output(model: object, name: str, track: Track) -> None:
                 f"{owner}: the model changes its input in place; let it make a new tensor, such as `x = x - mean` for "
                 "`x -= mean`, or begin with `x = x.clone()`"
             )
+
+
+def own_parts(
+    submission: str,
+    model: nn.Module,
+    function: str,
+    recognised: Callable[[nn.Module], list[Part]],
+    what: str,
+    name: Callable[[str, Part], str],
+) -> list[Part]:
+    """Parts of a model that this submission built: `function`(model) of method.py, or without one `recognised`(model).
+
+    Args:
+        what: the kind of entry, in words.
+        name: of an entry, given its place in words; names must differ. A ValueError says what is wrong with the entry.
+
+    Raises:
+        BenchmarkError: method.py's fails or returns something else than a list of such entries; or it defines none and no
+            part is recognised.
+    """
+    path = _path(submission)
+    own = getattr(imported(submission), function, None)
+    if not callable(own):
+        try:
+            return recognised(model)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{path}: {error}") from None
+    with asked(path, f"{function} failed"):
+        found = own(model)
+    due = f"{path}: {function}(model) must return a list of {what}"
+    if not isinstance(found, list) or not found:
+        raise BenchmarkError(f"{due}, not {'an empty one' if found == [] else type(found).__name__}")
+    names = list[str]()
+    for place, entry in enumerate(found, 1):
+        try:
+            names.append(name(f"entry {place}", entry))
+        except ValueError as error:
+            raise BenchmarkError(f"{due}; {error}") from None
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise BenchmarkError(f"{path}: {function}(model) returns the name {twice!r} twice; names must differ")
+    return found
 
 
 def load(path: Path) -> ModuleType:
