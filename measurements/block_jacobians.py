@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmark.analysis import jacobian
-from benchmark.analysis.blocks import BlockInput, block_inputs, default_blocks
+from benchmark.layers import encoder_jacobian as jacobian
+from benchmark.layers.encoder_blocks import BlockInput, block_inputs, default_blocks
 from benchmark.layers.vit import vision_transformer
 from benchmark.runtime import arithmetic
 from benchmark.runtime.torch_setup import set_up
@@ -54,7 +54,7 @@ def main(count: int) -> None:
     )
     print(f"\nsigma_max against a float64 SVD, {CHECKED} images: {worst:.1e} apart at most, relative")
     assert found.encoder is not None
-    medians = [float(v.median()) for v in (found.encoder.norm, found.encoder.product, found.encoder.exponential)]
+    medians = [float(values.median()) for values in found.encoder.values()]
     print("encoder, median: norm {:.3g}, product of gains {:.3g}, exp of sum of sigma_max {:.3g}\n".format(*medians))
     _compare_rows(block_inputs(model, blocks, images[:1])[0])
 

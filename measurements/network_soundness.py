@@ -8,8 +8,8 @@ where they are.
 Two kinds of trial. Ball: a class is made the label by its bias, at one of three margins; up to 32 images are certified and
 each certified image's margin over every rival is descended in float64 inside its ball, box or no box; the label must stand.
 Plant: the head's biases are set so that
-an image found by ascent is an adversarial example at a known distance (benchmark/audit/planted.py); the certificate must not
-reach it. Prints trials, violations by kind, and how near they came.
+an image found by ascent is an adversarial example at a known distance (benchmark/evaluation/audit.py); the
+certificate must not reach it. Prints trials, violations by kind, and how near they came.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ warnings.simplefilter("ignore", FutureWarning)
 
 from tiny_networks import Draw, random_network
 
-from benchmark.audit.ascent import float64_copy, lower_margins
-from benchmark.audit.planted import plants
 from benchmark.certificates.local import certify
+from benchmark.evaluation.audit import lower_margins, plants
+from benchmark.evaluation.audit_layers import float64_copy
 
 LEVELS = 3
 STARTS = 2

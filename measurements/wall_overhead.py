@@ -26,7 +26,7 @@ arithmetic.fix("portable")
 
 import torch
 
-from benchmark.evaluation.suite import run_suite
+from benchmark.evaluation.run_attack import run_suite
 from benchmark.loading.rows import load_row
 from benchmark.loading.trained import evaluation_images
 from benchmark.runtime.torch_setup import set_up

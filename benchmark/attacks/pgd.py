@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 CLIMBS = ("cross_entropy", "margin")
 Loss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that the attack climbs

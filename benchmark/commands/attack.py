@@ -62,7 +62,7 @@ def try_suite(
     Raises:
         BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
     """
-    from benchmark.evaluation.suite import run_suite
+    from benchmark.evaluation.run_attack import run_suite
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
@@ -109,7 +109,7 @@ def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str, engine: Engine) -
 
     attacks = [methods.attack_file(spec.attack, owner) for spec in specs]
     return {
-        "code": code.digests(Path("benchmark/evaluation/suite.py"), *row.method_files, *attacks),
+        "code": code.digests(Path("benchmark/evaluation/run_attack.py"), *row.method_files, *attacks),
         "suite": [spec.model_dump(mode="json") for spec in specs],
         "engine": engine,
         "evaluation": row.track.evaluation.model_dump(mode="json"),

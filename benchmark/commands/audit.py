@@ -72,7 +72,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     """
     import torch
 
-    from benchmark.audit import auditor
+    from benchmark.evaluation import audit as auditing
     from benchmark.loading.rows import load_row
     from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
@@ -86,7 +86,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     device = set_up(run_settings().evaluate.device)
     evidence = _published(row)
     radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
-    chosen = auditor.spread((radii > 0).nonzero()[:, 0], images)
+    chosen = auditing.spread((radii > 0).nonzero()[:, 0], images)
     only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
 
     def report(text: str) -> None:
@@ -103,10 +103,9 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
                 f"{row.folder}/certify is of other images or weights than those in {row.folder.parent}; run `rvb repro` to "
                 "certify again"
             )
-        return auditor.audit(
-            judged.model, x, y, only, partial(module.certify, **spec.parameters), row.name,
-            batch_size=batch_size, plan=auditor.deep(restarts, seed), report=report,
-        )  # fmt: skip
+        plan = auditing.deep(restarts, seed)
+        audit = auditing.Audit(judged.model, x, y, only, row.name, plan=plan, report=report)
+        return audit.run(partial(module.certify, **spec.parameters), batch_size)
 
 
 def _published(row: Row) -> pa.Table:

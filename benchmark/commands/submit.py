@@ -83,8 +83,8 @@ def check(
 ) -> None:
     """Try a submission in at most a minute; exit status 1 if a check fails."""
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
+    from benchmark.evaluation.check_submission import check_submission
     from benchmark.loading.run_settings import run_settings
-    from benchmark.reliability.submission import check_submission
     from benchmark.runtime.torch_setup import set_up
     from benchmark.specs.base import to_json
 

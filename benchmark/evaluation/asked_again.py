@@ -1,18 +1,34 @@
-"""What a model answers may depend on the question alone: not on what it was asked before, or beside it.
+"""Checks of a model that runs as its author wrote it: its answers may depend on the question alone.
 
 A model that remembers the clean images it is shown could answer the attacks' images near them by heart. So some of what it
 was asked, chosen afterwards, is asked again in a process that has seen nothing, in other company and another order
 (`check_answers`). And images that withstood every attack are attacked once more in a process that is never shown them clean
 (`broken_afresh`). A network rebuilt from known layers is a function, and needs neither.
+
+Clopper and Pearson's bound on a smoothed model takes independent votes. A model could know the track's seed and so the
+noise to come. So other processes with the same model, which have seen nothing of the voting, are asked about new copies,
+whose noise comes from the operating system's randomness (`check_radii`).
+
+Whoever knows the noise of the votes knows the images behind them, and could, with a memory, answer new copies as it did
+those; and from several copies of one image it could tell which belong together. So each of k processes is asked nothing
+else, and for one copy an image. Let the n images' radii be r_i. If they hold, a copy of image i falls on the certified class
+with probability at least p_i = Phi(r_i / sigma). So each image's hits are few with at most the binomial's probability. Those
+of all images together are at most a share q of the k n copies, q below the mean p of the p_i, with probability at most
+exp(-k n (q ln(q / p) + (1 - q) ln((1 - q) / (1 - p)))) (Hoeffding 1963, theorem 1, which needs no equal p_i).
+
+The new noise differs from run to run so that no model can know it; what a run writes does not.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
+from scipy import special, stats
 from torch import nn
 
 from benchmark.attacks import pgd
@@ -21,39 +37,28 @@ from benchmark.sandbox.model import Call, SandboxedModel
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.gradients import attackable
-from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import MIN_ROWS, logits
+from benchmark.verdicts.prediction import MIN_ROWS, logits, margins
 
 # how far two answers to one question may be apart by rounding, of one more than the largest logit
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 FEW = 0.01  # of the answers, and two at least: so many may get another class by rounding
+CHANCE = 1e-6  # of refusing votes that are sound, by the new noise
 STEPS, STEP = 20, 0.1  # of the attack afresh, and its step in radii
-
-
-@dataclass(frozen=True)
-class Afresh:
-    """What an attack in a fresh process broke: indices (k,) of the images, what they became (k, c, h, w), and the logits
-    (k, classes) that these got there.
-    """
-
-    index: torch.Tensor
-    images: torch.Tensor
-    answers: torch.Tensor
 
 
 def check_answers(
     again: nn.Module, calls: Sequence[Call], images: torch.Tensor, *, count: int, row: str, is_open: bool
 ) -> torch.Tensor:
-    """Ask again `count` images of what a model was asked in some calls, fewer where it was asked about fewer.
+    """Ask again about `count` images of what a model was asked in some calls; fewer where it was asked about fewer.
 
     Args:
-        calls: the last one first; of that one all images are asked about again, up to `count`.
+        calls: the last one first, of which all images are asked about again, up to `count`.
         again: the same model in a process that has been asked nothing, or nothing about clean images.
         images: (n, c, h, w), the clean evaluation images.
 
     Returns:
-        (n,) bool: in the open division, whose models draw noise, the same calls are made again with the same noise, and an
-        image is marked where a call about it, or a point nearest to it, is answered otherwise. None is in the closed one.
+        (n,) bool: images about which, or about points nearest to which, a model of the open division answers otherwise. As
+        it draws noise, the same calls are made again with the same noise.
 
     Raises:
         BenchmarkError: a model of the closed division answers otherwise by more than rounding.
@@ -86,13 +91,16 @@ def check_answers(
 def broken_afresh(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, threat: ThreatModel, *,
     seed: int, batch_size: int, is_open: bool,
-) -> Afresh:  # fmt: skip
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attack the images `index` by PGD from random points of the ball; their clean versions are not asked about.
 
     Args:
         model: in a process that has been asked nothing.
         images: (n, c, h, w); labels: (n,).
         index: (m,), of the images that are still classified correctly.
+
+    Returns:
+        What it broke: indices (k,) of the images, what they became (k, c, h, w), and the logits (k, classes) of these.
     """
     parts = []
     with torch.random.fork_rng([images.device] if images.device.type == "cuda" else []):
@@ -105,16 +113,13 @@ def broken_afresh(
             wrong = margins(answers, y) <= 0
             parts.append((rows[wrong], moved[wrong], answers[wrong]))
     if not parts:
-        return Afresh(index[:0], images[:0], images[:0].flatten(1))
-    return Afresh(*map(torch.cat, zip(*parts, strict=True)))
+        return index[:0], images[:0], images[:0].flatten(1)
+    broken, moved, answers = (torch.cat(part) for part in zip(*parts, strict=True))
+    return broken, moved, answers
 
 
 def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
-    """Compare two answers (k, classes) to the same questions.
-
-    Raises:
-        BenchmarkError: they differ by more than rounding.
-    """
+    """Raise a BenchmarkError where two answers (k, classes) to the same questions differ by more than rounding."""
     differing = _differing(before, after)
     if differing.any():
         gap = float((before.double() - after.double()).abs().max())
@@ -126,7 +131,7 @@ def compare(before: torch.Tensor, after: torch.Tensor, row: str) -> None:
 
 
 def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """(k,) bool: answers that differ by more than rounding; all that get another class where these are more than a few, since
+    """(k,) bool: answers that differ by more than rounding; and all that get another class, where these are more than a few:
     an offset common to all logits makes rounding large enough to hide in.
     """
     if before.shape != after.shape:
@@ -142,3 +147,55 @@ def _differing(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
 def _among(questions: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
     known = {image.numpy().tobytes() for image in images.cpu()}
     return torch.tensor([question.numpy().tobytes() in known for question in questions], dtype=torch.uint8)
+
+
+def check_radii(
+    spares: Sequence[Callable[[], AbstractContextManager[nn.Module]]],
+    images: torch.Tensor,
+    predictions: torch.Tensor,
+    radii: torch.Tensor,
+    *,
+    sigma: float,
+    batch_size: int,
+    row: str,
+) -> None:
+    """Compare the radii (n,) and classes (n,) of images (n, c, h, w) with votes under noise that nobody knew. Raise a
+    BenchmarkError where it hits the certified classes too rarely.
+
+    Args:
+        spares: the same model, each in a process of its own that has been asked nothing; entered one after another.
+    """
+    certified = radii > 0
+    if not certified.any():
+        return
+    clean, classes = images[certified.to(images.device)].cpu().double(), predictions[certified].cpu()
+    hits = torch.zeros(len(clean), dtype=torch.int64)
+    for spare in spares:
+        generator = torch.Generator().manual_seed(secrets.randbits(63))
+        order = torch.randperm(len(clean), generator=generator)
+        noise = torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+        copies = (clean + sigma * noise).float()[order].to(images.device)
+        with spare() as model:
+            hits[order] += logits(model, copies, batch_size).argmax(1).cpu() == classes[order]
+    _as_often(hits, len(spares), torch.special.ndtr(radii[certified].cpu() / sigma), row)
+
+
+def _as_often(hits: torch.Tensor, copies: int, promised: torch.Tensor, row: str) -> None:
+    """Hits (n,) of so many copies of each; `promised` (n,): the least probability of a hit that its radius stands for."""
+    counts, least = hits.numpy(), promised.numpy()
+    asked = copies * len(counts)
+    of_one = np.minimum(1, 2 * len(counts) * stats.binom.cdf(counts, copies, least))
+    share, mean = counts.sum() / asked, least.mean()
+    away = special.rel_entr(share, mean) + special.rel_entr(1 - share, 1 - mean)
+    of_all = 2 * math.exp(-asked * away) if share < mean else 1.0
+    if min(of_all, of_one.min()) >= CHANCE:
+        return
+    if of_all < CHANCE:
+        due, there, what = copies * least.sum(), counts.sum(), "its smoothed radii stand"
+    else:
+        worst = int(of_one.argmin())
+        asked, due, there, what = copies, copies * least[worst], counts[worst], "the smoothed radius of an image stands"
+    raise BenchmarkError(
+        f"{row}: {what} for at least {due:.0f} of {asked} votes on the certified class, and under noise that was not known "
+        f"beforehand there are {there}; chance gives so few with a probability below {CHANCE:g}"
+    )

@@ -6,19 +6,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import SupportsFloat, SupportsIndex, get_args
+from typing import SupportsFloat, SupportsIndex
 
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from torch import nn
 
+from benchmark.attacks import autoattack
 from benchmark.attacks.engine.slots import fuller
 from benchmark.evaluation import own_model
 from benchmark.evaluation.division import autoattack_flags
-from benchmark.evaluation.run_attack import Report, run_attack
-from benchmark.runtime.errors import BenchmarkError, near_miss
-from benchmark.specs.threat import AttackSpec, Engine, Norm
+from benchmark.evaluation.run_attack import Attack, Report
+from benchmark.specs.threat import Engine, Norm
 from benchmark.verdicts.gradients import FiniteGradients
 from benchmark.verdicts.internals import flops
 from benchmark.verdicts.pieces import fitting, room
@@ -27,25 +27,16 @@ from benchmark.verdicts.prediction import predict
 
 @dataclass(frozen=True)
 class Attacked:
-    """
-    Attributes:
-        adversarial: (n, c, h, w) float32, in the ball and in [0, 1]: misclassified where an attack succeeded, else the
-            clean image.
-        robust: (n,) bool: right on the clean image and not broken. A random model has broken an image as soon as one
-            pass over what an attack found is wrong; it may be right about it in another.
-        clean: (n,) bool: right on the clean image.
-        remaining: how many images were robust after each component, in order, the last as many as are in `robust`;
-            empty when none was run.
-        engine: which engine ran.
-        warnings: signs that the evaluation may be unreliable, AutoAttack's own among them.
+    """What AutoAttack left. An image of a random model is broken as soon as one pass over what an attack found is wrong; the
+    model may be right about it in another.
     """
 
-    adversarial: torch.Tensor
-    robust: torch.Tensor
-    clean: torch.Tensor
-    remaining: dict[str, int]
-    engine: Engine
-    warnings: tuple[str, ...] = ()
+    adversarial: torch.Tensor  # (n, c, h, w) float32, in the ball and [0, 1]: misclassified where broken, else clean
+    robust: torch.Tensor  # (n,) bool: right on the clean image and not broken
+    clean: torch.Tensor  # (n,) bool: right on the clean image
+    remaining: dict[str, int]  # robust images after each component, in order; empty when none was run
+    engine: Engine  # that ran
+    warnings: tuple[str, ...] = ()  # signs that the evaluation may be unreliable, AutoAttack's own among them
 
 
 def auto_attack(
@@ -88,62 +79,43 @@ def auto_attack(
     """
     batch_size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     place = own_model.device_of(model, images, device)
-    spec = _specification(norm, eps, engine, seed, images)
+    own_model.check_engine(engine)
+    spec = own_model.autoattack_spec(norm, eps, seed, images)
     devices = [place] if place.type == "cuda" else []
     with own_model.evaluating(model, place):
         inputs, targets = own_model.inputs(images, labels, place)
-        flags: list[str] = []
-        remaining: dict[str, int] = {}
-        if not len(images):
-            adversarial, robust, clean = inputs, torch.zeros(0, dtype=torch.bool), torch.zeros(0, dtype=torch.bool)
-        else:
+        adversarial, flags, remaining = inputs, list[str](), dict[str, int]()
+        clean = robust = torch.zeros(0, dtype=torch.bool)
+        if len(images):
             with torch.random.fork_rng(devices):  # a random model's next draws are for the attack
                 classes = own_model.check(model, inputs, targets)
-            clean = predict(model, inputs, targets, batch_size).correct
-            adversarial, robust = inputs, clean
+            clean = robust = predict(model, inputs, targets, batch_size).correct
             flags = own_model.doubts(clean, classes)
         if len(images) and spec.eps:
             model = model if place.type == "cpu" else fitting(model, inputs[:batch_size])
             flags += autoattack_flags(model, inputs[:batch_size].clone(), targets[:batch_size])
-            together = None if place.type == "cpu" else room(model, inputs[:batch_size])
-            search = calls(model, inputs, together or batch_size)
+            together, search = calls(model, inputs, batch_size)
             with torch.random.fork_rng(devices):
-                flags += own_model.odd_gradients_words(model, inputs, targets, batch_size)
+                flags += own_model.odd_gradients(model, inputs, targets, batch_size)
             model = FiniteGradients(model)
             with reporting(progress) as report:
-                state, again = run_attack(
-                    model, inputs, targets, spec, batch_size=batch_size, engine=engine, report=report, search=search,
-                    together=together,
-                )  # fmt: skip
+                attack = Attack(model, spec, batch_size, engine, report, autoattack, search, together)
+                state, again = attack.verdict([attack.on(inputs, targets)], targets)
             adversarial, robust, remaining = state.adversarial, state.robust, state.remaining
-            flags += state.warnings + own_model.met_gradients_words(model, state.robust)
-            other = int((again.correct != robust).sum())
-            if other:
-                flags.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
-    return Attacked(
-        adversarial.to(images.device),
-        robust.to(images.device),
-        clean.to(images.device),
-        remaining,
-        engine,
-        tuple(dict.fromkeys(flags)),
-    )
+            flags += state.warnings + own_model.after_attack(model, state.robust, again.correct)
+    adversarial, robust, clean = (tensor.to(images.device) for tensor in (adversarial, robust, clean))
+    return Attacked(adversarial, robust, clean, remaining, engine, tuple(dict.fromkeys(flags)))
 
 
-def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> dict[str, int]:
-    """Return how the search asks the model: images in a call, and operations on one where they are known."""
+def calls(model: nn.Module, inputs: torch.Tensor, batch_size: int) -> tuple[int | None, dict[str, int]]:
+    """Return how the search asks the model: on a GPU how many images are attacked together; and the images in a call, with
+    the operations on one where they are known.
+    """
+    on_gpu = inputs.device.type != "cpu"
+    together = room(model, inputs[:batch_size]) if on_gpu else None
     with torch.random.fork_rng([]):  # a random model's next draws are for the attack
-        work = flops(model, inputs)[0] if inputs.device.type == "cpu" else 0
-    return {"slots": fuller(batch_size, inputs, work), "flops": work}
-
-
-def _specification(norm: str, eps: SupportsFloat, engine: str, seed: SupportsIndex, images: torch.Tensor) -> AttackSpec:
-    if engine not in get_args(Engine):
-        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
-    named = own_model.norm_named(norm)
-    pixels = images[0].numel() if images.ndim == 4 and len(images) else None
-    number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
-    return AttackSpec(attack="autoattack", norm=named, eps=own_model.radius(named, eps, pixels), seed=number)
+        work = 0 if on_gpu else flops(model, inputs)[0]
+    return together, {"slots": fuller(together or batch_size, inputs, work), "flops": work}
 
 
 @contextmanager

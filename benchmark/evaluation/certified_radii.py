@@ -8,8 +8,8 @@ from types import ModuleType
 import torch
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.memory import halved
 from benchmark.specs.certificate import CertificateSpec
+from benchmark.verdicts.prediction import batched
 
 
 def certificate_module(name: str) -> ModuleType:
@@ -26,11 +26,7 @@ def certificate_module(name: str) -> ModuleType:
 def certified_radii(
     model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, spec: CertificateSpec, batch_size: int
 ) -> torch.Tensor:
-    """(n,) float64 l2 radii, batch by batch, or less at a time where memory does not suffice.
-
-    Raises:
-        BenchmarkError: one is negative or not finite.
-    """
+    """Return float64 l2 radii (n,), computed in batches; raise a BenchmarkError where one is negative or not finite."""
     module = certificate_module(spec.name)
 
     def certified(rows: slice) -> torch.Tensor:
@@ -39,10 +35,7 @@ def certified_radii(
             raise BenchmarkError(f"certificate {spec.name} returned a {type(found).__name__}, which certifies nothing")
         return found
 
-    batches = [
-        slice(first, min(first + batch_size, len(images))) for first in range(0, max(len(images), 1), batch_size)
-    ]
-    radii = torch.cat([halved(certified, rows, 1) for rows in batches])
+    radii = torch.cat(batched(certified, len(images), batch_size, least=1))
     if radii.shape != labels.shape or not torch.isfinite(radii).all() or (radii < 0).any():
         raise BenchmarkError(f"certificate {spec.name} returned a radius that is negative or not finite")
     return radii

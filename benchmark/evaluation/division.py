@@ -19,13 +19,8 @@ ONCE_WRONG = (
 
 
 def inspect(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, submission: Submission) -> ModelFacts:
-    """Measures the model and decides its division.
-
-    Closed: deterministic, no state that a forward pass changes, usable input gradients, no gradients taken inside the
-    forward pass (AutoAttack's own checks and ours).
-
-    Raises:
-        BenchmarkError: the submission declares `division: closed` and the model is not, with the reason.
+    """Measure the model and decide its division. Closed: deterministic, no state that a pass changes, usable input gradients,
+    and none taken inside the pass. Raise a BenchmarkError where the submission declares that and the model is not.
     """
     inside = internals(model, images)
     against = _objections(model, images, labels, inside)

@@ -8,10 +8,10 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, SupportsFloat, SupportsIndex, get_args
+from typing import Any, SupportsFloat, SupportsIndex
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.specs.track import Track
 from benchmark.verdicts.ball import NO_FLOAT64, ROUNDING, distances
 from benchmark.verdicts.gradients import FiniteGradients
-from benchmark.verdicts.pieces import fitting, room
+from benchmark.verdicts.pieces import fitting
 from benchmark.verdicts.prediction import logits as logits_of
 from benchmark.verdicts.prediction import predict
 
@@ -85,8 +85,7 @@ def evaluate(
         count: only the first so many images.
         minutes: a limit, beyond which attacks end and no more images are certified. Images that are undecided by then count
             neither as robust nor as certified, and the report says how many they are.
-        folder: what a call that was stopped goes on from, for models whose answers are the same every time; it is made if it
-            is missing.
+        folder: what a call that was stopped goes on from, for models whose answers are the same every time.
         logits: takes the logits from what the model returns, as `lambda output: output.logits` for Hugging Face.
         engine: AutoAttack's: "fast", or "reference" for the authors' files.
         seed: of all that is random.
@@ -115,19 +114,25 @@ def evaluate(
     size = own_model.whole("batch_size", batch_size, range(1, sys.maxsize), "from 1 on")
     own = _Logits(model, logits) if logits and isinstance(model, nn.Module) else model
     place = own_model.device_of(own, images, device)
-    if engine not in get_args(Engine):
-        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
-    pixels = images[0].numel() if images.ndim == 4 and len(images) else None
-    specs = _specs((_of_track(track) if track else DEFAULT) if attacks is None else attacks, seed, pixels)
+    own_model.check_engine(engine)
+    suites = track.suites.values() if track else ()
+    of_track = [(spec.norm, spec.eps) for suite in suites for spec in suite if spec.attack == "autoattack"]
+    specs = _specs((of_track if track else DEFAULT) if attacks is None else attacks, seed, images)
     rules = _smoothing(sigma, track)
-    names = _certificates(certificate)
+    names = CERTIFICATES if certificate is True else (str(certificate),) if certificate else ()
+    if names and names[0] not in CERTIFICATES:
+        raise BenchmarkError(f"unknown certificate {names[0]!r}{near_miss(names[0], CERTIFICATES)}")
     if radii is None:
         radii = (
             track.certified_radii if track else (0.1, 0.25, 0.5, *(s.eps for s in specs if s.norm == "L2" and s.eps))
         )
-    shown = tuple(sorted({own_model.radius("L2", radius, pixels) for radius in radii}))
-    attacked = (track.evaluation.attacked if track else None) or len(images)
-    with own_model.evaluating(model, place), reporting(progress) as say, _kept(folder) as kept:
+    shown = tuple(sorted({own_model.radius("L2", radius, images) for radius in radii}))
+    attacked = slice((track.evaluation.attacked if track else None) or len(images))
+    with (
+        own_model.evaluating(model, place),
+        reporting(progress) as say,
+        tempfile.TemporaryDirectory(prefix="rvb-") as temporary,
+    ):
         inputs, targets = own_model.inputs(images, labels, place)
         if not len(inputs):
             raise BenchmarkError("there is no image to evaluate on")
@@ -136,19 +141,19 @@ def evaluate(
             classes = own_model.check(own, inputs, targets)
         network = _rebuilt(own, inputs, size) if names else None  # refused before the hours of the attacks
         asked = own if place.type == "cpu" else fitting(own, inputs[:size], say)
+        kept = Path(folder or temporary)
         if folder is not None:
+            kept.mkdir(parents=True, exist_ok=True)
             _check_same(kept, own, inputs, targets, {"engine": engine, "batch_size": size, "seed": int(seed)})
         clean = predict(asked, inputs, targets, size)
         warnings = own_model.doubts(clean.correct, classes)
         with torch.random.fork_rng(devices):
             warnings += autoattack_flags(asked, inputs[:size].clone(), targets[:size])
-            warnings += own_model.odd_gradients_words(asked, inputs, targets, size)
-        certified = _certified(network, inputs, targets, names, size, clock, say) if network is not None else None
-        reports = [
-            _attacked(asked, inputs[:attacked], targets[:attacked], spec, size, engine, kept, clock, say)
-            for spec in specs
-        ]
-        smoothed = _smoothed(asked, inputs, rules, shown, size, clock, say) if rules else None
+            warnings += own_model.odd_gradients(asked, inputs, targets, size)
+        run = _Run(asked, size, engine, kept, clock, say)
+        certified = _certified(run, network, inputs, targets, names) if network is not None else None
+        reports = [_attacked(run, inputs[attacked], targets[attacked], spec) for spec in specs]
+        smoothed = _smoothed(run, inputs, rules, shown) if rules else None
     report = Report(
         model=type(model).__name__,
         data=f"{track.title}, version {track.version}" if track else "the caller's images",
@@ -169,13 +174,8 @@ def evaluate(
 
 
 def load_images(track: str, count: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the test images of a track on which every row is judged: (n, c, h, w) float32 in [0, 1], and labels (n,).
-
-    Args:
-        count: only the first ones.
-
-    Raises:
-        BenchmarkError: an unknown track, or files that are missing, or other than the track's.
+    """Return the test images of a track on which every row is judged, (n, c, h, w) float32 in [0, 1], and labels (n,); of
+    `count` the first ones. Raise a BenchmarkError for an unknown track, and files that are missing or not the track's.
     """
     rules = _track(track)
     spec = rules.data
@@ -206,19 +206,27 @@ class _Clock:
     def __init__(self, minutes: float | None) -> None:
         if minutes is not None and not (isinstance(minutes, int | float) and 0 < minutes < math.inf):
             raise BenchmarkError(f"minutes {minutes!r} is no limit; give a number above 0")
-        self._begun, self._limit = time.monotonic(), math.inf if minutes is None else 60 * float(minutes)
+        self.begun, self.limit = time.monotonic(), math.inf if minutes is None else 60 * float(minutes)
 
     @property
     def passed(self) -> float:
-        return time.monotonic() - self._begun
-
-    @property
-    def limited(self) -> bool:
-        return self._limit < math.inf
+        return time.monotonic() - self.begun
 
     @property
     def is_up(self) -> bool:
-        return self.passed > self._limit
+        return self.passed > self.limit
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the parts of an evaluation share; `size` images are a batch, `folder` holds parts that are done."""
+
+    model: nn.Module
+    size: int
+    engine: Engine
+    folder: Path
+    clock: _Clock
+    say: Callable[[str], None]
 
 
 class _Timed(nn.Module):
@@ -234,40 +242,30 @@ class _Timed(nn.Module):
         return self.model(images)
 
 
-def _attacked(
-    model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    spec: AttackSpec,
-    size: int,
-    engine: Engine,
-    folder: Path,
-    clock: _Clock,
-    say: Callable[[str], None],
-) -> AttackReport:
+def _attacked(run: _Run, images: torch.Tensor, labels: torch.Tensor, spec: AttackSpec) -> AttackReport:
     """Run AutoAttack batch by batch until the time is up; images that finished parts have broken by then are broken."""
+    model, size = run.model, run.size
     if not spec.eps:
-        right = predict(model, images, labels, size).correct
-        whole = torch.ones_like(right).cpu()
-        return AttackReport(spec.threat, engine, right.cpu(), whole, images.cpu(), torch.zeros(len(images)), {}, ())
-    if clock.limited and images.device.type == "cpu":
+        right = predict(model, images, labels, size).correct.cpu()
+        whole, moved = torch.ones_like(right), torch.zeros(len(images))
+        return AttackReport(spec.threat, run.engine, right, whole, images.cpu(), moved, {}, ())
+    if run.clock.limit < math.inf and images.device.type == "cpu":
         size = min(size, BLOCK)  # so that what is begun when the time is up is little
-    together = None if images.device.type == "cpu" else room(model, images[:size])
-    search = calls(model, images, together or size)
-    timed = FiniteGradients(_Timed(model, clock))
-    attack = Attack(timed, spec, size, engine, say, autoattack, search, together)
+    together, search = calls(model, images, size)
+    timed = FiniteGradients(_Timed(model, run.clock))
+    attack = Attack(timed, spec, size, run.engine, run.say, autoattack, search, together)
     states, decided = [], []
     for first in range(0, len(images), size):
         rows = slice(first, min(first + size, len(images)))
-        file = folder / f"{spec.norm}-{spec.eps!r}@{first}-{size}.safetensors"
+        file = run.folder / f"{spec.norm}-{spec.eps!r}@{first}-{size}.safetensors"
         try:
             state = attack.on(images[rows], labels[rows], file, first)
             decided.append(torch.ones_like(state.robust))
         except own_model.TimeIsUp:
-            standing = predict(model, images[rows], labels[rows], size).correct
-            state = AttackState(images[rows].clone(), standing)
             if file.exists():
                 state = AttackState.load(file, images.device)
+            else:
+                state = AttackState(images[rows].clone(), predict(model, images[rows], labels[rows], size).correct)
             decided.append(~state.robust)
         states.append(state)
     known, remaining = torch.cat(decided), dict[str, int]()
@@ -276,31 +274,17 @@ def _attacked(
         joined, _ = replace(attack, model=model).verdict(states, labels)
         remaining, warnings = joined.remaining, joined.warnings
     adversarial, robust = (torch.cat([getattr(one, name) for one in states]) for name in ("adversarial", "robust"))
-    warnings += own_model.met_gradients_words(timed, robust)
-    again = predict(model, adversarial, labels, size).correct
-    if other := int((again != robust).sum()):
-        warnings.append(f"on {other} of {len(images)} images the model is right in one pass and wrong in another")
+    warnings += own_model.after_attack(timed, robust, predict(model, adversarial, labels, size).correct)
     if undecided := int((~known).sum()):
         warnings.append(f"{spec.threat.label}: {undecided} of {len(images)} images were undecided when the time was up")
     moved = distances(adversarial, images)["L2"].cpu()
-    return AttackReport(
-        spec.threat, engine, (robust & known).cpu(), known.cpu(), adversarial.cpu(), moved, remaining, tuple(warnings)
-    )
-
-
-def _certificates(wanted: bool | str) -> tuple[str, ...]:
-    """Return the certificates that are tried, in order; none where none is asked for."""
-    names = CERTIFICATES if wanted is True else (str(wanted),) if wanted else ()
-    if unknown := [name for name in names if name not in CERTIFICATES]:
-        raise BenchmarkError(f"unknown certificate {unknown[0]!r}{near_miss(unknown[0], CERTIFICATES)}")
-    return names
+    robust, known, adversarial = (robust & known).cpu(), known.cpu(), adversarial.cpu()
+    return AttackReport(spec.threat, run.engine, robust, known, adversarial, moved, remaining, tuple(warnings))
 
 
 def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
-    """Return the model rebuilt from a description of its layers, on a device that has float64.
-
-    Raises:
-        BenchmarkError: a layer that no certificate knows, or other logits than the model's for one of the images.
+    """Return the model rebuilt from a description of its layers, on a device that has float64. Raise a BenchmarkError for a
+    layer that no certificate knows, and where an image gets other logits.
     """
     try:
         network = rebuild(*describe(model)).to(images.device)
@@ -313,33 +297,20 @@ def _rebuilt(model: nn.Module, images: torch.Tensor, size: int) -> nn.Module:
 
 
 def _certified(
-    network: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    names: Sequence[str],
-    size: int,
-    clock: _Clock,
-    say: Callable[[str], None],
+    run: _Run, network: nn.Module, images: torch.Tensor, labels: torch.Tensor, names: Sequence[str]
 ) -> Certified:
-    """Return l2 radii proven by the first certificate that knows all layers.
-
-    Raises:
-        BenchmarkError: none does, with what the last one says.
-    """
-    place = next(network.parameters()).device
+    """Return l2 radii proven by the first certificate that knows all layers, or raise what the last one says."""
+    place, block = next(network.parameters()).device, min(run.size, BLOCK)
     images, labels, problem = images.to(place), labels.to(place), ""
     for name in names:
         radii, done = torch.zeros(len(images), dtype=torch.float64), 0
-        say(f"certifying {len(images)} images by {name}")
+        run.say(f"certifying {len(images)} images by {name}")
         try:
-            for first in range(0, len(images), min(size, BLOCK)):
-                if clock.is_up and first:
+            for rows in torch.arange(len(images)).split(block):
+                if run.clock.is_up and done:
                     break
-                rows = slice(first, min(first + min(size, BLOCK), len(images)))
-                radii[rows] = certified_radii(
-                    network, images[rows], labels[rows], CertificateSpec(name=name), size
-                ).cpu()
-                done = rows.stop
+                found = certified_radii(network, images[rows], labels[rows], CertificateSpec(name=name), run.size)
+                radii[rows], done = found.cpu(), int(rows[-1]) + 1
         except BenchmarkError as error:
             problem = str(error)
             continue
@@ -357,35 +328,23 @@ def _smoothing(sigma: float | None, track: Track | None) -> SmoothingSpec | None
     return SmoothingSpec.model_validate(rules | {"sigma": float(sigma)})
 
 
-def _smoothed(
-    model: nn.Module,
-    images: torch.Tensor,
-    rules: SmoothingSpec,
-    radii: Sequence[float],
-    size: int,
-    clock: _Clock,
-    say: Callable[[str], None],
-) -> Smoothed:
+def _smoothed(run: _Run, images: torch.Tensor, rules: SmoothingSpec, radii: Sequence[float]) -> Smoothed:
     """Return the smoothed version's answers and radii, of as many images as the time suffices for."""
     prediction = torch.full((len(images),), ABSTAIN)
     radius = torch.zeros(len(images), dtype=torch.float64)
     done = 0
-    for first in range(0, len(images), BLOCK):
-        if clock.is_up:
-            break
-        places = range(first, min(first + BLOCK, len(images)))
-        say(f"smoothing: image {first + 1} of {len(images)}")
-        votes = smooth(model, images[first : places.stop], places, radii, **rules.model_dump(), batch_size=size)
-        prediction[first : places.stop], radius[first : places.stop] = votes.prediction, votes.radius
-        done = places.stop
+    while done < len(images) and not run.clock.is_up:
+        places = range(done, min(done + BLOCK, len(images)))
+        run.say(f"smoothing: image {done + 1} of {len(images)}")
+        rows = slice(places.start, places.stop)
+        votes = smooth(run.model, images[rows], places, radii, **rules.model_dump(), batch_size=run.size)
+        prediction[rows], radius[rows], done = votes.prediction, votes.radius, places.stop
     return Smoothed(rules.sigma, prediction, radius, done, guarantee(rules.sigma, rules.alpha))
 
 
 def _gate(report: Report) -> None:
     """Raise a BenchmarkError where an attack broke an image within its certified radius."""
-    if report.certified is None:
-        return
-    radii = report.certified.radii
+    radii = report.certified.radii if report.certified else torch.zeros(len(report.labels))
     for one in report.attacks:
         broken = report.clean[: len(one.robust)] & ~one.robust & one.decided
         reached = radii[: len(one.robust)] >= one.moved + ROUNDING
@@ -397,42 +356,22 @@ def _gate(report: Report) -> None:
             )
 
 
-def _specs(attacks: Attacks, seed: SupportsIndex, pixels: int | None) -> list[AttackSpec]:
+def _specs(attacks: Attacks, seed: SupportsIndex, images: torch.Tensor) -> list[AttackSpec]:
     """Return the attacks as the harness takes them; raise a BenchmarkError for what is none, and for one given twice."""
-    number = own_model.whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
-    specs: list[AttackSpec] = []
+    specs: dict[str, AttackSpec] = {}
     for one in attacks if isinstance(attacks, list | tuple) else [attacks]:
         if not isinstance(one, list | tuple) or len(one) != 2:
             raise BenchmarkError(f'{one!r} is no attack; give pairs of a norm and a radius, as [("Linf", "8/255")]')
-        norm = own_model.norm_named(one[0])
-        eps = own_model.radius(norm, one[1], pixels)
-        specs.append(AttackSpec(attack="autoattack", norm=norm, eps=eps, seed=number))
-    labels = [spec.threat.label for spec in specs]
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        raise BenchmarkError(f"the attack {twice[0]} stands twice; give it once")
-    return specs
+        spec = own_model.autoattack_spec(one[0], one[1], seed, images)
+        if spec.threat.label in specs:
+            raise BenchmarkError(f"the attack {spec.threat.label} stands twice; give it once")
+        specs[spec.threat.label] = spec
+    return list(specs.values())
 
 
 def _track(name: str) -> Track:
     with contextlib.chdir(paths.home()):
         return tracks.load(name)
-
-
-def _of_track(track: Track) -> list[tuple[str, float]]:
-    """Return the norms and radii at which the track's suites run AutoAttack."""
-    specs = [spec for suite in track.suites.values() for spec in suite if spec.attack == "autoattack"]
-    return [(spec.norm, spec.eps) for spec in specs]
-
-
-@contextlib.contextmanager
-def _kept(folder: str | Path | None) -> Iterator[Path]:
-    """Give the folder, made if it is missing; a temporary one where there is none."""
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="rvb-") as name:
-        yield Path(name)
 
 
 def _check_same(

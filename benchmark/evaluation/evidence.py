@@ -1,42 +1,78 @@
-"""Per-image evidence of one row: merged from the stages, held against itself, counted into a Record. No torch here.
+"""Per-image evidence of one row: merged from the steps, checked against itself, and counted into a Record. No torch here.
 
-The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever
-its measured distance lets it, whichever norm and radius it was looked for in: one found in a Linf ball whose l2 distance
-is 0.3 breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
+The sandwich gate: on the same images, certified <= robust <= clean, per image. Every adversarial image counts wherever its
+measured distance lets it, whichever norm and radius it was found in: one found in a Linf ball whose l2 distance is 0.3
+breaks the image at every l2 radius from 0.3 on, and contradicts a certified l2 radius of 0.3 or more.
 
-A track may attack the first of its evaluation images alone. What attacks and probes found is null for all others; here such a
-column has the attacked images alone.
+A track may attack only the first of its evaluation images. Columns of attacks and probes are null for the others; here such
+a column has the attacked images alone.
+
+The smoothed version is another classifier than the one that was attacked, so attacks say nothing against its radii. Its gate
+is `check_smoothed`: the radius of each image must follow from the counts beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.special import betainc, ndtr, ndtri
 
-from benchmark.evaluation.proportion import proportion
 from benchmark.results.attack import RobustResult
+from benchmark.results.beside import (
+    AttentionResult,
+    CorruptionAccuracy,
+    CorruptionResult,
+    SmoothedResult,
+    WithoutAttention,
+)
 from benchmark.results.certificate import CertifiedResult
+from benchmark.results.per_image import PerImage, contradictions
 from benchmark.results.proportion import Proportion
+from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import Track
 
 ROUNDING = 1e-12
-SHARED = ("label", "clean_prediction", "clean_margin")  # what every stage says of an image
+SHARED = ("label", "clean_prediction", "clean_margin")  # columns of every step
+ATTENTION_COLUMNS: dict[Literal["uniform", "none"], str] = {
+    "uniform": "uniform_attention_prediction",
+    "none": "no_attention_prediction",
+}  # columns of classes; -1 where the two first tie or logits are not finite
+
+
+def proportion(hits: np.ndarray) -> Proportion:
+    """Share of true values with its 95% Wilson score interval."""
+    return Proportion.of(int(np.count_nonzero(hits)), len(hits))
+
+
+def mean_proportion(right: np.ndarray) -> Proportion:
+    """Share of true values among copies (m, n) of n images, with a 95% interval that takes the images, not the copies, as
+    independent: Wilson's for n. An image's share of right copies lies in [0, 1], so its variance is at most p (1 - p),
+    that of a single verdict.
+    """
+    n, share, z = right.shape[1], np.count_nonzero(right) / right.size, float(ndtri(0.975))
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
+    low, high = min(share, max(0.0, float(middle - half))), max(share, min(1.0, float(middle + half)))
+    return Proportion(value=share, low=low, high=high, count=int(np.count_nonzero(right)), n=right.size)
 
 
 def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
-    """One row an image, in order, with the columns of all stages and `image`, its place among the evaluation images.
+    """Return one row an image, in order, with the columns of all steps and `image`, its place among the evaluation images.
 
-    The clean margin is the first stage's: stages run on different machines may differ in its last digits. In the open
-    division a model may answer otherwise in every stage: then it is the least, and the prediction that which goes with it.
+    The clean margin is the first step's: other machines' may differ in the last digits. In the open division a model may
+    answer otherwise in every step: then it is the least, with its prediction.
 
     Raises:
-        BenchmarkError: two stages disagree about a label or, in the closed division, the clean verdict of an image, or
-            share another column.
+        BenchmarkError: two steps disagree about a label or, in the closed division, the clean verdict of an image, or share
+            another column.
     """
     first_name, first = next(iter(tables.items()))
     columns = {"image": pa.array(range(first.num_rows))}
@@ -56,24 +92,17 @@ def merge(tables: dict[str, pa.Table], open_division: bool = False) -> pa.Table:
             raise BenchmarkError(f"stage {name} and one before it both hold {twice[0]}; one would hide the other")
         columns |= {c: table[c].combine_chunks() for c in table.column_names if c not in columns}
     if open_division and unsteady(tables):
-        columns |= _least_clean([*tables.values()])
+        margins, predictions = (np.stack([column(t, name) for t in tables.values()]) for name in reversed(SHARED[1:]))
+        least, images = margins.argmin(0), np.arange(margins.shape[1])
+        columns["clean_margin"] = pa.array(margins[least, images])
+        columns["clean_prediction"] = pa.array(predictions[least, images])
     return pa.table(columns)
 
 
 def unsteady(tables: dict[str, pa.Table]) -> int:
-    """On how many images the stages disagree about the clean prediction or verdict."""
+    """Return on how many images the steps disagree about the clean prediction or verdict."""
     seen = [np.stack([column(t, "clean_prediction"), column(t, "clean_margin") > 0]) for t in tables.values()]
     return int((np.stack(seen) != seen[0]).any((0, 1)).sum())
-
-
-def _least_clean(tables: list[pa.Table]) -> dict[str, pa.Array]:
-    margins = np.stack([column(table, "clean_margin") for table in tables])
-    predictions = np.stack([column(table, "clean_prediction") for table in tables])
-    least, images = margins.argmin(0), np.arange(margins.shape[1])
-    return {
-        "clean_margin": pa.array(margins[least, images]),
-        "clean_prediction": pa.array(predictions[least, images]),
-    }
 
 
 def attack_ids(evidence: pa.Table) -> list[str]:
@@ -81,11 +110,9 @@ def attack_ids(evidence: pa.Table) -> list[str]:
 
 
 def attacked(evidence: pa.Table) -> int:
-    """How many images are attacked, the first ones; all where nothing attacks."""
-    found = [
-        len(column(evidence, name)) for name in evidence.column_names if name.endswith(":success") or is_probe(name)
-    ]
-    return min(found, default=evidence.num_rows)
+    """Return how many images are attacked, the first ones; all where nothing attacks."""
+    names = [name for name in evidence.column_names if name.endswith(":success") or is_probe(name)]
+    return min((len(column(evidence, name)) for name in names), default=evidence.num_rows)
 
 
 def is_probe(name: str) -> bool:
@@ -93,9 +120,7 @@ def is_probe(name: str) -> bool:
 
 
 def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
-    """Which of the attacked images (m,) the probes of the stage `reliability`, or PGD for the stage `pictures`, broke, by
-    the norm and radius of the ball.
-    """
+    """Return which attacked images (m,) the steps `reliability` and `pictures` broke, by the norm and radius of the ball."""
     found: dict[tuple[str, float], np.ndarray] = {}
     for name in evidence.column_names:
         if is_probe(name):
@@ -106,44 +131,33 @@ def probed(evidence: pa.Table) -> dict[tuple[str, float], np.ndarray]:
 
 
 def check_sandwich(evidence: pa.Table, row: str) -> None:
-    """
-    Raises:
-        BenchmarkError: an image is certified although misclassified, or both certified and successfully attacked; with
-            the image's index, both verdicts and both margins.
+    """Raise a BenchmarkError where an image is certified although misclassified, or both certified and successfully attacked;
+    with the image's index, both verdicts and both margins.
     """
     for attack in attack_ids(evidence):
         for norm in ("linf", "l2"):
             finite_column(evidence, f"{attack}:{norm}", row)
+    margin = finite_column(evidence, "clean_margin", row)
     if "certified_l2" not in evidence.column_names:
-        finite_column(evidence, "clean_margin", row)
         return
-    radius, margin = finite_column(evidence, "certified_l2", row), finite_column(evidence, "clean_margin", row)
-    wrong = np.flatnonzero((radius > 0) & (margin <= 0))
-    if len(wrong):
-        image = int(wrong[0])
-        raise BenchmarkError(
-            f"{row}: image {image} is certified at l2 {radius[image]:.6g} but misclassified when clean "
-            f"(margin {margin[image]:.6g}); the certificate is wrong and nothing is published"
-        )
+    radius = finite_column(evidence, "certified_l2", row)
+
+    def refuse(contradicted: np.ndarray, words: str, *columns: np.ndarray) -> None:
+        for image in np.flatnonzero(contradicted).tolist():
+            raise BenchmarkError(
+                f"{row}: image {image} is certified at l2 {radius[image]:.6g} "
+                f"{words.format(*(values[image] for values in columns))}; the certificate is wrong and nothing is published"
+            )
+
+    refuse((radius > 0) & (margin <= 0), "but misclassified when clean (margin {:.6g})", margin)
     for attack in attack_ids(evidence):
-        distance = finite_column(evidence, f"{attack}:l2", row)
-        reached = distance <= radius[: len(distance)] + ROUNDING
-        contradicted = np.flatnonzero(column(evidence, f"{attack}:success") & reached)
-        if len(contradicted):
-            image = int(contradicted[0])
-            raise BenchmarkError(
-                f"{row}: image {image} is certified at l2 {radius[image]:.6g} (clean margin {margin[image]:.6g}) but "
-                f"{attack} broke it at l2 {distance[image]:.6g} (margin {column(evidence, f'{attack}:margin')[image]:.6g}); "
-                "the certificate is wrong and nothing is published"
-            )
+        distance, after = finite_column(evidence, f"{attack}:l2", row), column(evidence, f"{attack}:margin")
+        reached = column(evidence, f"{attack}:success") & (distance <= radius[: len(distance)] + ROUNDING)
+        words = f"(clean margin {{:.6g}}) but {attack} broke it at l2 {{:.6g}} (margin {{:.6g}})"
+        refuse(reached, words, margin, distance, after)
     for (norm, eps), broken in probed(evidence).items():
-        contradicted = np.flatnonzero(broken & (norm == "L2") & (eps <= radius[: len(broken)]))
-        if len(contradicted):
-            image = int(contradicted[0])
-            raise BenchmarkError(
-                f"{row}: image {image} is certified at l2 {radius[image]:.6g} (clean margin {margin[image]:.6g}) but a "
-                f"probe broke it within l2 {eps:g}; the certificate is wrong and nothing is published"
-            )
+        reached = broken & (norm == "L2") & (eps <= radius[: len(broken)])
+        refuse(reached, f"(clean margin {{:.6g}}) but a probe broke it within l2 {eps:g}", margin)
 
 
 def clean(evidence: pa.Table) -> Proportion:
@@ -151,8 +165,8 @@ def clean(evidence: pa.Table) -> Proportion:
 
 
 def robust(evidence: pa.Table, track: Track, adaptive: tuple[AttackSpec, ...] = ()) -> tuple[RobustResult, ...]:
-    """For each threat model of the track: attacked images right when clean that no attack broke within its radius, be it the
-    track's, one of the `adaptive` ones, brought against the row, or a probe of the attacks' reliability.
+    """Count for each threat model of the track the attacked images right when clean that nothing broke within its radius: no
+    attack of the track, no `adaptive` one, brought against the row, and no probe.
 
     Raises:
         BenchmarkError: other images were attacked than the track wants.
@@ -198,6 +212,118 @@ def reaching(
         )
         for eps in radii
     )
+
+
+def check_smoothed(evidence: pa.Table, rules: SmoothingSpec, row: str) -> None:
+    """Check smoothed radii against their counts: `count` of `samples` on the candidate must be less likely than alpha / looks
+    for every smoothed classifier whose radius is smaller than the one given. Raise a BenchmarkError, with the image's index,
+    where counts do not carry a radius, or contradict each other or the rules.
+    """
+    radius = finite_column(evidence, "smoothed_l2", row)
+    names = ("prediction", "candidate", "count", "samples", "spent")
+    prediction, candidate, count, samples, spent = (finite_column(evidence, f"smoothed_{name}", row) for name in names)
+    answered = radius > 0
+    fits = (radius >= 0) & (prediction == np.where(answered, candidate, -1)) & (count >= 0) & (count <= samples)
+    fits &= (samples >= 1) & (samples + rules.n0 <= spent) & (spent <= rules.n + rules.n0)
+    some = np.maximum(count, 1)  # no hit at all carries no radius; betainc wants a positive count
+    tail = np.where(count > 0, betainc(some, np.maximum(samples - some, 0) + 1, ndtr(radius / rules.sigma)), 1.0)
+    wrong = np.flatnonzero(~fits | (answered & (tail > rules.alpha / rules.looks)))
+    if len(wrong):
+        image = int(wrong[0])
+        raise BenchmarkError(
+            f"{row}: image {image} has smoothed l2 radius {radius[image]:.6g} and class {prediction[image]}, which do not "
+            f"follow from {count[image]} of {samples[image]} samples on class {candidate[image]}, {spent[image]} drawn; "
+            "nothing is published"
+        )
+
+
+def smoothed(evidence: pa.Table, radii: Sequence[float], rules: SmoothingSpec, guarantee: str) -> SmoothedResult:
+    """Count the smoothed version: right where it answers with the label, certified where its radius reaches too."""
+    right = column(evidence, "smoothed_prediction") == column(evidence, "label")
+    radius = column(evidence, "smoothed_l2")
+    return SmoothedResult(
+        rules=rules,
+        guarantee=guarantee,
+        spent=float(column(evidence, "smoothed_spent").mean()),
+        clean=proportion(right),
+        certified=reaching(radii, right, radius, "smoothing"),
+    )
+
+
+def corrupted(evidence: pa.Table, rules: CorruptionSpec, parameters: str, versions: dict[str, str]) -> CorruptionResult:
+    """Return the accuracy on corrupted copies, of each corruption and severity, and the means over them. Raise a
+    BenchmarkError where one lacks its column, or an image its verdict.
+    """
+    right = {}
+    for corruption, severity in rules.cells:
+        name = f"corrupted {corruption} {severity}"
+        if name not in evidence.column_names or evidence[name].null_count:
+            raise BenchmarkError(
+                f"the evidence column {name!r} is missing or lacks an image; run `rvb repro` to build it"
+            )
+        right[corruption, severity] = column(evidence, name)
+
+    def mean(*cells: tuple[str, int]) -> Proportion:
+        return mean_proportion(np.stack([right[cell] for cell in cells]))
+
+    return CorruptionResult(
+        rules=rules,
+        parameters=parameters,
+        versions=versions,
+        accuracy=mean(*rules.cells),
+        severities=tuple(mean(*((name, severity) for name in rules.names)) for severity in rules.severities),
+        corruptions=tuple(
+            CorruptionAccuracy(
+                name=name,
+                severities=tuple(proportion(right[name, severity]) for severity in rules.severities),
+                mean=mean(*((name, severity) for severity in rules.severities)),
+            )
+            for name in rules.names
+        ),
+    )
+
+
+def without_attention(evidence: pa.Table) -> AttentionResult:
+    """Return the accuracy of the network with its attention replaced."""
+
+    def counted(name: str) -> WithoutAttention:
+        predicted = column(evidence, name)
+        changed = int((predicted != column(evidence, "clean_prediction")).sum())
+        return WithoutAttention(clean=proportion(predicted == column(evidence, "label")), changed=changed)
+
+    return AttentionResult(**{weights: counted(name) for weights, name in ATTENTION_COLUMNS.items()})
+
+
+def per_image(evidence: pa.Table, record: Record) -> PerImage:
+    """Return what each number of a Record counts, image by image; raise a BenchmarkError where one is not the sum of them."""
+    right = column(evidence, "clean_margin") > 0
+    scores = {"clean": right}
+    scores |= {f"robust {one.threat.label}": unbroken(evidence, one.threat) for one in record.robust}
+    if record.division == "closed":  # a random model has another clean pass in every step: see merge
+        of_attacks = right[: attacked(evidence)]
+        scores |= {name: of_attacks & ~column(evidence, f"{name}:success") for name in attack_ids(evidence)}
+    radii = {}
+    if record.certified:
+        radii["certified"] = radius = column(evidence, "certified_l2")
+        scores |= {f"certified {one.threat.label}": right & (radius >= one.threat.eps) for one in record.certified}
+    if record.smoothed:
+        radii["smoothed"] = radius = column(evidence, "smoothed_l2")
+        answered = column(evidence, "smoothed_prediction") == column(evidence, "label")
+        scores["smoothed clean"] = answered
+        for one in record.smoothed.certified:
+            scores[f"smoothed {one.threat.label}"] = answered & (radius >= one.threat.eps)
+    if record.corrupted:
+        for name, severities in ((one.name, record.corrupted.rules.severities) for one in record.corrupted.corruptions):
+            copies = [column(evidence, f"corrupted {name} {severity}") for severity in severities]
+            scores[f"corrupted: {name}"] = np.sum(copies, axis=0)
+    images = PerImage(
+        row=record.row,
+        scores={name: "".join(map(str, np.asarray(score).astype(int))) for name, score in scores.items()},
+        radii={name: tuple(values.tolist()) for name, values in radii.items()},
+    )
+    if wrong := contradictions(record, images):
+        raise BenchmarkError(f"{record.row}: {wrong[0]}; nothing is published")
+    return images
 
 
 def finite_column(evidence: pa.Table, name: str, row: str) -> np.ndarray:

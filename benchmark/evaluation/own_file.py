@@ -20,11 +20,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # what parallel training, torch.
 
 
 def build(place: str) -> nn.Module:
-    """Return what the function of `path/to/file.py:function` or `package.module:function` returns.
-
-    Raises:
-        BenchmarkError: no such file or function, or an error in it, or something else than a torch module.
-    """
+    """Return the model of `path/to/file.py:function` or `package.module:function`; raise a BenchmarkError if it is none."""
     where, _, name = place.rpartition(":")
     if not where or not name.isidentifier():
         raise BenchmarkError(f"{place!r} names no function; give path/to/model.py:build, or package.module:build")
@@ -33,21 +29,18 @@ def build(place: str) -> nn.Module:
         raise BenchmarkError(f"there is no file {path}")
     beside = str(path.absolute().parent if where.endswith(".py") else Path.cwd())
     sys.path.insert(0, beside)  # as Python does for a script: it may import its neighbours
+    doing = f"{where} does not import"
     try:
-        try:
-            module = _file(path) if where.endswith(".py") else importlib.import_module(where)
-        except (Exception, SystemExit) as error:  # whatever the file does
-            raise BenchmarkError(f"{where} does not import: {said(error)}") from error
-        function = getattr(module, name, None)
-        if not callable(function):
-            known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
-            raise BenchmarkError(f"{where} has no function {name!r}{near_miss(name, known)}")
-        try:
-            model = function()
-        except (Exception, SystemExit) as error:
-            raise BenchmarkError(f"{place} failed: {said(error)}") from error
+        module = _file(path) if where.endswith(".py") else importlib.import_module(where)
+        function, doing = getattr(module, name, None), f"{place} failed"
+        model = function() if callable(function) else None
+    except (Exception, SystemExit) as error:  # whatever the file does
+        raise BenchmarkError(f"{doing}: {said(error)}") from error
     finally:
         sys.path.remove(beside)
+    if not callable(function):
+        known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+        raise BenchmarkError(f"{where} has no function {name!r}{near_miss(name, known)}")
     if not isinstance(model, nn.Module):
         raise BenchmarkError(f"{place} returned {type(model).__name__}, not a torch.nn.Module")
     return model
@@ -55,8 +48,6 @@ def build(place: str) -> nn.Module:
 
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load weights into the model: a safetensors file, or a checkpoint of torch, which is read without running its code.
-
-    Weights may stand under `state_dict` or `model`, and names may begin with `module.`, as parallel training writes them.
 
     Raises:
         BenchmarkError: a file that is missing or no such file, or names and shapes that do not fit the model.
@@ -75,8 +66,11 @@ def load_weights(model: nn.Module, path: Path) -> None:
         page = first.startswith((b"<!doctype", b"<html"))
         what = "it is a web page" if page else f"{type(error).__name__}; save model.state_dict() by safetensors"
         raise BenchmarkError(f"{path} holds no weights that can be read without running its code: {what}") from None
-    while isinstance(held, Mapping) and (inside := _inside(held)):
-        held = held[inside]
+    while isinstance(held, Mapping):
+        inside = [held[key] for key in INSIDE if isinstance(held.get(key), Mapping)]
+        if not inside:
+            break
+        held = inside[0]
     if not isinstance(held, Mapping) or not all(isinstance(value, torch.Tensor) for value in held.values()):
         raise BenchmarkError(f"{path} holds a {type(held).__name__}, not tensors by name")
     own, found = model.state_dict(), OrderedDict(held)
@@ -95,10 +89,6 @@ def load_weights(model: nn.Module, path: Path) -> None:
         words = [f"it lacks {lacking[0]}"] if lacking else []
         words += [f"the model has no {unknown[0]}{near_miss(unknown[0], own)}"] if unknown else []
         raise BenchmarkError(f"{path} does not fit the model: {'; '.join(words)}")
-
-
-def _inside(held: Mapping[str, Any]) -> str:
-    return next((key for key in INSIDE if isinstance(held.get(key), Mapping)), "")
 
 
 def _file(path: Path) -> Any:

@@ -5,24 +5,23 @@ from __future__ import annotations
 import operator
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, SupportsFloat, SupportsIndex, get_args
 
 import torch
 from scipy.stats import binomtest
 from torch import nn
 
-from benchmark.runtime.errors import BenchmarkError, out_of_memory, said
-from benchmark.specs.threat import Norm, as_number
-from benchmark.verdicts.gradients import FiniteGradients, odd_gradients
+from benchmark.runtime.errors import BenchmarkError, near_miss, out_of_memory, said
+from benchmark.specs.threat import AttackSpec, Engine, Norm, as_number
+from benchmark.verdicts.gradients import FiniteGradients, margin_gradient
 from benchmark.verdicts.prediction import MIN_ROWS, padded
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
 BLIND = 0.1  # share of gradients that are not finite, and of images that stand, from which an attack says nothing
 MIXING = 1e-4  # of the largest logit, by which an image's logits may differ with the other images of its batch
-NORMS = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
+NORMS: dict[str, Norm] = {"linf": "Linf", "l∞": "Linf", "inf": "Linf", "∞": "Linf", "l2": "L2", "2": "L2"}
 # where torch keeps the precision of float32 products, by the kind of device: the switch, its name, what it says for float32;
 # on a GPU the older switches, which set the newer ones too, as a model that reads them wants it
 PRODUCTS = {
@@ -31,36 +30,41 @@ PRODUCTS = {
     ),
     "cuda": ((torch.backends.cuda.matmul, "allow_tf32", False), (torch.backends.cudnn, "allow_tf32", False)),
 }
-_LOCK = threading.Lock()
-_INSIDE: dict[Hashable, tuple[int, AbstractContextManager[None]]] = {}  # what calls are inside of, and how many
+_TURN = threading.RLock()
 
 
 class TimeIsUp(Exception):
     """The limit that the caller gave has passed."""
 
 
-def norm_named(norm: object) -> Norm:
-    """Return the norm by its usual names, in any case: Linf or L∞, and L2."""
-    if known := NORMS.get(str(norm).lower()):
-        return known  # type: ignore[return-value]
-    raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
+def autoattack_spec(norm: object, eps: Any, seed: SupportsIndex, images: torch.Tensor) -> AttackSpec:
+    """Return AutoAttack as the harness takes it, for a norm by its usual names, in any case: Linf or L∞, and L2."""
+    known = NORMS.get(str(norm).lower())
+    if not known:
+        raise BenchmarkError(f"unknown norm {norm!r}; give one of {' and '.join(get_args(Norm))}")
+    number = whole("seed", seed, range(2**32), "from 0 to 2**32 - 1")
+    return AttackSpec(attack="autoattack", norm=known, eps=radius(known, eps, images), seed=number)
 
 
-def radius(norm: Norm, eps: Any, pixels: int | None = None) -> float:
-    """Return any real number as a radius: numpy's scalars and tensors without axes too, but no bool, which is a mistake.
+def check_engine(engine: object) -> None:
+    """Raise a BenchmarkError where there is no such engine of AutoAttack."""
+    if engine not in get_args(Engine):
+        raise BenchmarkError(f"unknown engine {engine!r}{near_miss(str(engine), get_args(Engine))}")
 
-    Args:
-        pixels: numbers of an image, c * h * w, where they are known.
+
+def radius(norm: Norm, eps: Any, images: torch.Tensor) -> float:
+    """Return any real number as a radius for images (n, c, h, w): numpy's scalars and tensors without axes too, but no bool,
+    which is a mistake.
     """
     if getattr(eps, "ndim", 0):
         raise BenchmarkError(f"eps has shape {tuple(eps.shape)}; give one number from 0 on, in pixels of [0, 1]")
-    value = eps.item() if hasattr(eps, "item") else eps
-    value = as_number(value)
+    value = as_number(eps.item() if hasattr(eps, "item") else eps)
     if isinstance(value, bool) or not isinstance(value, SupportsFloat) or not 0 <= float(value) < float("inf"):
         raise BenchmarkError(f"eps {eps!r} is no radius; give a number from 0 on, in pixels of [0, 1]")
     size = float(value)
     if norm == "Linf" and size > 1:
         raise BenchmarkError(f"Linf eps {size:g} is above 1; radii are in pixels in [0, 1], so 8/255 is 0.0314")
+    pixels = images[0].numel() if images.ndim == 4 and len(images) else 0
     if norm == "L2" and pixels and size > pixels**0.5:
         raise BenchmarkError(
             f"L2 eps {size:g} is above {pixels**0.5:.3g}, the distance of a black image from a white one; radii are in "
@@ -103,11 +107,7 @@ def device_of(model: nn.Module, images: torch.Tensor, device: torch.device | str
 
 
 def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return copies on the device: images (n, c, h, w) float32 in [0, 1] and labels (n,) int64.
-
-    Raises:
-        BenchmarkError: images of another shape or type, or beyond rounding outside [0, 1]; labels that are no integers.
-    """
+    """Return copies on the device, images (n, c, h, w) float32 in [0, 1] and labels (n,) int64, or raise a BenchmarkError."""
     if images.ndim != 4 or not images.is_floating_point() or not all(images.shape[1:]):
         raise BenchmarkError(f"images are {images.dtype} {tuple(images.shape)}; give floats (n, c, h, w) in [0, 1]")
     if not isinstance(labels, torch.Tensor):
@@ -116,24 +116,22 @@ def inputs(images: torch.Tensor, labels: torch.Tensor, device: torch.device) -> 
         raise BenchmarkError(
             f"labels are {labels.dtype} {tuple(labels.shape)} for {len(images)} images; give one integer an image"
         )
-    if len(images) and not (
-        torch.isfinite(images).all() and images.min() >= -ROUNDING and images.max() <= 1 + ROUNDING
-    ):
-        low, high = float(images.min()), float(images.max())
+    images = images.detach()
+    low, high = (float(images.min()), float(images.max())) if len(images) else (0.0, 1.0)
+    if not -ROUNDING <= low <= high <= 1 + ROUNDING:  # nor is NaN
         raise BenchmarkError(
             f"images run from {low:.4g} to {high:.4g}; give pixels in [0, 1] and normalise inside the model"
         )
-    copied = images.detach().float().to(device, copy=True).contiguous()
+    copied = images.float().to(device, copy=True).contiguous()
     return copied.clamp(0, 1), labels.long().to(device)
 
 
 @torch.no_grad()
 def check(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> int:
-    """Ask the model about a first image and some more, in evaluation mode; return its number of classes.
+    """Ask the model about a first image and some more; return its number of classes.
 
     Raises:
-        BenchmarkError: the model fails, with its own words, or writes to its input, or returns no logits; an image's logits
-            depend on the other images of its batch; or a label is none of its classes.
+        BenchmarkError: the model fails, writes to its input, returns no logits, or mixes images; or a label is no class.
     """
     one = images[:1].clone()
     before, version = one.clone(), one._version
@@ -196,21 +194,25 @@ def doubts(clean: torch.Tensor, classes: int) -> list[str]:
     ]
 
 
-def odd_gradients_words(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
+def odd_gradients(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> list[str]:
     """Return a warning that names the images at which the model's gradient is not finite; none where it is everywhere."""
-    odd = odd_gradients(model, images, labels, batch_size)
+    odd: list[int] = []
+    for rows in torch.arange(len(images), device=images.device).split(batch_size):
+        gradient, _ = margin_gradient(model, images[rows], labels[rows])
+        if gradient is not None:
+            odd += rows[~torch.isfinite(gradient).flatten(1).all(1)].tolist()
     shown = ", ".join(map(str, odd[:5])) + (f" and {len(odd) - 5} more" if len(odd) > 5 else "")
     return [f"the input gradient is not finite at images {shown}: attacks follow 0 there"] if odd else []
 
 
-def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[str]:
-    """Return a warning of gradients that were not finite on an attack's way; none where all were.
+def after_attack(model: FiniteGradients, robust: torch.Tensor, again: torch.Tensor) -> list[str]:
+    """Return warnings of gradients that were not finite on an attack's way, and of verdicts that differ between two passes.
 
     Args:
-        robust: (n,) bool, the images that the attack left.
+        robust: (n,) bool, the images that the attack left; again: (n,) bool, those that another pass gets right.
 
     Raises:
-        BenchmarkError: more than a tenth of them were not, and more than a tenth of the images stand: the attack was blind.
+        BenchmarkError: the attack was blind: a tenth of the gradients were not finite, and a tenth of the images stand.
     """
     share = model.odd / max(model.asked, 1)
     if share > BLIND and int(robust.sum()) > BLIND * len(robust):
@@ -218,55 +220,39 @@ def met_gradients_words(model: FiniteGradients, robust: torch.Tensor) -> list[st
             f"the model's input gradient is not finite (NaN or infinity) at {share:.0%} of the points that the attack asked "
             "about; AutoAttack cannot judge it"
         )
-    return [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
+    words = [f"{model.odd} of {model.asked} gradients that the attack met were not finite"] if model.odd else []
+    if other := int((again != robust).sum()):
+        words.append(f"on {other} of {len(robust)} images the model is right in one pass and wrong in another")
+    return words
 
 
 @contextmanager
 def evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Hold the model in evaluation mode, frozen, products in float32, torch's generators apart. All is as it was afterwards:
-    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads may share a model.
+    modes, parameters, buffers, which parameters have gradients, precisions, what traces. Threads take turns.
     """
-    tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
     generators = [device] if device.type == "cuda" else []
-    with ExitStack() as ends:
-        for key, keep in ((model, partial(_held, model)), (device.type, partial(_in_float32, device.type))):
-            ends.enter_context(_shared(key, keep))
-        try:
-            with (
-                torch.inference_mode(False),
-                torch.autocast(device.type, enabled=False),
-                torch.random.fork_rng(generators),
-            ):
-                yield
-        except BenchmarkError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
-            if out_of_memory(error) or isinstance(error, TimeIsUp):
+    with _TURN:
+        tracing, gradients, dtype = sys.gettrace(), torch.is_grad_enabled(), torch.get_default_dtype()
+        with _held(model), _in_float32(device.type):
+            try:
+                with (
+                    torch.inference_mode(False),
+                    torch.autocast(device.type, enabled=False),
+                    torch.random.fork_rng(generators),
+                ):
+                    yield
+            except BenchmarkError:
                 raise
-            raise BenchmarkError(f"the model, or the evaluation of it, fails: {said(error)[:500]}") from error
-        finally:
-            torch.set_grad_enabled(gradients)
-            torch.set_default_dtype(dtype)
-            sys.settrace(tracing)
-
-
-@contextmanager
-def _shared(key: Hashable, keep: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Be inside `keep` together with other threads: the first to come enters it, and the last to go leaves it."""
-    with _LOCK:
-        count, kept = _INSIDE.get(key) or (0, keep())
-        if not count:
-            kept.__enter__()
-        _INSIDE[key] = count + 1, kept
-    try:
-        yield
-    finally:
-        with _LOCK:
-            count, kept = _INSIDE.pop(key)
-            if count > 1:
-                _INSIDE[key] = count - 1, kept
-            else:
-                kept.__exit__(None, None, None)
+            except (Exception, SystemExit) as error:  # whatever a later pass of the model raises
+                if out_of_memory(error) or isinstance(error, TimeIsUp):
+                    raise
+                words = f"the model, or the evaluation of it, fails: {said(error)[:500]}"
+                raise BenchmarkError(words) from error
+            finally:
+                torch.set_grad_enabled(gradients)
+                torch.set_default_dtype(dtype)
+                sys.settrace(tracing)
 
 
 @contextmanager
@@ -285,18 +271,20 @@ def _held(model: nn.Module) -> Iterator[None]:
         raise BenchmarkError(f"the model does not go into evaluation mode: {said(error)}") from error
     for parameter, _ in wanted:
         parameter.requires_grad_(False)
-    yield
-    for module, was in modes:
-        module.training = was
-    for place, held in tensors:
-        place.clear()
-        place.update(held)
-    with torch.no_grad():
-        for tensor, copy in copies:
-            if tensor.layout != torch.strided or not torch.equal(tensor, copy):
-                tensor.copy_(copy)
-    for parameter, gradient in wanted:
-        parameter.requires_grad_(gradient)
+    try:
+        yield
+    finally:
+        for module, was in modes:
+            module.training = was
+        for place, held in tensors:
+            place.clear()
+            place.update(held)
+        with torch.no_grad():
+            for tensor, copy in copies:
+                if tensor.layout != torch.strided or not torch.equal(tensor, copy):
+                    tensor.copy_(copy)
+        for parameter, gradient in wanted:
+            parameter.requires_grad_(gradient)
 
 
 @contextmanager
@@ -305,6 +293,8 @@ def _in_float32(device: str) -> Iterator[None]:
     before = [getattr(switch, name) for switch, name, _ in switches]
     for switch, name, exact in switches:
         setattr(switch, name, exact)
-    yield
-    for (switch, name, _), was in zip(switches, before, strict=True):
-        setattr(switch, name, was)
+    try:
+        yield
+    finally:
+        for (switch, name, _), was in zip(switches, before, strict=True):
+            setattr(switch, name, was)

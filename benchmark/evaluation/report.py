@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmark.evaluation.proportion import proportion
+from benchmark.evaluation.evidence import proportion
 from benchmark.results.proportion import Proportion
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -22,111 +23,78 @@ TEMPLATES = Path(__file__).parent
 
 @dataclass(frozen=True)
 class AttackReport:
-    """AutoAttack at one radius, on the first m of the images.
-
-    Attributes:
-        robust: (m,) bool: right on the clean image, and all of AutoAttack's parts failed.
-        decided: (m,) bool: False where the time was up before it was known.
-        adversarial: (m, c, h, w) float32: the adversarial image where one was found, else the clean one.
-        moved: (m,) its l2 distance from the clean image, in pixels.
-        remaining: how many images were robust after each part, in order; empty where the time was up.
-    """
+    """AutoAttack at one radius, on the first m of the images."""
 
     threat: ThreatModel
     engine: Engine
-    robust: torch.Tensor
-    decided: torch.Tensor
-    adversarial: torch.Tensor
-    moved: torch.Tensor
-    remaining: dict[str, int]
+    robust: torch.Tensor  # (m,) bool: right on the clean image, and all of AutoAttack's parts failed
+    decided: torch.Tensor  # (m,) bool: False where the time was up before it was known
+    adversarial: torch.Tensor  # (m, c, h, w) float32: the adversarial image where one was found, else the clean one
+    moved: torch.Tensor  # (m,) its l2 distance from the clean image, in pixels
+    remaining: dict[str, int]  # robust images after each part, in order; empty where the time was up
     warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Certified:
-    """Proven radii.
-
-    Attributes:
-        radii: (n,) float64 l2 radii in pixels, 0 where the prediction is wrong or nothing is proven.
-        done: how many images were certified before the time was up.
-        guarantee: what a radius says, in a sentence.
-    """
-
-    radii: torch.Tensor
-    done: int
-    guarantee: str
+    radii: torch.Tensor  # (n,) float64 l2 radii in pixels, 0 where the prediction is wrong or nothing is proven
+    done: int  # images that were certified before the time was up
+    guarantee: str  # what a radius says, in a sentence
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """The smoothed version of the model: another classifier, certified by sampling.
+    """The smoothed version of the model: another classifier, certified by sampling."""
 
-    Attributes:
-        sigma: the noise's deviation in pixels.
-        prediction: (n,) its class, -1 where it abstains.
-        radius: (n,) l2 radii in pixels, 0 where it abstains.
-        done: how many images were smoothed before the time was up.
-    """
-
-    sigma: float
-    prediction: torch.Tensor
-    radius: torch.Tensor
-    done: int
+    sigma: float  # the noise's deviation in pixels
+    prediction: torch.Tensor  # (n,) its class, -1 where it abstains
+    radius: torch.Tensor  # (n,) l2 radii in pixels, 0 where it abstains
+    done: int  # images that were smoothed before the time was up
     guarantee: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """One model on one set of images. Radii are in pixels of [0, 1].
-
-    Attributes:
-        labels: (n,) int64; prediction: (n,) the model's; clean: (n,) bool, whether it is right.
-        radii: l2 radii at which certified accuracy is counted.
-        certified: proven l2 radii, None where no certificate was asked for.
-        warnings: signs that the numbers may be unreliable.
-        seconds: that the call took.
-    """
+    """One model on one set of images. Radii are in pixels of [0, 1]."""
 
     model: str
     data: str
-    labels: torch.Tensor
-    prediction: torch.Tensor
-    clean: torch.Tensor
+    labels: torch.Tensor  # (n,) int64
+    prediction: torch.Tensor  # (n,) the model's
+    clean: torch.Tensor  # (n,) bool, whether it is right
     attacks: tuple[AttackReport, ...]
-    radii: tuple[float, ...]
-    certified: Certified | None
+    radii: tuple[float, ...]  # l2, at which certified accuracy is counted
+    certified: Certified | None  # None where no certificate was asked for
     smoothed: Smoothed | None
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # signs that the numbers may be unreliable
     parameters: int
-    seconds: float
+    seconds: float  # that the call took
     environment: dict[str, str]
+
+    def _counted(self) -> Iterator[tuple[str, torch.Tensor, int]]:
+        """Each accuracy: its name, the images that count (m,), and how many were undecided when the time was up."""
+        yield "clean", self.clean, 0
+        for one in self.attacks:
+            yield f"AutoAttack {one.threat.label}", one.robust, int((~one.decided).sum())
+        if self.certified:
+            for radius in self.radii:
+                reached = self.clean & (self.certified.radii >= radius)
+                yield f"certified L2 {radius:g}", reached, len(self.labels) - self.certified.done
+        if self.smoothed:
+            right, left = self.smoothed.prediction == self.labels, len(self.labels) - self.smoothed.done
+            yield "smoothed clean", right, left
+            for radius in self.radii:
+                yield f"smoothed L2 {radius:g}", right & (self.smoothed.radius >= radius), left
 
     @property
     def numbers(self) -> dict[str, Proportion]:
         """Accuracies by name, such as "AutoAttack Linf 0.0313725", with 95% intervals. Undecided images are not robust."""
-        found = {"clean": proportion(self.clean.numpy())}
-        for one in self.attacks:
-            found[f"AutoAttack {one.threat.label}"] = proportion(one.robust.numpy())
-        for radius in self.radii if self.certified else ():
-            assert self.certified is not None
-            found[f"certified L2 {radius:g}"] = proportion((self.clean & (self.certified.radii >= radius)).numpy())
-        if self.smoothed:
-            right = self.smoothed.prediction == self.labels
-            found["smoothed clean"] = proportion(right.numpy())
-            for radius in self.radii:
-                found[f"smoothed L2 {radius:g}"] = proportion((right & (self.smoothed.radius >= radius)).numpy())
-        return found
+        return {name: proportion(hits.numpy()) for name, hits, _ in self._counted()}
 
     @property
     def undecided(self) -> dict[str, int]:
         """Images that were undecided when the time was up, by number."""
-        open_ = {f"AutoAttack {one.threat.label}": int((~one.decided).sum()) for one in self.attacks}
-        for name in self.numbers:
-            if name.startswith("certified") and self.certified:
-                open_[name] = len(self.labels) - self.certified.done
-            elif name.startswith("smoothed") and self.smoothed:
-                open_[name] = len(self.labels) - self.smoothed.done
-        return {name: count for name, count in open_.items() if count}
+        return {name: count for name, _, count in self._counted() if count}
 
     @property
     def images(self) -> dict[str, np.ndarray]:
@@ -145,10 +113,8 @@ class Report:
         if self.certified:
             columns["certified_l2"] = self.certified.radii.numpy()
         if self.smoothed:
-            columns |= {
-                "smoothed_prediction": self.smoothed.prediction.numpy(),
-                "smoothed_l2": self.smoothed.radius.numpy(),
-            }
+            columns["smoothed_prediction"] = self.smoothed.prediction.numpy()
+            columns["smoothed_l2"] = self.smoothed.radius.numpy()
         return columns
 
     def lines(self) -> list[tuple[str, str, str, str]]:

@@ -1,4 +1,4 @@
-"""Runs an attack on one model in batches, re-tests what it returns, and keeps the state of each image.
+"""Runs attacks on one model in batches, re-tests what they return, and keeps the state of each image.
 
 Verdicts are the harness's own: an image is broken when the float32 model's true logit is not above every other on an
 image that the harness itself put into the ball and the box. A tie counts as broken.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.verdicts.ball import into_ball
+from benchmark.verdicts.gradients import attackable
 from benchmark.verdicts.internals import Notes
 from benchmark.verdicts.prediction import Predictions, predict
 
@@ -66,35 +67,31 @@ class AttackState:
 
 @dataclass(frozen=True)
 class Attack:
-    """How the harness runs one attack on one model.
-
-    Attributes:
-        engine: which of its engines an attack runs that has several.
-        report: is told what is running, for progress.
-        module: the attack; anything with the attributes of a file of benchmark/attacks.
-        search: how an attack that goes image by image asks the model, `slots` and `flops`; a batch a call unless given.
-        together: images that are attacked at a time, where it is not the verdict's `batch_size`.
-        wide: images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for no larger ones.
-    """
+    """How the harness runs one attack on one model."""
 
     model: nn.Module
     spec: AttackSpec
-    batch_size: int
-    engine: Engine
-    report: Report
-    module: Any
-    search: Mapping[str, int] | None = None
-    together: int | None = None
-    wide: int = 0
+    batch_size: int  # of verdicts
+    engine: Engine  # that an attack with several runs
+    report: Report  # is told what is running, for progress
+    module: Any  # the attack; anything with the attributes of a file of benchmark/attacks
+    search: Mapping[str, int] | None = None  # how an attack that goes image by image asks: `slots` and `flops`
+    together: int | None = None  # images that are attacked at a time, where it is not `batch_size`
+    wide: int = 0  # images in a call of what AutoAttack asks in larger ones (attacks/autoattack.py); 0 for none
 
     def on(
-        self, images: torch.Tensor, labels: torch.Tensor, checkpoint: Path | None = None, first: int = 0
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        checkpoint: Path | None = None,
+        first: int = 0,
+        place: str = "",
     ) -> AttackState:
-        """Run it, component by component, each on the images still robust, in batches; resume from `checkpoint`.
+        """Run it, component by component, each on the images (n, c, h, w) still robust; resume from `checkpoint`.
 
         Args:
-            images: (n, c, h, w) float32 in [0, 1].
             first: the number of the first image in the data set, where these are not its first ones.
+            place: what a line of progress adds.
 
         Raises:
             BenchmarkError: unknown parameters, or the attack returned what it may not.
@@ -106,72 +103,77 @@ class Attack:
                 words = f"{checkpoint} was begun by the {state.engine} engine; delete it to attack by {used}"
                 raise BenchmarkError(words)
         else:
-            state = AttackState(
-                images.clone(), predict(self.model, images, labels, self.batch_size).correct, engine=used
-            )
+            right = predict(self.model, images, labels, self.batch_size).correct
+            state = AttackState(images.clone(), right, engine=used)
+
+        def keep() -> None:
+            if checkpoint:
+                state.save(checkpoint)
+
         for component in getattr(self.module, "components", (self.spec.attack,)):
-            if component not in state.remaining:
-                self._run(component, state, images, labels, checkpoint, first)
+            if component in state.remaining:
+                continue
+            if state.component != component:
+                state.component, state.batch, state.queue = component, 0, state.robust.nonzero()[:, 0].tolist()
+            queue = torch.tensor(state.queue, dtype=torch.long, device=images.device)
+            batches = queue.split(self.together or self.batch_size)
+            for number, index in enumerate(batches):
+                if number < state.batch or not len(index):
+                    continue
+                part = f", batch {number + 1} of {len(batches)}" if len(batches) > 1 else ""
+                self.report(
+                    f"{self.spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}{place}"
+                )
+                self._attack(state, images, labels, index, first)
+                state.batch = number + 1
+                keep()
+            state.remaining[component] = int(state.robust.sum())
+            keep()
         return state
 
     def verdict(self, states: Sequence[AttackState], labels: torch.Tensor) -> tuple[AttackState, Predictions]:
-        """Join the states of several sets of images, with what the attack says of how its components fared against each
-        other; and the model's verdict in fixed batches, which decides.
+        """Join the states of several sets of images, whose `adversarial` (n, c, h, w) are clean where nothing was found, with
+        the attack's warnings about its components; and the model's verdict in fixed batches, which decides.
         """
         state = AttackState.joined(states)
         flags = self.module.flags(state.remaining, len(state.robust)) if hasattr(self.module, "flags") else []
         state.warnings += [warning for warning in flags if warning not in state.warnings]
         return state, predict(self.model, state.adversarial, labels, self.batch_size)
 
-    def _run(
-        self,
-        component: str,
-        state: AttackState,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        checkpoint: Path | None,
-        first: int,
+    def _attack(
+        self, state: AttackState, images: torch.Tensor, labels: torch.Tensor, index: torch.Tensor, first: int
     ) -> None:
-        options: dict[str, Any] = {"component": component} if hasattr(self.module, "components") else {}
+        """Attack the images `index` (m,) by the running component, and keep what is broken by the harness's own verdict."""
+        spec, options, notes = self.spec, dict[str, Any](), Notes()
+        if hasattr(self.module, "components"):
+            options["component"] = state.component
         if hasattr(self.module, "engines"):
             options |= {"engine": self.engine, "wide": self.wide}
-        together = self.together or self.batch_size
         if hasattr(self.module, "per_image"):
-            options |= self.search or {"slots": together}
-        if state.component != component:
-            state.component, state.batch, state.queue = component, 0, state.robust.nonzero()[:, 0].tolist()
-        batches = torch.tensor(state.queue, dtype=torch.long, device=images.device).split(together)
-        for number, index in enumerate(batches):
-            if number < state.batch or not len(index):
-                continue
-            part = f", batch {number + 1} of {len(batches)}" if len(batches) > 1 else ""
-            self.report(f"{self.spec.id}: attacking {len(index)} of {len(labels)} images with {component}{part}")
-            if hasattr(self.module, "per_image"):
-                options["indices"] = (index + first).tolist()
-            notes = Notes()
-            if getattr(self.module, "warns", False):
-                options["notes"] = notes
-            adversarial = self._call(images[index], labels[index], options)
-            adversarial = into_ball(adversarial, images[index], self.spec.threat, self.spec.id)
-            broken = ~self._correct_in_full_batches(state.adversarial, adversarial, labels, index)
-            state.adversarial[index[broken]] = adversarial[broken]
-            state.robust[index[broken]] = False
-            state.warnings += [w for w in notes.warnings if w not in state.warnings]
-            state.batch = number + 1
-            if checkpoint:
-                state.save(checkpoint)
-        state.remaining[component] = int(state.robust.sum())
-        if checkpoint:
-            state.save(checkpoint)
+            options |= self.search or {"slots": self.together or self.batch_size}
+            options["indices"] = (index + first).tolist()
+        if getattr(self.module, "warns", False):
+            options["notes"] = notes
+        try:
+            adversarial = self.module.attack(
+                self.model, images[index], labels[index], spec.threat, seed=spec.seed, **spec.parameters, **options
+            )
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise BenchmarkError(f"attack {spec.id}: {error}; see benchmark/attacks/{spec.attack}.py") from error
+        adversarial = into_ball(adversarial, images[index], spec.threat, spec.id)
+        broken = ~self._correct_in_full_batches(state.adversarial, adversarial, labels, index)
+        state.adversarial[index[broken]] = adversarial[broken]
+        state.robust[index[broken]] = False
+        state.warnings += [warning for warning in notes.warnings if warning not in state.warnings]
 
     def _correct_in_full_batches(
         self, adversarial: torch.Tensor, found: torch.Tensor, labels: torch.Tensor, index: torch.Tensor
     ) -> torch.Tensor:
-        """Whether the model classifies each of `found`, adversarial images of the images `index`, correctly:
-        (len(index),) bool.
+        """Return whether the model classifies each of `found`, what became of the images `index`, correctly: (m,) bool.
 
-        They are evaluated in the batches of the final verdict, so that rounding cannot make an image broken here and
-        robust there.
+        They are evaluated in the batches of the final verdict, lest rounding break an image here and leave it there.
         """
         correct = torch.empty_like(index, dtype=torch.bool)
         for batch in (index // self.batch_size).unique().tolist():
@@ -181,17 +183,6 @@ class Attack:
             judged = predict(self.model, tried, labels[rows], self.batch_size)
             correct[here] = judged.correct[index[here] - rows.start]
         return correct
-
-    def _call(self, images: torch.Tensor, labels: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        spec = self.spec
-        try:
-            return self.module.attack(
-                self.model, images, labels, spec.threat, seed=spec.seed, **spec.parameters, **options
-            )
-        except TypeError as error:
-            if "argument" not in str(error):
-                raise
-            raise BenchmarkError(f"attack {spec.id}: {error}; see benchmark/attacks/{spec.attack}.py") from error
 
 
 def run_attack(
@@ -203,16 +194,54 @@ def run_attack(
     batch_size: int,
     checkpoint: Path | None = None,
     engine: Engine = "fast",
-    report: Report = lambda _: None,
-    search: Mapping[str, int] | None = None,
-    together: int | None = None,
 ) -> tuple[AttackState, Predictions]:
-    """Run an attack of benchmark/attacks; `Attack` describes the arguments.
-
-    Returns:
-        The final state, whose `adversarial` (n, c, h, w) are the clean images where nothing was found, and the model's
-        verdict on them in fixed batches, which decides.
-    """
+    """Run an attack of benchmark/attacks; `Attack` describes the arguments, and its `verdict` what is returned."""
     module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    attack = Attack(model, spec, batch_size, engine, report, module, search, together)
+    attack = Attack(model, spec, batch_size, engine, lambda _: None, module)
     return attack.verdict([attack.on(images, labels, checkpoint)], labels)
+
+
+def run_suite(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    specs: Sequence[AttackSpec],
+    *,
+    batch_size: int,
+    folder: Path,
+    engine: Engine,
+    report: Report,
+    brought: Callable[[str], Any] = lambda _: None,
+    open_division: bool = False,
+    together: int | None = None,
+    wide: int = 0,
+) -> Iterator[tuple[AttackSpec, AttackState, Predictions]]:
+    """Run attacks one after another: each with what it left and the verdict on it. Partial work is kept in `folder`.
+
+    An attack goes through all its components on one batch of images before it turns to the next, so that what it finds for
+    an image depends on that batch alone. torch's generator starts each batch at the attack's seed and the number of its
+    first image.
+
+    Args:
+        brought: gives the attack that somebody contributed under a name, or None for that of benchmark/attacks.
+        open_division: attacks of benchmark/attacks may meet a model without gradients, and warn of it; a contributed one
+            gets the model itself.
+        together: images that are attacked at a time, where it is not `batch_size`, as for verdicts; `wide` is `Attack`'s.
+    """
+    for spec in specs:
+        module, attacked, problem = brought(spec.attack), model, ""
+        if open_division and module is None:
+            attacked, problem = attackable(model, images[:batch_size], labels[:batch_size])
+        module = module or importlib.import_module(f"benchmark.attacks.{spec.attack}")
+        attack = Attack(attacked, spec, batch_size, engine, report, module, together=together, wide=wide)
+        states, size = [], together or batch_size
+        for first in range(0, len(images), size):
+            batch = slice(first, min(first + size, len(images)))
+            place = f" ({first + 1} to {batch.stop} of {len(images)})" if len(images) > size else ""
+            kept = folder / f"{spec.id}@{first}{f'-{batch.stop}' if together else ''}.safetensors"
+            torch.manual_seed(spec.seed + first)  # for what an open model draws
+            states.append(attack.on(images[batch], labels[batch], kept, first, place))
+        state, after = attack.verdict(states, labels)
+        if problem:
+            state.warnings.append(f"the model gives no gradient ({problem}): steps that follow it went nowhere")
+        yield spec, state, after

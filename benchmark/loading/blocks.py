@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.analysis.blocks import block_inputs, default_blocks
+from benchmark.layers.encoder_blocks import block_inputs, default_blocks
 from benchmark.loading.methods import own_parts
 
 

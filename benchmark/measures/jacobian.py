@@ -1,4 +1,4 @@
-"""Measure `jacobian`: how much each encoder block amplifies at the clean images (benchmark/analysis/jacobian.py)."""
+"""Measure `jacobian`: how much each encoder block amplifies at the clean images (benchmark/layers/encoder_jacobian.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from benchmark.analysis.blocks import Blocks
-from benchmark.analysis.jacobian import QUANTITIES, Amplification, amplification
+from benchmark.layers.encoder_blocks import Blocks
+from benchmark.layers.encoder_jacobian import QUANTITIES, Amplification, amplification
 from benchmark.runtime.errors import BenchmarkError, near_miss
 
 ENCODER = "encoder"
@@ -115,11 +115,7 @@ def _of_encoder(found: Amplification, alone: bool) -> Found:
         print(words, flush=True)
         return {}
     measured: Found = {}
-    for name, values in (
-        ("norm", whole.norm),
-        ("product of residual gains", whole.product),
-        ("exp of sum of sigma_max", whole.exponential),
-    ):
+    for name, values in whole.items():
         measured[f"encoder's {name}"] = values
         median = float(values.nanmedian())
         if math.isfinite(median):

@@ -14,14 +14,12 @@ import torch
 from torch import nn
 
 from benchmark.evaluation.division import RANDOM
-from benchmark.evaluation.evidence import column
-from benchmark.evaluation.without_attention import COLUMNS
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS, column
 from benchmark.replay.findings import Findings, some
 from benchmark.results.record import Record
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import ROUNDING, distances
-from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import logits
+from benchmark.verdicts.prediction import logits, margins
 from benchmark.verdicts.replaced_attention import ReplacedAttention
 
 TOLERANCE = 1e-4  # of 1 + the largest logit, where rounding differs
@@ -102,7 +100,7 @@ def replay_clean(judge: Judge, evidence: pa.Table, steady: bool, findings: Findi
 
 def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Findings) -> None:
     """What the network predicts for the clean images when its attention is replaced."""
-    for weights, name in COLUMNS.items():
+    for weights, name in ATTENTION_COLUMNS.items():
         changed = ReplacedAttention(judge.model, weights)
         seen = replace(judge, model=changed).verdicts(judge.images)
         recorded, found = column(evidence, name), np.where(seen.lead > 0, seen.prediction, -1)
@@ -111,7 +109,7 @@ def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Finding
         findings.compare(name.replace("_", " "), recorded, found, (recorded != found) & clear)
         if not changed.replaced:
             findings.contradict(f"{name}: no attention is found in the network")
-    findings.check("predictions with replaced attention", len(COLUMNS) * len(judge.images))
+    findings.check("predictions with replaced attention", len(ATTENTION_COLUMNS) * len(judge.images))
 
 
 def replay_attack(

@@ -10,12 +10,18 @@ import numpy as np
 import pyarrow as pa
 
 from benchmark.evaluation import evidence as counting
-from benchmark.evaluation.corrupted import corrupted
-from benchmark.evaluation.evidence import attack_ids, check_sandwich, column
-from benchmark.evaluation.per_image import per_image
-from benchmark.evaluation.proportion import proportion
-from benchmark.evaluation.smoothed import check_smoothed, smoothed
-from benchmark.evaluation.without_attention import COLUMNS, without_attention
+from benchmark.evaluation.evidence import (
+    ATTENTION_COLUMNS,
+    attack_ids,
+    check_sandwich,
+    check_smoothed,
+    column,
+    corrupted,
+    per_image,
+    proportion,
+    smoothed,
+    without_attention,
+)
 from benchmark.replay.findings import Findings
 from benchmark.results.per_image import PerImage, contradictions, shares
 from benchmark.results.proportion import Proportion
@@ -105,7 +111,7 @@ def _needed(record: Record) -> list[str]:
     names += ["certified_l2"] if record.certified else []
     names += [f"smoothed_{what}" for what in OF_SMOOTHING] if record.smoothed else []
     cells = record.corrupted.rules.cells if record.corrupted else ()
-    names += [*COLUMNS.values()] if record.attention else []
+    names += [*ATTENTION_COLUMNS.values()] if record.attention else []
     return names + [f"corrupted {name} {severity}" for name, severity in cells]
 
 
@@ -159,7 +165,7 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if record.corrupted:
         seen = record.corrupted
         changed["corrupted"] = corrupted(evidence, seen.rules, seen.parameters, seen.versions)
-    if {*COLUMNS.values()} <= {*evidence.column_names}:
+    if {*ATTENTION_COLUMNS.values()} <= {*evidence.column_names}:
         changed["attention"] = without_attention(evidence)
     return record.model_copy(update=changed)
 

@@ -9,7 +9,7 @@ from benchmark.specs.threat import ThreatModel
 
 
 class AuditResult(Frozen):
-    """What benchmark/audit tried against a certificate without breaking it: counts, and how near it came (1 is a failure)."""
+    """What evaluation/audit.py tried against a certificate in vain: counts, and how near it came (1 is a failure)."""
 
     images: int  # certified images attacked at their own radius, each from `restarts` starts
     restarts: int

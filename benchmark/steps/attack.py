@@ -83,7 +83,7 @@ class Attack(EvaluationStep):
         from safetensors.torch import save
 
         from benchmark.evaluation.division import inspect
-        from benchmark.evaluation.suite import run_suite
+        from benchmark.evaluation.run_attack import run_suite
         from benchmark.runtime import files
 
         row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
@@ -142,17 +142,17 @@ def _attacked_afresh(
     if other is None or not len(standing):
         return after
     is_open = work.row.submission.division == "open"
-    broken = broken_afresh(
+    broken, images, answers = broken_afresh(
         other, subject.images, subject.labels, standing, spec.threat,
         seed=spec.seed, batch_size=subject.batch_size, is_open=is_open,
     )  # fmt: skip
-    if not len(broken.index):
+    if not len(broken):
         return after
     if not is_open:
-        compare(logits(subject.model, broken.images, subject.batch_size), broken.answers, work.row.name)
+        compare(logits(subject.model, images, subject.batch_size), answers, work.row.name)
     if not passes_for_autoattack(spec.attack):
         return after
-    state.adversarial[broken.index], state.robust[broken.index] = broken.images, False
+    state.adversarial[broken], state.robust[broken] = images, False
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
 
@@ -192,7 +192,7 @@ def _suite(name: str) -> str:
 
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
     """What one attack left, as a Record has it."""
-    from benchmark.evaluation.proportion import proportion
+    from benchmark.evaluation.evidence import proportion
     from benchmark.results.attack import AttackResult
 
     return AttackResult(

@@ -27,11 +27,11 @@ class Attention(EvaluationStep):
         import pyarrow as pa
         import torch
 
-        from benchmark.evaluation.without_attention import COLUMNS, without_attention
+        from benchmark.evaluation.evidence import ATTENTION_COLUMNS, without_attention
         from benchmark.verdicts.replaced_attention import predictions_with
 
         found = {}
-        for weights, name in COLUMNS.items():
+        for weights, name in ATTENTION_COLUMNS.items():
             torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise of its own
             predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:

@@ -33,8 +33,7 @@ class Certify(EvaluationStep):
         return [*row.method_files, certificate_file(needed(row.settings.certificate).name)]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        from benchmark.audit import auditor
-        from benchmark.audit.balls import Balls
+        from benchmark.evaluation.audit import Audit
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
@@ -49,8 +48,9 @@ class Certify(EvaluationStep):
             )
         found = _certified(work, subject)
         radii = found["certified_l2"]
-        balls = Balls(model, images, labels, radii.to(subject.device), work.row.name)
-        audit = auditor.summary(balls, partial(module.certify, **spec.parameters), int(found["disagrees"].sum()))
+        audit = Audit(model, images, labels, radii.to(subject.device), work.row.name).summary(
+            partial(module.certify, **spec.parameters), int(found["disagrees"].sum())
+        )
         certificate = Certificate(
             name=spec.name,
             guarantee=module.guarantee(),
@@ -70,8 +70,7 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
     """Radii of the images, and whether their verdicts differ between float32 and float64: the audit's attacks on each
     of their balls have failed.
     """
-    from benchmark.audit import auditor
-    from benchmark.audit.balls import Balls
+    from benchmark.evaluation.audit import Audit
     from benchmark.evaluation.certified_radii import certified_radii
 
     spec, size = needed(work.row.settings.certificate), subject.batch_size
@@ -80,7 +79,7 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
         images, labels = subject.images[block], subject.labels[block]
         found = certified_radii(subject.model, images, labels, spec, size)
-        differ = auditor.attack_balls(Balls(subject.model, images, labels, found, work.row.name, places.start), size)
+        differ = Audit(subject.model, images, labels, found, work.row.name, places.start).attack_balls(size)
         return {"certified_l2": found, "disagrees": differ}
 
     return by_blocks(work, len(subject.images), size, radii, "certified")

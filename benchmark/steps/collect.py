@@ -59,8 +59,7 @@ class Collect(Step):
         from safetensors.numpy import save
 
         from benchmark.evaluation import evidence
-        from benchmark.evaluation.per_image import per_image
-        from benchmark.evaluation.smoothed import check_smoothed
+        from benchmark.evaluation.evidence import check_smoothed, per_image
         from benchmark.results.record import Record
         from benchmark.specs.base import to_json
 

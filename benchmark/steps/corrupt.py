@@ -36,7 +36,7 @@ class Corrupt(EvaluationStep):
         import pyarrow as pa
 
         from benchmark.data.corruptions import PARAMETERS, versions
-        from benchmark.evaluation.corrupted import corrupted
+        from benchmark.evaluation.evidence import corrupted
 
         rules = needed(work.row.track.corruptions)
         right = corrupted_columns(work, subject, rules)

@@ -33,7 +33,7 @@ class Pictures(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
 
-        from benchmark.analysis.perturbations import perturbed
+        from benchmark.evaluation.pictures import perturbed
         from benchmark.verdicts.gradients import attackable
         from benchmark.verdicts.prediction import predict
 
@@ -62,7 +62,7 @@ def _perturbations(
     rules: PicturesSpec, shown: torch.Tensor, attacked: torch.Tensor, labels: list[int], said: list[int]
 ) -> tuple[Picture, bytes]:
     """Figures 11 and 13: images, perturbations as grey values, images attacked."""
-    from benchmark.analysis.perturbations import grey, rescaled
+    from benchmark.evaluation.pictures import grey, rescaled
 
     moved = grey(rescaled(attacked - shown, rules.eps))
     pairs = ", ".join(f"{label} ({answer})" for label, answer in zip(labels, said, strict=False))
@@ -79,7 +79,7 @@ def _perturbations(
 
 def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: float) -> tuple[Picture, bytes]:
     """Figures 12 and 14: noise, and noise after PGD towards random classes."""
-    from benchmark.analysis.perturbations import accumulated, noise
+    from benchmark.evaluation.pictures import accumulated, noise
     from benchmark.verdicts.prediction import logits
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
@@ -99,7 +99,7 @@ def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: floa
 
 
 def _picture(name: str, rows: list[torch.Tensor], **words: str) -> tuple[Picture, bytes]:
-    from benchmark.analysis.grids import png
+    from benchmark.evaluation.pictures import png
 
     data = png(rows)
     return Picture(file=f"{name}.png", sha256=files.sha256_bytes(data), **words), data

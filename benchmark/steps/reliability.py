@@ -13,8 +13,8 @@ from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
 if TYPE_CHECKING:
-    from benchmark.reliability import compare
-    from benchmark.reliability.probes import ProbeResults
+    from benchmark.evaluation.indicators import Ran
+    from benchmark.evaluation.probes import ProbeResults
     from benchmark.results.reliability import FailureIndicator
 
 
@@ -36,8 +36,8 @@ class ReliabilityStep(EvaluationStep):
         return {"threats": threats, "division": row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        from benchmark.reliability import compare, indicators
-        from benchmark.reliability.probes import first_threat, probed_within, radii
+        from benchmark.evaluation import indicators
+        from benchmark.evaluation.probes import first_threat, probed_within, radii
         from benchmark.results.reliability import Reliability
 
         threat = first_threat(work.row.track.threats)
@@ -48,8 +48,8 @@ class ReliabilityStep(EvaluationStep):
         ran, objections = _suites(work)
         right = indicators.correct(found)
         if right.any():
-            signals += compare.failure_indicators(ran, right.numpy(), objections)
-            new = compare.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
+            signals += indicators.suite_indicators(ran, right.numpy(), objections)
+            new = indicators.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
             signals += [new] if new else []
         result = Reliability(
             threat=threat,
@@ -69,19 +69,18 @@ class ReliabilityStep(EvaluationStep):
 
 
 def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[FailureIndicator]:
+    from benchmark.evaluation import asking
     from benchmark.loading.trained import unseen_images
-    from benchmark.reliability import asking
     from benchmark.verdicts.gradients import attackable
 
     row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
     is_open, model = row.submission.division == "open", subject.model
     signals = [asking.depends_on_asking(asking.answers(model, subject.images, size, seed), row.name, is_open)]
-    unseen = asking.Unseen(*(one[: len(subject.labels)] for one in unseen_images(row, subject.device)))
-    if len(unseen.labels):
+    images, labels = (one[: len(subject.labels)] for one in unseen_images(row, subject.device))
+    if len(labels):
         attacked = attackable(model, *subject.first_batch)[0] if is_open else model
-        signals += asking.knows_the_images(
-            attacked, subject.images, subject.labels, unseen, threat, batch_size=size, seed=seed
-        )
+        seen = subject.images, subject.labels
+        signals += asking.knows_the_images(attacked, seen, (images, labels), threat, batch_size=size, seed=seed)
     work.say("asked otherwise, and about unseen images")
     return signals
 
@@ -90,7 +89,7 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
     """The probes, resumed after a kill."""
     from safetensors.torch import load_file, save
 
-    from benchmark.reliability.probes import measure
+    from benchmark.evaluation.probes import measure
     from benchmark.verdicts.gradients import attackable
 
     model = subject.model
@@ -114,14 +113,14 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
     )
 
 
-def _suites(work: Work) -> tuple[list[compare.Ran], tuple[str, ...]]:
+def _suites(work: Work) -> tuple[list[Ran], tuple[str, ...]]:
     """What the suites found, and what AutoAttack's checks said of the model."""
     import pyarrow.parquet as pq
 
     from benchmark.evaluation.evidence import column
-    from benchmark.reliability.compare import Ran
+    from benchmark.evaluation.indicators import Ran
 
-    ran: list[compare.Ran] = []
+    ran: list[Ran] = []
     said: list[str] = []
     for folder in [folder for folder in work.reads if folder.name.startswith("attack-")]:
         evidence, fields = pq.read_table(folder / "evidence.parquet"), files.read_json(folder / "fields.json")

@@ -47,8 +47,8 @@ class Smooth(EvaluationStep):
         import pyarrow as pa
 
         from benchmark.certificates.smoothing import guarantee
-        from benchmark.evaluation.smoothed import smoothed
-        from benchmark.evaluation.vote_checks import check_radii
+        from benchmark.evaluation.asked_again import check_radii
+        from benchmark.evaluation.evidence import smoothed
 
         rules = needed(work.row.track.smoothing)
         columns = smoothed_columns(work, subject, rules)

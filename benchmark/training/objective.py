@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
 

@@ -23,7 +23,7 @@ def distances(adversarial: torch.Tensor, images: torch.Tensor) -> dict[str, torc
 
 
 def into_ball(adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatModel, attack: str) -> torch.Tensor:
-    """Moves adversarial images that float32 rounding put just outside the ball or the box back into them.
+    """Move adversarial images that float32 rounding put just outside the ball or the box back into them.
 
     Args:
         adversarial: (n, c, h, w), as an attack returned them.

@@ -1,4 +1,4 @@
-"""What only the process that holds a model can say of it: its size, and what a pass does beside returning logits."""
+"""What only the process that holds a model can measure: its size, and what a pass does beside returning logits."""
 
 from __future__ import annotations
 
@@ -25,15 +25,11 @@ _TRACING = threading.Lock()
 
 @dataclass(frozen=True)
 class Internals:
-    """Parameters; FLOPs of a pass over one image, and why they could not be counted; whether a pass in evaluation mode
-    changes weights or buffers; and what AutoAttack's check says against gradients taken inside a pass.
-    """
-
     parameters: int
-    flops: Annotated[int, Field(ge=0, lt=2**63)]
-    changes_itself: bool
-    dynamic: tuple[str, ...]
-    uncounted: str = ""
+    flops: Annotated[int, Field(ge=0, lt=2**63)]  # of a pass over one image
+    changes_itself: bool  # weights or buffers, in a pass in evaluation mode
+    dynamic: tuple[str, ...]  # what AutoAttack's check says against gradients taken inside a pass
+    uncounted: str = ""  # why FLOPs could not be counted
 
 
 class Remote(nn.Module):
@@ -44,23 +40,28 @@ class Remote(nn.Module):
 
 
 def internals(model: nn.Module, images: torch.Tensor) -> Internals:
-    """Measured on images (n, c, h, w), where the model is.
+    """Measure the model on images (n, c, h, w), where it is.
 
-    Where the model is in another process, these are that process's words: they decide what is said of a row, never whether
-    an image counts as right.
+    Of a model in another process these are that process's words: they decide what is said of a row, never whether an image
+    counts as right.
     """
     if isinstance(model, Remote):
         return model.internals(images)
     devices = [images.device] if images.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # what a random model draws here is not missing elsewhere
-        return _measured(model, images)
+        before = _state(model)
+        with torch.no_grad():
+            for _ in range(2):
+                model(images.clone())
+        changed = any(not torch.equal(before[name], tensor) for name, tensor in _state(model).items())
+        work, uncounted = flops(model, images)
+        dynamic = _dynamic(model, images)
+        return Internals(sum(p.numel() for p in model.parameters()), work, changed, dynamic, uncounted)
 
 
 def flops(model: nn.Module, images: torch.Tensor) -> tuple[int, str]:
-    """FLOPs of a pass over the first of the images (n, c, h, w): of products, convolutions and attention.
-
-    Returns:
-        The number, and "". Where torch cannot count a model's operations: 0, and why.
+    """Return the FLOPs of a pass over the first of the images (n, c, h, w), of products, convolutions and attention; and "",
+    or 0 and why where torch cannot count a model's operations.
     """
     counter = FlopCounterMode(display=False)
     try:
@@ -71,18 +72,6 @@ def flops(model: nn.Module, images: torch.Tensor) -> tuple[int, str]:
             raise
         return 0, f"its operations could not be counted: {said(error)[:200]}"
     return counter.get_total_flops(), ""
-
-
-def _measured(model: nn.Module, images: torch.Tensor) -> Internals:
-    before = _state(model)
-    with torch.no_grad():
-        for _ in range(2):
-            model(images.clone())
-    changed = any(not torch.equal(before[name], tensor) for name, tensor in _state(model).items())
-    work, uncounted = flops(model, images)
-    dynamic = _dynamic(model, images)
-    parameters = sum(p.numel() for p in model.parameters())
-    return Internals(parameters, work, changed, dynamic, uncounted)
 
 
 def _dynamic(model: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
@@ -132,10 +121,7 @@ def _state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Notes:
-    """A logger that keeps what AutoAttack's checks warn of, each warning once.
-
-    Python's loggers belong to the whole process: the model, or who asks, may silence them or warn by them.
-    """
+    """A logger that keeps what AutoAttack's checks warn of, once each. Anyone in a process may silence Python's own."""
 
     warnings: list[str] = field(default_factory=list)
 

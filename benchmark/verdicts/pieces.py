@@ -1,4 +1,4 @@
-"""A model on a device whose memory does not hold a pass of a whole batch there and back: the same function in pieces."""
+"""A model whose device has no memory for a whole batch and its gradient: the same function in pieces."""
 
 from __future__ import annotations
 
@@ -19,13 +19,8 @@ MOST = 4096  # images in a pass, beyond which a GPU gets no faster
 
 
 def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] = lambda _: None) -> nn.Module:
-    """The model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it.
-
-    Args:
-        say: told how many images a piece has, where the model is taken in pieces.
-
-    Raises:
-        BenchmarkError: not even `MIN_ROWS` images fit.
+    """Return the model itself where a pass over images (n, c, h, w) and its gradient fit into memory, else `InPieces` of it,
+    and `say` so. Raise a BenchmarkError where not even `MIN_ROWS` images fit.
     """
     size = len(images)
     while not _fits(model, images, size):
@@ -43,12 +38,8 @@ def fitting(model: nn.Module, images: torch.Tensor, say: Callable[[str], None] =
 
 
 def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
-    """Return how many images a pass may have on a GPU: as many as are given, doubled while a pass there and back fits.
-
-    Args:
-        model: as `fitting` returns it.
-        images: (n, c, h, w), a batch.
-        most: images that it returns at most, unless more are given.
+    """Return how many images a pass may have on a GPU: as many as the batch (n, c, h, w), doubled while a pass and its
+    gradient fit, up to `most`. The model is as `fitting` returns it.
     """
     size = len(images)
     if isinstance(model, InPieces):
@@ -60,10 +51,8 @@ def room(model: nn.Module, images: torch.Tensor, most: int = MOST) -> int:
 
 
 class InPieces(Remote):
-    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass of the model.
-
-    For the gradient each piece's pass is made again, with the same random numbers, so that one piece's is in memory at a
-    time. No gradient of a gradient is to be had, and none by the weights.
+    """Images (n, c, h, w) to logits (n, classes), at most `most` in a pass. For the gradient each pass is made again, with
+    the same random numbers, so that one is in memory at a time. No gradient of a gradient is to be had, nor by the weights.
     """
 
     def __init__(self, model: nn.Module, most: int) -> None:

@@ -5,6 +5,7 @@ A prediction is correct when the true logit is above every other; a tie counts a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,6 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import halved
-from benchmark.verdicts.margins import margins
 
 # torch's CPU libraries multiply 1 to 3 rows (measured) by another kernel, with other rounding, than any larger number.
 MIN_ROWS = 8
@@ -30,20 +30,29 @@ class Predictions:
         return self.margin > 0
 
 
-def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Predictions:
-    """Predictions and margins of images (n, c, h, w) with labels (n,), computed `batch_size` at a time.
+def margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """True logit less the largest other: (n, classes) and (n,) to (n,)."""
+    true = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], float("-inf"))
+    return (true - others.amax(1, keepdim=True))[:, 0]
 
-    Raises:
-        BenchmarkError: the model returns something that is not finite.
-    """
+
+def predict(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch_size: int) -> Predictions:
+    """Return predictions and margins of images (n, c, h, w) with labels (n,); `logits` describes the arguments and errors."""
     output = logits(model, images, batch_size)
     return Predictions(output.argmax(1), margins(output, labels))
 
 
+def batched(
+    compute: Callable[[slice], torch.Tensor], count: int, batch_size: int, least: int = MIN_ROWS
+) -> list[torch.Tensor]:
+    """Return what `compute` gives for `batch_size` of `count` rows at a time, or for fewer where memory does not suffice."""
+    starts = range(0, max(count, 1), batch_size)
+    return [halved(compute, slice(first, min(first + batch_size, count)), least) for first in starts]
+
+
 def padded(images: torch.Tensor) -> torch.Tensor:
-    """Copies a batch (m, c, h, w), which the model may write to, and repeats it to at least MIN_ROWS rows, so that rounding
-    does not depend on m.
-    """
+    """Copy a batch (m, c, h, w), which the model may write to, and repeat it to MIN_ROWS rows, lest rounding depend on m."""
     return images.repeat(-(-MIN_ROWS // max(len(images), 1)) if len(images) < MIN_ROWS else 1, 1, 1, 1)
 
 
@@ -59,8 +68,7 @@ def checked(output: object, count: int) -> torch.Tensor:
 
 @torch.no_grad()
 def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time, or fewer where memory does not
-    suffice.
+    """Logits (n, classes) in float32 of images (n, c, h, w), computed `batch_size` at a time (see `batched`).
 
     Raises:
         BenchmarkError: the model returns another shape, or something that is not finite.
@@ -70,13 +78,10 @@ def logits(model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Ten
         given = padded(images[rows])
         return checked(model(given), len(given))[: rows.stop - rows.start].float()
 
-    parts: list[torch.Tensor] = []
-    for first in range(0, max(len(images), 1), batch_size):
-        parts.append(halved(asked, slice(first, min(first + batch_size, len(images))), MIN_ROWS))
-        if parts[-1].shape[1] != parts[0].shape[1]:
-            raise BenchmarkError(
-                f"the model gives {parts[0].shape[1]} logits an image in one batch and {parts[-1].shape[1]} in another"
-            )
+    parts = batched(asked, len(images), batch_size)
+    classes = [part.shape[1] for part in parts]
+    if other := {*classes} - {classes[0]}:
+        raise BenchmarkError(f"the model gives {classes[0]} logits an image in one batch and {min(other)} in another")
     result = torch.cat(parts)
     if not torch.isfinite(result).all():
         image = int((~torch.isfinite(result)).any(1).nonzero()[0])

@@ -33,11 +33,10 @@ class Remote(Protocol):
 
 class ReplacedAttention(nn.Module):
     """The model with other attention weights: images (n, c, h, w) to logits (n, classes), all 0 where one is not finite: what
-    was never trained so may divide by 0. `replaced` counts the attention that passes found so far; 0 for a network that has
-    none.
+    was never trained so may divide by 0. `replaced` counts the attention that passes found so far.
 
-    Where the model is in another process, logits and count are that process's words: they decide what is said of a row, never
-    whether an image counts as right.
+    Of a model in another process, logits and count are that process's words: they decide what is said of a row, never whether
+    an image counts as right.
     """
 
     def __init__(self, model: nn.Module, weights: Weights) -> None:
@@ -56,7 +55,7 @@ class ReplacedAttention(nn.Module):
 
 
 def predictions_with(weights: Weights, model: nn.Module, images: torch.Tensor, batch_size: int) -> torch.Tensor | None:
-    """(n,) classes that the model so changed predicts for images (n, c, h, w), -1 where the two first tie or logits are not
+    """Return the changed model's classes (n,) of images (n, c, h, w): -1 where the two first tie or logits are not
     finite; None where no attention was found.
     """
     changed = ReplacedAttention(model, weights)

@@ -12,14 +12,14 @@ from searched import draws, few
 from tiny_clipped import EXTREMES, broken, random_clipped_network
 from torch import nn
 
-from benchmark.audit.auditor import Plan, audit
-from benchmark.audit.layers import Effort
 from benchmark.certificates import box_lipschitz, lipschitz, local
 from benchmark.certificates.bounds.box import Matrix
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.box_lipschitz import BoxedNetwork, _linears, certify
 from benchmark.certificates.local import above
+from benchmark.evaluation.audit import Audit, Plan
+from benchmark.evaluation.audit_layers import Effort
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
@@ -131,7 +131,7 @@ def test_a_trained_network_is_certified_far_better_than_by_its_global_constant_a
     assert ((radii > 0) == correct).all()
     assert radii[correct].median() > 2 * worldwide[correct].median()
     plan = Plan(sample=2, restarts=1, steps=8, components=(), effort=Effort(radii=(0.1,), starts=3, steps=3))
-    result = audit(model, images, labels, radii, certify, "row", batch_size=8, plan=plan)
+    result = Audit(model, images, labels, radii, "row", plan=plan).run(certify, 8)
     assert result.images == int(correct.sum())
     assert result.planted == 2
     assert result.layers == 8

@@ -139,12 +139,12 @@ def test_the_real_package_bounds_a_transformer() -> None:
     ).requires_grad_(False)
     model[-1].bias.data -= model(IMAGES).mean(0)
     labels = model(IMAGES).argmax(1)
-    from benchmark.audit.balls import Balls
+    from benchmark.evaluation.audit import Audit
 
     crowned, ours = (certificate(model, IMAGES, labels) for certificate in (certify, local.certify))
     assert (crowned > 0).any()
     assert ((crowned > 0) <= (ours > 0)).all()
-    Balls(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
+    Audit(model, IMAGES, labels, crowned, "crown").descend((crowned > 0).nonzero()[:, 0], 0, 30)
     best = slice(int(crowned.argmax()), int(crowned.argmax()) + 1)
     assert certified_at(model, IMAGES[best], labels[best], 0.99 * float(crowned[best]), alpha_steps=5).all()
 

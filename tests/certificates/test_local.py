@@ -13,13 +13,14 @@ from tiny_layers import mlp
 from tiny_networks import Draw, random_network
 from torch import nn
 
-from benchmark.audit.ascent import float64_copy, lower_margins
 from benchmark.certificates import box_lipschitz, lipschitz, local, published
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.dispatch import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
+from benchmark.evaluation.audit import lower_margins
+from benchmark.evaluation.audit_layers import float64_copy
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.derived import cache_weights

@@ -9,11 +9,11 @@ from tiny_certified import assert_no_margin_falls_further, assert_unbroken, netw
 from tiny_layers import vit
 from torch import nn
 
-from benchmark.audit.layers import Effort, audit_layers
 from benchmark.certificates import lipschitz
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.local import certified_at, certify, float32_gap
+from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.layers.attention_grid import GridAttention
 from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.isometries import Absolute, ShiftTokens

@@ -79,16 +79,13 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_what_an_attack_says_of_itself_it_can_be_asked_for(name) -> None:
     module = components.module("attacks", name)
-    first = list(inspect.signature(module.attack).parameters)[:4]
-    assert first == ["model", "images", "labels", "threat"]
+    assert [*inspect.signature(module.attack).parameters][:4] == ["model", "images", "labels", "threat"]
     assert takes(name, "seed")
     for says, option in (("components", "component"), ("engines", "engine")):
         assert all(isinstance(value, str) for value in getattr(module, says, ()))
         assert takes(name, option) or not hasattr(module, says), f"{says} without {option}="
     if hasattr(module, "per_image"):
-        assert module.per_image is True
-        assert takes(name, "indices")
-        assert takes(name, "slots")
+        assert (module.per_image, takes(name, "indices"), takes(name, "slots")) == (True, True, True)
 
 
 @pytest.mark.parametrize(("name", "norm"), CASES)
@@ -100,14 +97,10 @@ def test_results_are_images_of_the_ball_the_same_each_time_and_nothing_else_has_
         found = attack(network, x, labels, threat, seed=0, **options, **way)
         torch.rand(1)  # whatever was drawn before
         assert torch.equal(attack(model(), x, labels, threat, seed=0, **options, **way), found), way
-        assert found.shape == x.shape, way
-        assert found.dtype == torch.float32, way
-        assert not found.requires_grad, way
+        assert (found.shape, found.dtype, found.requires_grad) == (x.shape, torch.float32, False), way
         into_ball(found, x, threat, f"{name} {way}")
-        assert torch.equal(x, kept[0]), way
-        assert torch.equal(labels, kept[1]), way
-        assert state(network) == before, way
-        assert not x.requires_grad, way
+        assert all(map(torch.equal, (x, labels), kept)), way
+        assert (state(network), x.requires_grad) == (before, False), way
 
 
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
@@ -146,11 +139,3 @@ def test_an_unknown_parameter_is_refused_in_one_line(name, images) -> None:
     with pytest.raises(BenchmarkError, match="stepps") as raised:
         run_attack(model(), *images, spec, batch_size=5)
     assert "\n" not in str(raised.value)
-
-
-def test_a_parameter_without_an_example_is_named() -> None:
-    def attack(model, images, labels, threat, *, seed, strength, steps=1): ...
-
-    with pytest.raises(AssertionError, match="needs strength: give examples in the table"):
-        components.parameters(attack, {}, HARNESS, "the table")
-    assert components.parameters(attack, {"strength": 2}, HARNESS, "the table") == {"strength": 2}

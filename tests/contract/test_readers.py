@@ -27,6 +27,8 @@ from benchmark.specs.data import DataSpec
 
 Write = Callable[[Path, pytest.MonkeyPatch], object]
 COLOUR: dict[str, Any] = {"shape": (3, 32, 32), "classes": 10}
+SMALL: dict[str, Any] = {"shape": (3, 16, 16), "classes": 3}
+TWO = np.arange(20) % 2
 
 
 def write_tables(root: Path, _: pytest.MonkeyPatch) -> None:
@@ -44,23 +46,14 @@ SOURCES: dict[tuple[str, str | None], tuple[Write | None, dict[str, Any]]] = {
         lambda root, _: write_sentences(root, "sentence\tlabel\n" + "A fine film\t1\na dull one\t0\n" * 4),
         {"shape": (1, 4, 64), "classes": 2},
     ),
-    ("torchvision_archive", "cifar10"): (
-        lambda root, patch: write_cifar(root, patch, "cifar10", np.arange(20) % 2),
-        COLOUR,
-    ),
+    ("torchvision_archive", "cifar10"): (lambda root, patch: write_cifar(root, patch, "cifar10", TWO), COLOUR),
     ("torchvision_archive", "cifar100"): (
-        lambda root, patch: write_cifar(root, patch, "cifar100", np.arange(20) % 2),
+        lambda root, patch: write_cifar(root, patch, "cifar100", TWO),
         {**COLOUR, "classes": 100},
     ),
     ("torchvision_archive", "svhn"): (write_svhn, COLOUR),
-    ("torchvision_archive", "mnist"): (
-        lambda root, _: write_mnist(root),
-        {"shape": (1, 28, 28), "classes": 10},
-    ),
-    ("torchvision_folder", "caltech101"): (
-        lambda root, _: write_caltech(root),
-        {"shape": (3, 16, 16), "classes": 3, "test": 3},
-    ),
+    ("torchvision_archive", "mnist"): (lambda root, _: write_mnist(root), {"shape": (1, 28, 28), "classes": 10}),
+    ("torchvision_folder", "caltech101"): (lambda root, _: write_caltech(root), {**SMALL, "test": 3}),
     ("torchvision_folder", "flowers102"): (write_flowers, {"shape": (1, 16, 16), "classes": 3}),
 }
 READERS = sorted(set(components.names("data", "read")) - NO_SOURCES)
@@ -100,17 +93,13 @@ def test_pools_are_images_that_fit_the_track_the_same_each_time(case, tmp_path, 
     assert ("all" in pools) == (spec.test is not None)
     for images in pools.values():
         assert isinstance(images, Images)
-        assert images.pixels.dtype == np.uint8
+        floats = images.floats()
+        assert (images.pixels.dtype, images.labels.dtype, floats.dtype) == (np.uint8, np.int64, np.float32)
         assert images.pixels.shape == (len(images), *spec.shape)
         assert len(images) > 0
         assert images.pixels.max() <= images.levels
-        assert images.labels.dtype == np.int64
-        assert images.labels.min() >= 0
-        assert images.labels.max() < spec.classes
-        floats = images.floats()
-        assert floats.dtype == np.float32
-        assert floats.min() >= 0
-        assert floats.max() <= 1
+        assert 0 <= images.labels.min() <= images.labels.max() < spec.classes
+        assert 0 <= floats.min() <= floats.max() <= 1
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 

@@ -1,4 +1,4 @@
-"""What the tests of attacks' evaluation share."""
+"""What the tests of attacks' evaluation share: a linear model, twelve images near grey, and their labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,20 @@ from benchmark.attacks.engine import square
 
 
 @pytest.fixture
-def linear(monkeypatch) -> tuple[Linear, torch.Tensor, torch.Tensor]:
-    """A linear model, twelve images near grey and their labels, of which the last is wrong; few queries for Square."""
-    monkeypatch.setattr(square, "QUERIES", 200)
-    model, images = Linear(classes=6), grey_images(12)
+def model(monkeypatch) -> Linear:
+    monkeypatch.setattr(square, "QUERIES", 50)  # few queries for Square
+    return Linear(classes=6)
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return grey_images(12)
+
+
+@pytest.fixture
+def labels(model, images) -> torch.Tensor:
+    """The model's predictions, but for the last image's."""
     with torch.no_grad():
-        labels = model(images).argmax(1)
-    labels[11] = (labels[11] + 1) % 6
-    return model, images, labels
+        predicted = model(images).argmax(1)
+    predicted[11] = (predicted[11] + 1) % 6
+    return predicted

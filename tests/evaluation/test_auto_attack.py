@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 import torch
 from searched import few
-from tiny_models import Linear
+from tiny_models import Linear, Through
 from torch import nn
 
 from benchmark.evaluation.auto_attack import auto_attack
@@ -18,8 +18,7 @@ from benchmark.verdicts.ball import distances
 
 
 @pytest.mark.parametrize(("engine", "norm"), few([("fast", "Linf"), ("fast", "L2")], [("reference", "Linf")]))
-def test_robust_is_right_when_clean_and_beyond_the_exact_radius(linear, norm, engine) -> None:
-    model, images, labels = linear
+def test_robust_is_right_when_clean_and_beyond_the_exact_radius(model, images, labels, norm, engine) -> None:
     radius = model.radius(images, labels, norm)
     eps = float(radius[:11].median())
     found = auto_attack(model, images, labels, norm=norm, eps=eps * 1.0001, engine=engine)
@@ -37,8 +36,7 @@ def test_robust_is_right_when_clean_and_beyond_the_exact_radius(linear, norm, en
     assert not found.warnings
 
 
-def test_an_image_fares_the_same_in_any_batch(linear) -> None:
-    model, images, labels = linear
+def test_an_image_fares_the_same_in_any_batch(model, images, labels) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     whole = auto_attack(model, images, labels, norm="L2", eps=eps)
     small = auto_attack(model, images, labels, norm="L2", eps=eps, batch_size=5)
@@ -46,14 +44,12 @@ def test_an_image_fares_the_same_in_any_batch(linear) -> None:
     assert torch.equal(whole.adversarial, small.adversarial)
 
 
-def test_eps_0_gives_the_clean_accuracy_and_no_image_an_empty_result(linear) -> None:
-    model, images, labels = linear
+def test_eps_0_gives_the_clean_accuracy_and_no_image_an_empty_result(model, images, labels) -> None:
     found = auto_attack(model, images, labels, norm="Linf", eps=0)
     assert found.robust.tolist() == [True] * 11 + [False]
     assert torch.equal(found.adversarial, images)
     nothing = auto_attack(model, images[:0], labels[:0], norm="L2", eps=0.5)
-    assert nothing.adversarial.shape == (0, 1, 6, 6)
-    assert nothing.robust.shape == (0,)
+    assert (nothing.adversarial.shape, nothing.robust.shape) == ((0, 1, 6, 6), (0,))
     assert nothing.robust.dtype == torch.bool
     kept = images.clone()
     for eps in (0, 0.1):
@@ -62,8 +58,7 @@ def test_eps_0_gives_the_clean_accuracy_and_no_image_an_empty_result(linear) -> 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_model_and_torch_are_left_as_they_were(linear, fails) -> None:
-    _, images, labels = linear
+def test_the_model_and_torch_are_left_as_they_were(images, labels, fails) -> None:
     model = nn.Sequential(nn.Dropout(0.5), Linear(classes=6)).train()
     model[0].eval()
     model[1].bias.requires_grad_(False)
@@ -77,29 +72,25 @@ def test_the_model_and_torch_are_left_as_they_were(linear, fails) -> None:
             auto_attack(model, images, labels, norm="Linf", eps=0.5, engine=engine)
     assert [getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]] == products
     assert (model.training, model[0].training, model[1].training) == (True, False, True)
-    assert model[1].weight.requires_grad
-    assert not model[1].bias.requires_grad
-    assert model[1].weight.grad is None
+    linear = model[1]
+    assert (linear.weight.requires_grad, linear.bias.requires_grad, linear.weight.grad) == (True, False, None)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
 @pytest.mark.parametrize("precision", ["medium", "highest"])
-def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(linear, precision) -> None:
-    model, images, labels = linear
+def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(model, images, labels, precision) -> None:
     asked = []
 
-    class Asking(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            asked.extend([getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]])
-            asked.append(torch.is_autocast_enabled("cpu"))
-            return model(x)
+    def asking(x: torch.Tensor) -> None:
+        asked.extend([getattr(switch, name) for switch, name, _ in PRODUCTS["cpu"]])
+        asked.append(torch.is_autocast_enabled("cpu"))
 
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(precision)
         with torch.autocast("cpu", torch.bfloat16):
-            auto_attack(Asking(), images, labels, norm="Linf", eps=0.5)
+            auto_attack(Through(model, asking), images, labels, norm="Linf", eps=0.5)
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision(before)
@@ -107,41 +98,20 @@ def test_torch_set_to_another_precision_stays_so_and_the_attack_is_in_float32(li
 
 
 @pytest.mark.parametrize("engine", ["fast", "reference"])
-def test_of_a_random_model_robust_images_are_those_that_remain(linear, engine) -> None:
-    model, images, labels = linear
-
-    class Random(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x) + torch.randn(len(x), 6)
-
+def test_of_a_random_model_robust_images_are_those_that_remain(model, images, labels, engine) -> None:
     torch.manual_seed(0)
-    found = auto_attack(Random(), images, labels, norm="Linf", eps=0.02, engine=engine)
+    random = Through(model, after=lambda z, x: z + torch.randn(len(x), 6))
+    found = auto_attack(random, images, labels, norm="Linf", eps=0.02, engine=engine)
     assert int(found.robust.sum()) == found.remaining["square"]
     doubted = [text for text in found.warnings if "images the model is right in one pass and wrong in another" in text]
     assert doubted, "otherwise this test compares two equal verdicts"
     assert int(doubted[0].split()[1]) > 0
+    assert any("randomized defense" in text for text in found.warnings)
 
 
-@pytest.mark.parametrize(
-    ("forward", "warning"),
-    [
-        (lambda z: z.softmax(1), "output is a probability distribution"),
-        (lambda z: z + 1e-2 * torch.randn_like(z), "randomized defense"),
-    ],
-)
-def test_autoattacks_own_flags_are_passed_on(linear, forward, warning) -> None:
-    model, images, labels = linear
-
-    class Wrapped(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return forward(10 * model(x))
-
-    found = auto_attack(Wrapped(), images, labels, norm="Linf", eps=0.5)
-    assert any(warning in text for text in found.warnings)
-
-
-def test_a_model_in_training_mode_is_attacked_as_in_evaluation_mode_and_under_inference_mode(linear) -> None:
-    model, images, labels = linear
+def test_a_model_in_training_mode_is_attacked_as_in_evaluation_mode_and_under_inference_mode(
+    model, images, labels
+) -> None:
     eps = float(model.radius(images, labels, "Linf")[:11].median())
     noisy = nn.Sequential(nn.Dropout(0.9), model).train()
     with torch.inference_mode():
@@ -159,9 +129,8 @@ class Terminal(StringIO):
     [(StringIO, None, False), (StringIO, True, True), (Terminal, None, True), (Terminal, False, False)],
 )
 def test_progress_is_shown_on_a_terminal_or_where_it_is_asked_for(
-    linear, stream, progress, shown, monkeypatch, capsys
+    model, images, labels, stream, progress, shown, monkeypatch, capsys
 ) -> None:
-    model, images, labels = linear
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", stream())
     auto_attack(model, images, labels, norm="Linf", eps=0.5, batch_size=8, progress=progress)

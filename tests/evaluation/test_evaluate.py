@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_models import Linear
+from tiny_models import Linear, Through
 from torch import nn
 
 import benchmark
-from benchmark.attacks.engine import square
 from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation import evaluate as module
 from benchmark.evaluation.auto_attack import auto_attack
@@ -22,13 +21,7 @@ from benchmark.evaluation.run_attack import Attack
 from benchmark.runtime.errors import BenchmarkError
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch) -> None:
-    monkeypatch.setattr(square, "QUERIES", 50)
-
-
-def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(linear, tmp_path) -> None:
-    model, images, labels = linear
+def test_the_numbers_are_those_of_auto_attack_and_the_report_says_them(model, images, labels, tmp_path) -> None:
     eps = float(model.radius(images, labels, "L2")[:11].median())
     report = benchmark.evaluate(model, images, labels, attacks=[("Linf", "2/255"), ("l2", eps)], batch_size=5)
     for one, (norm, size) in zip(report.attacks, [("Linf", 2 / 255), ("L2", eps)], strict=True):
@@ -65,11 +58,12 @@ def test_a_track_by_name_brings_its_images_radii_and_rules(tmp_path, monkeypatch
     assert report.attacks == ()
     assert [name for name in report.numbers] == ["clean", "certified L2 0.1", "certified L2 0.25", "certified L2 0.5"]
     assert "Handwritten digits" in str(report)
-    assert module._of_track(module._track("digits")) == [("Linf", 0.15), ("L2", 0.5), ("L2", 1.0)]
+    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5)
+    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
+    assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
 
 
-def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear) -> None:
-    model, images, labels = linear
+def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(model, images, labels, monkeypatch) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     with torch.no_grad():
         network[1].weight.copy_(model.weight)
@@ -85,14 +79,14 @@ def test_certified_radii_are_the_exact_ones_of_a_linear_network_and_below(linear
     assert report.smoothed is not None
     assert report.smoothed.done == 12
     assert "smoothed clean" in report.numbers
+    monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
     with pytest.raises(BenchmarkError, match="no certificate for this model: "):
-        evaluate(model, images, labels, attacks=[], certificate=True)
+        evaluate(model, images, labels, certificate=True)
     with pytest.raises(BenchmarkError, match="unknown certificate 'lipshitz'; did you mean 'lipschitz'"):
         evaluate(network, images, labels, attacks=[], certificate="lipshitz")
 
 
-def test_a_certificate_that_an_attack_refutes_is_never_reported(linear, monkeypatch) -> None:
-    _, images, labels = linear
+def test_a_certificate_that_an_attack_refutes_is_never_reported(model, images, monkeypatch) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 6))
     labels = network(images).argmax(1)
     monkeypatch.setattr(module, "certified_radii", lambda *_: torch.full((12,), 3.0, dtype=torch.float64))
@@ -100,9 +94,8 @@ def test_a_certificate_that_an_attack_refutes_is_never_reported(linear, monkeypa
         evaluate(network, images, labels, attacks=[("L2", 1.0)], certificate="lipschitz")
 
 
-def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(linear, monkeypatch) -> None:
+def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(model, images, labels, monkeypatch) -> None:
     """The clock stands still until the second batch is attacked."""
-    model, images, labels = linear
     calls = []
     on = Attack.on
 
@@ -125,8 +118,7 @@ def test_what_is_undecided_when_the_time_is_up_is_not_robust_and_is_said(linear,
         evaluate(model, images, labels, minutes=-1)
 
 
-def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypatch) -> None:
-    model, images, labels = linear
+def test_a_call_that_was_stopped_goes_on_where_it_was(model, images, labels, tmp_path, monkeypatch) -> None:
     options = {"attacks": [("Linf", 0.02)], "batch_size": 4, "folder": tmp_path / "kept"}
     on, begun = Attack.on, []
 
@@ -139,82 +131,37 @@ def test_a_call_that_was_stopped_goes_on_where_it_was(linear, tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, images, labels, **options)
     monkeypatch.setattr(Attack, "on", on)
-    run = Attack._run
-    monkeypatch.setattr(Attack, "_run", lambda self, *a: (begun.append(a[-1]), run(self, *a))[1])
+    run = Attack._attack
+    monkeypatch.setattr(Attack, "_attack", lambda self, *a: (begun.append(a[-1]), run(self, *a))[1])
     report = evaluate(model, images, labels, **options)
     assert {*begun} == {8}, "what was done is not done again"
     assert torch.equal(
         report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02, batch_size=4).robust
     )
-    with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
-        evaluate(Linear(classes=6, seed=5), images, labels, **options)
+    for other, seed in ((Linear(classes=6, seed=5), 0), (model, 1)):
+        with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
+            evaluate(other, images, labels, seed=seed, **options)
 
 
-def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(linear, monkeypatch) -> None:
-    _, images, _ = linear
+def test_smoothing_is_counted_at_the_radii_that_are_shown_and_time_that_is_up_is_said(images, monkeypatch) -> None:
     labels = torch.zeros(12, dtype=torch.long)
-
-    class Sure(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.one_hot(torch.zeros(len(x), dtype=torch.long), 6).float() + 0 * x.sum()
-
-    report = evaluate(Sure(), images, labels, attacks=[], sigma=0.25)
+    sure = Through(nn.Flatten(), after=lambda z, x: torch.eye(6)[torch.zeros(len(x)).long()] + 0 * x.sum())
+    report = evaluate(sure, images, labels, attacks=[], sigma=0.25)
     assert report.numbers["smoothed L2 0.5"].count == 12, "it is sampled as long as that radius wants"
     asked = []
     monkeypatch.setattr(module, "BLOCK", 4)
     monkeypatch.setattr(module, "smooth", lambda *a, **k: (asked.append(1), smooth(*a, **k))[1])
     monkeypatch.setattr(module._Clock, "is_up", property(lambda _: len(asked) > 1))
-    late = evaluate(Sure(), images, labels, attacks=[], sigma=0.25, minutes=1)
+    late = evaluate(sure, images, labels, attacks=[], sigma=0.25, minutes=1)
     assert late.undecided["smoothed clean"] == 4
     assert "8 to 12 of 12: 4 undecided" in str(late)
 
 
-def test_a_model_without_a_certificate_is_told_so_before_it_is_attacked(linear, monkeypatch) -> None:
-    model, images, labels = linear
-    monkeypatch.setattr(module, "_attacked", lambda *_: pytest.fail("attacked"))
-    with pytest.raises(BenchmarkError, match="no certificate for this model"):
-        evaluate(model, images, labels, certificate=True)
-
-
-def test_another_seed_takes_up_nothing_of_this_one(linear, tmp_path) -> None:
-    model, images, labels = linear
-    options = {"attacks": [("Linf", 0.02)], "folder": tmp_path / "kept"}
-    evaluate(model, images, labels, seed=0, **options)
-    with pytest.raises(BenchmarkError, match="holds parts of another evaluation"):
-        evaluate(model, images, labels, seed=1, **options)
-
-
-def test_an_odd_gradient_is_named_and_count_keeps_a_tracks_rules(linear, tmp_path, monkeypatch) -> None:
-    model, images, labels = linear
-    images[3] = 0
-
-    class Odd(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return model(x) + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt()
-
-    report = evaluate(Odd(), images, labels, attacks=[("Linf", 0.01)])
-    assert any("not finite at images 3" in words for words in report.warnings)
-    monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
-    counted = evaluate(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "digits", count=5, certificate=True)
-    assert [one.threat.label for one in counted.attacks] == ["Linf 0.15", "L2 0.5", "L2 1"]
-    assert (len(counted.labels), counted.radii) == (5, (0.1, 0.25, 0.5))
-
-
-def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
-    model, images, labels = linear
-
-    class Output(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = model
-
-        def forward(self, x: torch.Tensor) -> SimpleNamespace:
-            return SimpleNamespace(logits=self.inner(x))
-
+def test_logits_are_taken_from_what_a_model_returns(model, images, labels) -> None:
+    outputs = Through(model, after=lambda z, x: SimpleNamespace(logits=z))
     with pytest.raises(BenchmarkError, match=r"give `logits=lambda output: output\.logits`"):
-        evaluate(Output(), images, labels, attacks=[])
-    report = evaluate(Output(), images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
+        evaluate(outputs, images, labels, attacks=[])
+    report = evaluate(outputs, images, labels, attacks=[("Linf", 0.02)], logits=lambda output: output.logits)
     assert torch.equal(report.attacks[0].robust, auto_attack(model, images, labels, norm="Linf", eps=0.02).robust)
 
 
@@ -238,8 +185,7 @@ def test_logits_are_taken_from_what_a_model_returns(linear) -> None:
         ({"images": torch.zeros(0, 1, 6, 6), "labels": torch.zeros(0, dtype=torch.long)}, "there is no image"),
     ],
 )
-def test_bad_input_is_one_line(linear, given, words) -> None:
-    model, images, labels = linear
+def test_bad_input_is_one_line(model, images, labels, given, words) -> None:
     options = {"images": images, "labels": labels} | given
     with pytest.raises(BenchmarkError, match=words):
         evaluate(model, options.pop("images"), options.pop("labels"), **options)

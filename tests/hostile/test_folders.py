@@ -11,9 +11,9 @@ from tiny_linear_row import METHOD, NAMES, SUBMISSION
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
+from benchmark.evaluation import check_submission as source
 from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import generate, inputs
-from benchmark.reliability import source
 from benchmark.runtime import code, errors
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import grids

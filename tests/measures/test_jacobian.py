@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.analysis import jacobian as analysis
+from benchmark.layers import encoder_jacobian as analysis
 from benchmark.layers.residual import Residual
 from benchmark.measures.jacobian import measure
 from benchmark.runtime.errors import BenchmarkError

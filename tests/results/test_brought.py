@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny_record import record
 
-from benchmark.evaluation.proportion import proportion
+from benchmark.evaluation.evidence import proportion
 from benchmark.results import brought
 from benchmark.results.brought import BrokenImage, BrokenRow, Brought, credits, effect, lowered
 from benchmark.results.record import Record

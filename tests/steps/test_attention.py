@@ -13,7 +13,7 @@ from stages import run_stage
 from tiny_linear_row import NAMES, record
 from tiny_verified import BY_IMAGE, EVIDENCE, RECORD, change_column, change_json, found, sign
 
-from benchmark.evaluation.without_attention import COLUMNS
+from benchmark.evaluation.evidence import ATTENTION_COLUMNS
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def row(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_both_columns_are_counted_into_the_record(row) -> None:
     evidence, made = pq.read_table(EVIDENCE), record()
     assert made.attention is not None
-    for part, name in zip((made.attention.uniform, made.attention.none), COLUMNS.values(), strict=True):
+    for part, name in zip((made.attention.uniform, made.attention.none), ATTENTION_COLUMNS.values(), strict=True):
         predicted, label = evidence[name].to_pylist(), evidence["label"].to_pylist()
         assert part.clean.count == sum(one == other for one, other in zip(predicted, label, strict=True))
         clean = evidence["clean_prediction"].to_pylist()
@@ -62,7 +62,7 @@ def test_a_verification_asks_again(row) -> None:
     content = found()
     assert not content["lines"]
     assert {"what": "predictions with replaced attention", "count": 40} in content["checked"]
-    name = COLUMNS["uniform"]
+    name = ATTENTION_COLUMNS["uniform"]
     before = change_column(name, 3, lambda value: (value + 1) % 10)
     sign("evidence", EVIDENCE)
     lines = found()["lines"]
@@ -86,4 +86,4 @@ def test_a_network_without_attention_leaves_nothing(linear_row) -> None:
     run_stage("collect", *NAMES)
     assert record().attention is None
     assert "attention" not in json.loads(RECORD.read_text())
-    assert not {*COLUMNS.values()} & {*pq.read_table(EVIDENCE).column_names}
+    assert not {*ATTENTION_COLUMNS.values()} & {*pq.read_table(EVIDENCE).column_names}

@@ -21,8 +21,7 @@ from tiny_sources import encode
 from torch import nn
 
 from benchmark.data.corruptions import corrupt
-from benchmark.evaluation.corrupted import corrupted
-from benchmark.evaluation.proportion import mean_proportion
+from benchmark.evaluation.evidence import corrupted, mean_proportion
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.results.record import Record

@@ -91,7 +91,7 @@ def test_a_study_of_networks_of_other_depths_holds_their_blocks_and_each_image(p
 
 def test_only_a_study_that_asks_depends_on_the_measure_and_on_what_finds_blocks(project) -> None:
     files = code.closure(*study_entries(loaded()))
-    assert {JACOBIAN, BLOCKS, Path("benchmark/analysis/jacobian.py")} <= {*files}
+    assert {JACOBIAN, BLOCKS, Path("benchmark/layers/encoder_jacobian.py")} <= {*files}
     tiny_study.add(project)
     assert not {JACOBIAN, BLOCKS} & {*code.closure(*study_entries(loaded()))}
     measures = project.root / "submissions/Tiny2026Linear/measures.py"

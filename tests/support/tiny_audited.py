@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.audit.layers import Effort
+from benchmark.evaluation.audit_layers import Effort
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock
 from benchmark.layers.normalise import Normalise

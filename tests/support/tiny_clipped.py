@@ -6,7 +6,8 @@ import torch
 from tiny_networks import Draw
 from torch import nn
 
-from benchmark.audit.ascent import float64_copy, lower_margins
+from benchmark.evaluation.audit import lower_margins
+from benchmark.evaluation.audit_layers import float64_copy
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -28,6 +30,19 @@ class Linear(nn.Module):
         margin = logits.gather(1, labels[:, None]) - logits
         distance = margin / size
         return distance.scatter(1, labels[:, None], float("inf")).amin(1)
+
+
+class Through(nn.Module):
+    """The model on what `before` makes of the images (None: nothing else), with what `after` makes of its output."""
+
+    def __init__(self, model: nn.Module, before: Callable = lambda x: None, after: Callable = lambda z, x: z) -> None:
+        super().__init__()
+        self.model, self.before, self.after = model, before, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        changed = self.before(x)
+        given = x if changed is None else changed
+        return self.after(self.model(given), given)
 
 
 def grey_images(n: int = 16, shape: tuple[int, int, int] = (1, 6, 6), seed: int = 1) -> torch.Tensor:

@@ -13,7 +13,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.training import adversarial, margin, standard
 from benchmark.training.objective import accuracy
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 
 def attack(network, images, labels, eps_factor):

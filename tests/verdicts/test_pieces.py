@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from searched import few
+from tiny_models import Through
 from torch import nn
 
 from benchmark.attacks.engine import square
@@ -68,24 +71,18 @@ def test_logits_and_gradients_are_those_of_the_whole() -> None:
 def test_less_than_the_fewest_rows_is_refused_and_other_errors_go_on() -> None:
     with pytest.raises(BenchmarkError, match=rf"out of memory with {MIN_ROWS} images of 3x4x4 in a pass"):
         fitting(Small(most=3).eval(), drawn(32))
-
-    class Fails(nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            raise ValueError("no images")
-
-    with pytest.raises(ValueError, match="no images"):
-        fitting(Fails().eval(), drawn(16))
+    with pytest.raises(AttributeError, match="nothing"):
+        fitting(pixels(before=lambda images: images.nothing).eval(), drawn(16))
 
 
-class _Noisy(nn.Module):
-    """Logits that are multiples of pixels by drawn numbers, which a gradient shows."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.flatten(1)[:, :5] * torch.randn(len(images), 5)
+def pixels(**options) -> nn.Module:
+    """Five pixels as logits."""
+    return Through(nn.Flatten(), **{"after": lambda z, x: z[:, :5]} | options)
 
 
 def test_going_back_draws_the_numbers_of_going_there_and_none_besides() -> None:
-    images, model = drawn(20), InPieces(_Noisy(), 8)
+    """Logits are multiples of pixels by drawn numbers, which a gradient shows."""
+    images, model = drawn(20), InPieces(pixels(after=lambda z, x: z[:, :5] * torch.randn(len(x), 5)), 8)
     torch.manual_seed(3)
     leaf = images.clone().requires_grad_()
     output = model(leaf)
@@ -96,21 +93,13 @@ def test_going_back_draws_the_numbers_of_going_there_and_none_besides() -> None:
 
 
 def test_a_model_without_a_gradient_has_none_in_pieces() -> None:
-    class Detached(nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return images.detach().flatten(1)[:, :5]
-
-    leaf = drawn(16).requires_grad_()
-    assert torch.autograd.grad(InPieces(Detached(), 8)(leaf).sum(), leaf, allow_unused=True)[0] is None
+    leaf, detached = drawn(16).requires_grad_(), pixels(before=torch.Tensor.detach)
+    assert torch.autograd.grad(InPieces(detached, 8)(leaf).sum(), leaf, allow_unused=True)[0] is None
 
 
 def test_a_model_of_two_faces_is_found_out_on_the_way_back() -> None:
-    class TwoFaced(nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return images.flatten(1)[:, :5] * (-1 if images.requires_grad else 1)
-
-    leaf = drawn(16).requires_grad_()
-    output = InPieces(TwoFaced(), 8)(leaf)
+    leaf, faces = drawn(16).requires_grad_(), pixels(after=lambda z, x: z[:, :5] * (-1 if x.requires_grad else 1))
+    output = InPieces(faces, 8)(leaf)
     with pytest.raises(BenchmarkError, match="other logits where their gradient is asked for"):
         torch.autograd.grad(output.sum(), leaf)
 
@@ -171,18 +160,15 @@ def test_a_sandboxed_process_that_lacks_memory_says_so_and_lives_on() -> None:
         assert process.ask("zeros", numbers=8) == ({}, {})
 
 
-def test_halves_end_at_the_least_and_other_errors_go_on() -> None:
+@pytest.mark.parametrize(
+    "words", ["[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried", "shapes differ"]
+)
+def test_halves_end_at_the_least_and_other_errors_go_on(words) -> None:
     def never(rows: slice) -> torch.Tensor:
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        raise RuntimeError(words)
 
-    with pytest.raises(RuntimeError, match="can't allocate memory"):
+    with pytest.raises(RuntimeError, match=re.escape(words)):
         halved(never, slice(0, 9), 2)
-
-    def wrong(rows: slice) -> torch.Tensor:
-        raise RuntimeError("shapes differ")
-
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        halved(wrong, slice(0, 9), 2)
 
 
 @pytest.mark.parametrize(("holds", "most", "found"), [(40, 4096, 32), (1000, 100, 64), (8, 4096, 8)])

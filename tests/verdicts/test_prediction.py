@@ -1,4 +1,4 @@
-"""Logits that are no numbers stop."""
+"""Margins, and logits that are no numbers or of another width in every batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import logits
+from benchmark.verdicts.prediction import logits, margins
 
 
 def test_logits_that_are_not_finite_name_the_image() -> None:
@@ -21,3 +21,8 @@ def test_logits_that_are_not_finite_name_the_image() -> None:
     images[3] = 0.9
     with pytest.raises(BenchmarkError, match="evaluation image 3"):
         logits(Bad(), images, 2)
+
+
+def test_margins_are_true_less_best_other() -> None:
+    found = margins(torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 5.0]]), torch.tensor([0, 1]))
+    assert found.tolist() == [1.0, 0.0]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tiny_models import Through
 from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention
@@ -51,25 +52,13 @@ class Torchs(nn.Module):
         self.inner = nn.MultiheadAttention(16, 4, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.inner(x, x, x, need_weights=False)[0]
-        return out
+        return self.inner(x, x, x, need_weights=False)[0]
 
 
 def encoder() -> nn.Module:
     block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
-    return nn.Sequential(
-        nn.Conv2d(3, 16, 4, 4),
-        nn.Flatten(2),
-        Turned(),
-        nn.TransformerEncoder(block, 2),
-        nn.Flatten(),
-        nn.LazyLinear(10),
-    )
-
-
-class Turned(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mT
+    tokens = (nn.Conv2d(3, 16, 4, 4), nn.Flatten(2), Through(nn.Identity(), lambda x: x.mT))
+    return nn.Sequential(*tokens, nn.TransformerEncoder(block, 2), nn.Flatten(), nn.LazyLinear(10))
 
 
 def by_hand(monkeypatch, weights: str, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -88,10 +77,9 @@ def by_hand(monkeypatch, weights: str, model: nn.Module, x: torch.Tensor) -> tor
             patched.setattr(home, "softmax", alike)
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            out: torch.Tensor = model(x)
+            return model(x)
         finally:
             torch.backends.mha.set_fastpath_enabled(True)
-    return out
 
 
 @pytest.mark.parametrize("weights", ["uniform", "none"])
@@ -148,23 +136,18 @@ def test_what_a_mask_leaves_is_averaged() -> None:
         torch.testing.assert_close(out[:, :, token], v[:, :, : token + 1].mean(2))
 
 
-class Scores(nn.Module):
+def scores(divided: bool) -> nn.Module:
     """Uniform weights give every class the same; none, divided by their sum, are not finite."""
 
-    def __init__(self, divided: bool) -> None:
-        super().__init__()
-        self.divided = divided
+    def classes(weights: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return (weights / weights.sum(-1, keepdim=True) if divided else weights)[:, :, :4].sum(1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weights = x.flatten(2).softmax(-1)
-        return (weights / weights.sum(-1, keepdim=True) if self.divided else weights)[:, :, :4].sum(1)
+    return Through(nn.Softmax(-1), lambda x: x.flatten(2), classes)
 
 
 @pytest.mark.parametrize(("weights", "divided"), [("uniform", False), ("none", True)])
 def test_ties_and_logits_that_are_not_finite_are_nobodys_class(weights, divided) -> None:
-    found = predictions_with(weights, Scores(divided), torch.rand(3, 2, 3, 3), 3)
-    assert found is not None
-    assert found.tolist() == [-1, -1, -1]
+    assert predictions_with(weights, scores(divided), torch.rand(3, 2, 3, 3), 3).tolist() == [-1, -1, -1]
 
 
 def test_the_fast_path_is_as_it_was_after_an_error() -> None:

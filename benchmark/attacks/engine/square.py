@@ -22,7 +22,7 @@ from benchmark.attacks.engine.apgd import into_box, normalise
 from benchmark.attacks.engine.slots import Search, column, sizes
 from benchmark.attacks.engine.streams import generator
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.margins import margins
+from benchmark.verdicts.prediction import margins
 
 MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
 

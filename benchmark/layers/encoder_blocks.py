@@ -17,12 +17,7 @@ from benchmark.runtime.errors import BenchmarkError
 
 Blocks = Sequence[tuple[str, nn.Module]]
 Calls = dict[nn.Module, list[tuple[tuple[Any, ...], dict[str, Any]]]]  # what each was called with, by place and by name
-KINDS: tuple[tuple[type[nn.Module], str], ...] = (
-    (Residual, "residual"),
-    (WeightedResidual, "residual"),
-    (ResidualAttention, "attention"),
-    (SLLBlock, "SLL"),
-)
+KINDS = {Residual: "residual", WeightedResidual: "residual", ResidualAttention: "attention", SLLBlock: "SLL"}
 DEFINE = "define blocks(model) in method.py, returning a list of (name, module)"
 
 
@@ -42,13 +37,10 @@ class BlockInput:
 
 
 def default_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The encoder blocks of a plain sequence, in order, numbered from 1.
+    """Return the encoder blocks of a plain sequence, in order, numbered from 1; raise a BenchmarkError where there is none.
 
     Of nested `nn.Sequential`s these are the residual maps of tokens in benchmark/layers ("attention 2", "SLL 3",
     "residual 4"), and of timm's vision transformers each of `blocks` ("block 1").
-
-    Raises:
-        BenchmarkError: none is found.
     """
     found = [(f"{word} {number}", module) for number, (word, module) in enumerate(_walk(model), 1)]
     if not found:
@@ -61,7 +53,7 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         for child in module:
             yield from _walk(child)
         return
-    word = next((word for kind, word in KINDS if isinstance(module, kind)), None)
+    word = next((word for kind, word in KINDS.items() if isinstance(module, kind)), None)
     if word:
         yield word, module
     elif isinstance(inner := getattr(module, "blocks", None), nn.Sequential | nn.ModuleList):
@@ -69,10 +61,8 @@ def _walk(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list[BlockInput]:
-    """Each block's input at `images` (n, c, h, w), by one forward pass.
-
-    A plain `nn.Sequential` that the model never calls, put together of modules that it calls one after another, begins
-    where its first module does.
+    """Return each block's input at `images` (n, c, h, w), by one pass. A plain `nn.Sequential` of modules that the model
+    calls one after another begins where its first module does.
 
     Raises:
         BenchmarkError: a block that is never called or called more than once in a pass, whose input is not (n, tokens,
@@ -87,10 +77,7 @@ def block_inputs(model: nn.Module, blocks: Blocks, images: torch.Tensor) -> list
     finally:
         for hook in hooks:
             hook.remove()
-    found = [_input(name, module, calls, len(images)) for name, module in blocks]
-    for block in found:
-        _check_shape(block)
-    return found
+    return [_input(name, module, calls, len(images)) for name, module in blocks]
 
 
 def _starts(module: nn.Module) -> list[nn.Module]:
@@ -119,15 +106,10 @@ def _input(name: str, module: nn.Module, calls: Calls, n: int) -> BlockInput:
         raise BenchmarkError(f"block {name!r} gets {what} for {n} images, not tokens (images, tokens, width); {DEFINE}")
     if any(isinstance(one, torch.Tensor) for one in (*given[1:], *named.values())):
         raise BenchmarkError(f"block {name!r} takes another tensor beside its tokens; {DEFINE}")
-    return BlockInput(name, module, tokens, given[1:], named)
-
-
-def _check_shape(block: BlockInput) -> None:
+    block = BlockInput(name, module, tokens, given[1:], named)
     with torch.no_grad():
-        out = block.at(block.tokens[:1])
-    if not isinstance(out, torch.Tensor) or out.shape[1:] != block.tokens.shape[1:]:
-        before = tuple(block.tokens.shape[1:])
-        after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise BenchmarkError(
-            f"block {block.name!r} turns tokens of shape {before} into {after}; a block keeps the shape"
-        )
+        out: object = block.at(tokens[:1])
+    after = tuple(out.shape[1:]) if isinstance(out, torch.Tensor) else type(out).__name__
+    if after != (before := tuple(tokens.shape[1:])):
+        raise BenchmarkError(f"block {name!r} turns tokens of shape {before} into {after}; a block keeps the shape")
+    return block

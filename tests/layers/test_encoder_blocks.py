@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.analysis.blocks import block_inputs, default_blocks
 from benchmark.layers.attention import ResidualAttention
+from benchmark.layers.encoder_blocks import block_inputs, default_blocks
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, SLLBlock, SmoothSLLBlock
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
-from benchmark.analysis.perturbations import accumulated, noise, perturbed, rescaled, semantic_content
+from benchmark.evaluation.pictures import CELL, GAP, accumulated, grey, noise, perturbed, png, rescaled
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import distances
 
@@ -31,25 +35,6 @@ def test_perturbations_of_a_known_model_are_exact() -> None:
     assert torch.equal(found, perturbed(MODEL, GREYS, LABELS, threat, steps=20))
 
 
-def test_semantic_content_counts_what_classifiers_read_in_the_perturbation() -> None:
-    classifiers = {
-        "dark": lambda x: -x.flatten(1),
-        "light": lambda x: x.flatten(1),
-        "constant": lambda x: torch.zeros(len(x), 10),  # ties with all others
-        "second": lambda x: -x.flatten(1) + 2 * torch.eye(10)[(x.flatten(1).argmin(1) + 1) % 10],
-    }
-    first = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=1, batch_size=4)
-    assert first == {"dark": 1.0, "light": 0.0, "constant": 0.0, "second": 0.0}
-    turned = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=1, negative=True)
-    assert (turned["dark"], turned["light"]) == (0.0, 1.0)
-    top = semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, steps=20, top=2)
-    assert top == {"dark": 1.0, "light": 0.0, "constant": 0.0, "second": 1.0}
-    with pytest.raises(ValueError, match="every answer would be right"):
-        semantic_content(MODEL, GREYS, LABELS, classifiers, eps=0.25, top=10)
-    with pytest.raises(ValueError, match="needs a classifier and an image"):
-        semantic_content(MODEL, GREYS, LABELS, {}, eps=0.25)
-
-
 def test_noise_is_seeded_and_names_every_class_before_one_again() -> None:
     starts, targets = noise((1, 2, 5), 4, 10, 0)
     again, same = noise((1, 2, 5), 4, 10, 0)
@@ -71,3 +56,25 @@ def test_accumulated_gradients_lead_to_the_class_inside_the_ball() -> None:
     assert found.max() <= 1
     gained = (found - starts).flatten(1)
     assert (gained.argmax(1) == targets).all()
+
+
+def test_grey_and_grids() -> None:
+    colours = torch.eye(3).view(3, 3, 1, 1)
+    assert grey(colours).flatten().tolist() == pytest.approx([0.299, 0.587, 0.114])
+    assert torch.equal(grey(GREYS), GREYS)
+    rows = [torch.rand(3, 3, 16, 20), torch.rand(3, 1, 16, 20)]
+    data = png(rows)
+    assert data == png([row.clone() for row in rows])
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    assert CELL // 20 == 2
+    assert pixels.shape == (2 * (32 + GAP) + GAP, 3 * (40 + GAP) + GAP, 3)
+    top, left = GAP + 34, GAP + 42  # second row, second image
+    shown = pixels[top : top + 32 : 2, left : left + 40 : 2]
+    assert np.array_equal(shown[..., 0], np.rint(rows[1][1, 0].numpy() * 255))
+    assert np.array_equal(shown[..., 0], shown[..., 2])
+    assert (pixels[:GAP] == 255).all()
+    greys = [torch.rand(1, 1, 100, 90)] * 2
+    assert np.asarray(Image.open(io.BytesIO(png(greys)))).shape == (200 + 3 * GAP, 90 + 2 * GAP)
+    for wrong in ([], [rows[0], rows[1][:2]], [torch.rand(1, 2, 4, 4)]):
+        with pytest.raises(ValueError, match="a grid"):
+            png(wrong)

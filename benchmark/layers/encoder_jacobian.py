@@ -9,10 +9,11 @@ for the images around it, and nothing is rounded outwards.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
@@ -20,34 +21,36 @@ from scipy.linalg import LinAlgError, eigh, eigh_tridiagonal
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmark.analysis.blocks import BlockInput, Blocks, block_inputs
-from benchmark.analysis.linearised import Linearised
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.layers.encoder_blocks import BlockInput, Blocks, block_inputs
+from benchmark.runtime.errors import BenchmarkError, said
 
-STEPS = 300  # products before it gives up
+QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
+ENCODER = ""  # beside the names of blocks
+DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
+ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
+BASIS = 2**28  # bytes of Lanczos vectors that are held at once
+STEPS = 300  # products before Lanczos gives up
 TOLERANCE = 1e-5  # of the residual, against the largest Ritz value
 AGAIN = 2  # passes of Gram-Schmidt: one leaves vectors of float32 visibly oblique
+ADJOINT = 1e-2  # how far the two products may be from adjoint, relative; rounding is far below
 
 Product = Callable[[torch.Tensor], torch.Tensor]  # (n, m) to the same, map i on row i
+Values = tuple[str, dict[str, float]]  # of a block, by quantity
 
 
-def largest_eigenvalue(
-    product: Product, start: torch.Tensor, *, steps: int = STEPS, tolerance: float = TOLERANCE
-) -> torch.Tensor:
+def largest_eigenvalue(product: Product, start: torch.Tensor) -> torch.Tensor:
     """A measured lower bound of each map's largest eigenvalue, (n,) float64; NaN where it did not converge.
 
     Lanczos with full reorthogonalisation. The largest Ritz value never exceeds the largest eigenvalue (up to rounding), and
-    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most `tolerance` of the
-    largest Ritz value in modulus. That it is the *largest* eigenvalue holds unless the start has almost no part along its
-    vector, so this is a measurement and no bound from above.
+    some eigenvalue lies within the residual of it: it counts as converged where the residual is at most TOLERANCE of the
+    largest Ritz value in modulus. It is the *largest* eigenvalue unless the start has almost no part along its vector.
 
     Args:
         product: n symmetric maps on m entries, each on its own row.
         start: (n, m), no row 0; random ones do.
-        steps: products at most.
     """
     n, m = start.shape
-    steps = min(steps, m)
+    steps = min(STEPS, m)
     basis = start.new_zeros(n, steps, m)
     diagonal, beside = np.zeros((n, steps)), np.zeros((n, steps))
     found, open_ = np.full(n, math.nan), np.ones(n, dtype=bool)
@@ -64,7 +67,7 @@ def largest_eigenvalue(
             value, residual, scale = _ritz(diagonal[i, : k + 1], beside[i, : k + 1])
             if not math.isfinite(value):
                 open_[i] = False
-            elif residual <= tolerance * scale:
+            elif residual <= TOLERANCE * scale:
                 found[i], open_[i] = value, False
         if not open_.any():
             break
@@ -80,69 +83,25 @@ def _ritz(diagonal: np.ndarray, beside: np.ndarray) -> tuple[float, float, float
     return float(values[-1]), float(beside[-1] * abs(vectors[-1, -1])), float(np.abs(values).max())
 
 
-QUANTITIES = ("sigma_max", "residual_gain", "log_norm", "norm_bound")
-DENSE = 1024  # entries (tokens x width) up to which a Jacobian is formed
-ROWS = {"cpu": 40_000, "cuda": 2**22}  # entries of copies of an image that go through a block at once
-BASIS = 2**28  # bytes of Lanczos vectors that are held at once
-
-Progress = Callable[[int, int], None]  # (image, block) pairs done, of how many
-
-
 @dataclass(frozen=True)
 class BlockAmplification:
-    """One block at n images. Of Lanczos (`exact` false) all but the norm bound are measured lower bounds.
-
-    Attributes:
-        entries: tokens x width.
-        values: by quantity (n,) float64; NaN where it is not known.
-    """
+    """One block at n images."""
 
     name: str
-    entries: int
-    exact: bool
-    values: dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class EncoderAmplification:
-    """The whole encoder at n images, each (n,) float64: norm <= product of gains <= exp(sum of sigma_max), which is (15)."""
-
-    norm: torch.Tensor
-    product: torch.Tensor
-    exponential: torch.Tensor
+    entries: int  # tokens x width
+    exact: bool  # False where, by Lanczos, all but the norm bound are measured lower bounds
+    values: dict[str, torch.Tensor]  # by quantity (n,) float64; NaN where it is not known
 
 
 @dataclass(frozen=True)
 class Amplification:
-    """All blocks in order; `encoder` is None where it was not asked for or not given, and `why_not` then says why."""
+    """All blocks in order, and the whole encoder: (n,) float64 by name, of which norm <= product of gains <= exp(sum of
+    sigma_max), which is (15).
+    """
 
     blocks: tuple[BlockAmplification, ...]
-    encoder: EncoderAmplification | None
-    why_not: str
-
-
-@dataclass
-class _Task:
-    """What is asked for, and what is found: `values` by block and quantity, the encoder's `norms` by image."""
-
-    quantities: Sequence[str]
-    steps: int
-    seed: int
-    progress: Progress
-    total: int
-    done: int = 0
-    why_not: str = ""
-    entries: dict[str, int] = field(default_factory=dict)
-    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    norms: list[float] = field(default_factory=list)
-
-    def keep(self, block: str, found: dict[str, float]) -> None:
-        for quantity, value in found.items():
-            self.values.setdefault((block, quantity), []).append(value)
-
-    def advance(self, pairs: int) -> None:
-        self.done += pairs
-        self.progress(self.done, self.total)
+    encoder: dict[str, torch.Tensor] | None
+    why_not: str  # there is no encoder
 
 
 def amplification(
@@ -153,69 +112,71 @@ def amplification(
     quantities: Sequence[str] = QUANTITIES,
     encoder: bool = False,
     batch_size: int = 50,
-    steps: int = STEPS,
     seed: int = 0,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Amplification:
-    """Diagnostics of each block's Jacobian at each image, never certificates.
+    """Measure each block's Jacobian at each image; with `encoder`, the product of the blocks' Jacobians too, where each
+    block's output is the next one's input and all are formed.
 
-    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision: its rounding, some 1e-7 of the
-    identity, is all that parts the values from those of exact arithmetic. Beyond, the first three quantities come from
-    Lanczos, and the norm bound from the Jacobian's rows, which are not kept. With `encoder`, the product of the blocks'
-    Jacobians too, where each block's output is the next one's input and all are formed.
+    Blocks of at most 1,024 entries have their Jacobian formed, in the model's precision, whose rounding is some 1e-7 of the
+    identity. Beyond, the first three quantities come from Lanczos, and the norm bound from rows, which are not kept.
 
     Args:
         model: in evaluation mode; `blocks` are its own, each called once a pass.
         images: (n, c, h, w) in [0, 1].
         quantities: of QUANTITIES.
         batch_size: images a pass of the model.
-        steps: of Lanczos; `seed` draws where it starts.
+        seed: draws where Lanczos starts.
+        progress: told how many (image, block) pairs are done, of how many.
 
     Raises:
-        BenchmarkError: an unknown quantity, no image, or a block that is not called once, changes its input's shape, or has
-            no derivative, by its name.
+        BenchmarkError: no image, or a block that is not called once, changes its input's shape, or has no derivative, by
+            its name.
     """
-    for quantity in quantities:
-        if quantity not in QUANTITIES:
-            raise BenchmarkError(f"unknown quantity {quantity!r}{near_miss(quantity, QUANTITIES)}")
     if not len(images):
         raise BenchmarkError("no image to take a block's Jacobian at")
     wanted = [q for q in QUANTITIES if q in quantities or (encoder and q in ("sigma_max", "residual_gain"))]
-    task = _Task(wanted, steps, seed, progress, len(images) * len(blocks), why_not="" if encoder else "not asked for")
+    why_not, done = "" if encoder else "not asked for", 0
+    entries: dict[str, int] = {}
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
     for chunk in images.split(batch_size):
         inputs = block_inputs(model, blocks, chunk)
-        for block in inputs:
-            task.entries[block.name] = block.tokens[0].numel()
-        task.why_not = task.why_not or _no_chain(inputs, task)
-        if formed := [block for block in inputs if task.entries[block.name] <= DENSE]:
-            _formed(task, formed, len(chunk))
-        for block in inputs:
-            if task.entries[block.name] > DENSE:
-                _matrix_free(task, block)
-    return _collected(task, [name for name, _ in blocks], quantities)
+        entries = {block.name: block.tokens[0].numel() for block in inputs}
+        why_not = why_not or _no_chain(inputs)
+        formed = [block for block in inputs if entries[block.name] <= DENSE]
+        larger = [_matrix_free(block, wanted, seed) for block in inputs if entries[block.name] > DENSE]
+        for name, found in chain(_formed(formed, wanted, not why_not), *larger):
+            for quantity, value in found.items():
+                values[name, quantity].append(value)
+            done += name != ENCODER
+            progress(done, len(images) * len(blocks))
 
-
-def _collected(task: _Task, names: list[str], quantities: Sequence[str]) -> Amplification:
     def of(name: str, quantity: str) -> torch.Tensor:
-        return torch.tensor(task.values[name, quantity], dtype=torch.float64)
+        return torch.tensor(values[name, quantity], dtype=torch.float64)
 
-    found = tuple(
-        BlockAmplification(name, task.entries[name], task.entries[name] <= DENSE, {q: of(name, q) for q in quantities})
-        for name in names
+    found_blocks = tuple(
+        BlockAmplification(name, count, count <= DENSE, {q: of(name, q) for q in quantities})
+        for name, count in entries.items()
     )
-    if task.why_not:
-        return Amplification(found, None, task.why_not)
-    gains = torch.stack([of(name, "residual_gain") for name in names])
-    branches = torch.stack([of(name, "sigma_max") for name in names])
-    norms = torch.tensor(task.norms, dtype=torch.float64)
-    return Amplification(found, EncoderAmplification(norms, gains.prod(0), branches.sum(0).exp()), "")
+    if why_not:
+        return Amplification(found_blocks, None, why_not)
+    gains = torch.stack([of(name, "residual_gain") for name in entries])
+    branches = torch.stack([of(name, "sigma_max") for name in entries])
+    whole = {
+        "norm": of(ENCODER, "residual_gain"),
+        "product of residual gains": gains.prod(0),
+        "exp of sum of sigma_max": branches.sum(0).exp(),
+    }
+    return Amplification(found_blocks, whole, "")
 
 
-def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
-    """Why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
-    large = next((block.name for block in inputs if task.entries[block.name] > DENSE), None)
-    if large is not None:
-        return f"block {large!r} has {task.entries[large]:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
+def _no_chain(inputs: list[BlockInput]) -> str:
+    """Return why the encoder's Jacobian is not the product of the blocks'; "" where it is."""
+    for block in inputs:
+        if (entries := block.tokens[0].numel()) > DENSE:
+            return (
+                f"block {block.name!r} has {entries:,} entries, more than the {DENSE:,} of which a Jacobian is formed"
+            )
     for block, after in pairwise(inputs):
         with torch.no_grad():
             out = block.at(block.tokens)
@@ -229,19 +190,18 @@ def _no_chain(inputs: list[BlockInput], task: _Task) -> str:
     return ""
 
 
-def _formed(task: _Task, blocks: list[BlockInput], n: int) -> None:
-    """Blocks whose Jacobian is formed, image by image."""
-    for image in range(n):
-        chain: np.ndarray | None = None
+def _formed(blocks: list[BlockInput], quantities: Sequence[str], chained: bool) -> Iterator[Values]:
+    """Blocks whose Jacobian is formed, image by image, and the encoder where they are one chain."""
+    for image in range(len(blocks[0].tokens) if blocks else 0):
+        product: np.ndarray | None = None
         for block in blocks:
             rows = [part.cpu() for _, part in _rows(block, block.tokens[image])]
             jacobian = torch.cat(rows).to(torch.promote_types(rows[0].dtype, torch.float32)).numpy()
-            task.keep(block.name, {quantity: _dense(jacobian, quantity) for quantity in task.quantities})
-            if not task.why_not:
-                chain = jacobian if chain is None else jacobian @ chain
-        if chain is not None:
-            task.norms.append(_dense(chain, "residual_gain"))
-        task.advance(len(blocks))
+            yield block.name, {quantity: _dense(jacobian, quantity) for quantity in quantities}
+            if chained:
+                product = jacobian if product is None else jacobian @ product
+        if product is not None:
+            yield ENCODER, {"residual_gain": _dense(product, "residual_gain")}
 
 
 def _rows(block: BlockInput, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -293,24 +253,22 @@ def _largest(symmetric: np.ndarray) -> float:
     return float(found[0])
 
 
-def _matrix_free(task: _Task, block: BlockInput) -> None:
+def _matrix_free(block: BlockInput, quantities: Sequence[str], seed: int) -> Iterator[Values]:
     """A block whose Jacobian is not formed: batches of images whose Lanczos vectors fit."""
-    entries = task.entries[block.name]
-    at_once = max(1, BASIS // (block.tokens.element_size() * entries * task.steps))
+    at_once = max(1, BASIS // (block.tokens.element_size() * block.tokens[0].numel() * STEPS))
     for tokens in block.tokens.split(at_once):
-        found = {q: _by_products(block, tokens, q, task) for q in task.quantities if q != "norm_bound"}
-        if "norm_bound" in task.quantities:
+        found = {q: _by_products(block, tokens, q, seed) for q in quantities if q != "norm_bound"}
+        if "norm_bound" in quantities:
             found["norm_bound"] = torch.tensor([_streamed_bound(block, one) for one in tokens], dtype=torch.float64)
         for image in range(len(tokens)):
-            task.keep(block.name, {quantity: float(values[image]) for quantity, values in found.items()})
-        task.advance(len(tokens))
+            yield block.name, {quantity: float(values[image]) for quantity, values in found.items()}
 
 
-def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, task: _Task) -> torch.Tensor:
+def _by_products(block: BlockInput, tokens: torch.Tensor, quantity: str, seed: int) -> torch.Tensor:
     """One of the first three quantities at each image (n,), a measured lower bound; NaN where Lanczos does not converge."""
-    generator = torch.Generator().manual_seed(task.seed)
+    generator = torch.Generator().manual_seed(seed)
     start = torch.randn(1, tokens[0].numel(), generator=generator).to(tokens).expand(len(tokens), -1)
-    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start, steps=task.steps)
+    found = largest_eigenvalue(partial(Linearised(block, tokens).symmetric, quantity), start)
     return found if quantity == "log_norm" else found.clamp(min=0).sqrt()
 
 
@@ -325,3 +283,60 @@ def _streamed_bound(block: BlockInput, tokens: torch.Tensor) -> float:
         largest_row = row if not row <= largest_row else largest_row  # keeps NaN
     found = math.sqrt(float(columns.max()) * largest_row)
     return found if math.isfinite(found) else math.nan
+
+
+class Linearised:
+    """The Jacobian I + J of a block at tokens (n, tokens, width), as n linear maps on (n, entries). J v is the derivative of
+    the vjp, which is linear in its cotangent: so no rule of forward mode is needed. A BenchmarkError is raised where the
+    block cannot be differentiated once, or not twice.
+    """
+
+    def __init__(self, block: BlockInput, tokens: torch.Tensor) -> None:
+        self.name = block.name
+        try:
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+                self.tokens = tokens.clone().requires_grad_(True)
+                self.out = block.at(self.tokens)
+                if not self.out.requires_grad:
+                    raise BenchmarkError(f"block {block.name!r} has no derivative by its tokens")
+                self.cotangent = torch.zeros_like(self.out, requires_grad=True)
+                (self.pulled,) = torch.autograd.grad(
+                    self.out, self.tokens, self.cotangent, create_graph=True, materialize_grads=True
+                )
+                self._check_adjoint()
+        except RuntimeError as error:
+            raise BenchmarkError(f"block {block.name!r} cannot be differentiated twice: {said(error)}") from error
+
+    def _check_adjoint(self) -> None:
+        """Where there is no second derivative torch may give zeros and say nothing: <u, A A^T u> is not |A^T u|^2 then."""
+        generator = torch.Generator().manual_seed(0)
+        u = torch.randn(self.out.shape, generator=generator).to(self.out).flatten(1)
+        pulled = self.vjp(u)
+        square, other = pulled.double().square().sum(1), (u.double() * self.jvp(pulled).double()).sum(1)
+        if ((square - other).abs() > ADJOINT * square).any():  # False where they are not finite, which Lanczos sees
+            raise BenchmarkError(
+                f"block {self.name!r} cannot be differentiated twice: its second derivative is not its own"
+            )
+
+    def jvp(self, v: torch.Tensor) -> torch.Tensor:
+        """(I + J) v."""
+        (found,) = torch.autograd.grad(
+            self.pulled, self.cotangent, v.view_as(self.pulled), retain_graph=True, materialize_grads=True
+        )
+        return found.flatten(1)
+
+    def vjp(self, u: torch.Tensor) -> torch.Tensor:
+        """(I + J)^T u."""
+        (found,) = torch.autograd.grad(
+            self.out, self.tokens, u.view_as(self.out), retain_graph=True, materialize_grads=True
+        )
+        return found.flatten(1)
+
+    def symmetric(self, quantity: str, v: torch.Tensor) -> torch.Tensor:
+        """The symmetric map whose largest eigenvalue is the quantity (`log_norm`), or its square."""
+        if quantity == "log_norm":
+            return (self.jvp(v) + self.vjp(v)) / 2 - v
+        if quantity == "residual_gain":
+            return self.vjp(self.jvp(v))
+        branch = self.jvp(v) - v
+        return self.vjp(branch) - branch

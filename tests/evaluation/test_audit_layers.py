@@ -12,9 +12,9 @@ from tiny_audited import GREY, SMALL, network
 from tiny_networks import random_network
 from torch import nn
 
-from benchmark.audit import layers as audited
-from benchmark.audit.layers import Effort, audit_layers
 from benchmark.certificates.bounds import dispatch
+from benchmark.evaluation import audit_layers as audited
+from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.runtime.errors import BenchmarkError
 
 # how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open

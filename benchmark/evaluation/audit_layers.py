@@ -7,6 +7,8 @@ the input does to the output. Attention is evaluated by its plain formula, not b
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,23 +16,62 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmark.audit.ascent import Map, ascend, float64_copy, shrink
 from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
 from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
 from benchmark.runtime.errors import BenchmarkError
 
 UNIT = 2.0**-53
 TOLERANCE = 1e-9
+Map = Callable[[torch.Tensor], torch.Tensor]
 WHOLE = 256  # inputs up to this size are moved in all directions, larger ones in this many
+
+
+def float64_copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
+
+
+def ascend(
+    objective: Map, project: Map, start: torch.Tensor, radius: torch.Tensor, steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the largest value that projected gradient ascent meets for each item, and where: (batch,), (batch, *shape).
+
+    Args:
+        objective: (batch, *shape) to (batch,), each from its own item alone.
+        project: onto the feasible set.
+        radius: (batch,) steps are 2 radius long, in the last third a quarter of it.
+
+    Raises:
+        BenchmarkError: the objective is not finite somewhere.
+    """
+    ones = (-1, *[1] * (start.ndim - 1))
+    move = project(start.detach())
+    where, best = move, torch.full((len(start),), -torch.inf, dtype=start.dtype, device=start.device)
+    for number in range(steps + 1):
+        move = move.detach().requires_grad_()
+        value = objective(move)
+        if not torch.isfinite(value).all():
+            raise BenchmarkError("audit: a layer or network returns a value that is not finite near an audited input")
+        better = value.detach() > best
+        best = torch.where(better, value.detach(), best)
+        where = torch.where(better.reshape(ones), move.detach(), where)
+        (gradient,) = torch.autograd.grad(value.sum(), move)
+        size = gradient.flatten(1).norm(dim=1).clamp(min=1e-300)
+        stride = radius * (2.0 if 3 * number < 2 * steps else 0.25) / size
+        move = project(move.detach() + gradient * stride.reshape(ones))
+    return best, where
+
+
+def shrink(moves: torch.Tensor, radius: torch.Tensor) -> torch.Tensor:
+    """Onto the l2 balls of `radius` (batch,): (batch, *shape) to the same."""
+    size = moves.flatten(1).norm(dim=1).clamp(min=1e-300)
+    return moves * (radius / size).clamp(max=1).reshape(-1, *[1] * (moves.ndim - 1))
 
 
 @dataclass
 class Tally:
-    """Layers tried, (layer, image, radius, quantity) trials, and the largest found / claimed."""
-
-    layers: int = 0
-    trials: int = 0
-    worst: float = 0.0
+    layers: int = 0  # tried
+    trials: int = 0  # (layer, image, radius, quantity)
+    worst: float = 0.0  # the largest found / claimed
 
 
 @dataclass(frozen=True)
@@ -43,9 +84,8 @@ class Effort:
 def audit_layers(
     model: nn.Module, images: torch.Tensor, names: list[int], row: str, *, effort: Effort, seed: int = 0
 ) -> Tally:
-    """Every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`.
-
-    A model that is no sequence of layers with a `LayerBound` has no layer bounds to audit: the tally is empty.
+    """Audit every layer but the head, around the activations of `images` (n, c, h, w), which errors call `names`. The tally
+    of a model that is no sequence of layers with a `LayerBound` is empty.
 
     Raises:
         BenchmarkError: a bound was exceeded; with the layer, the quantity, the image, the radius and both values.

@@ -17,8 +17,7 @@ from torch.nn import functional
 from benchmark.attacks import fgsm, pgd
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import logits, predict
+from benchmark.verdicts.prediction import logits, margins, predict
 
 STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius
@@ -54,16 +53,12 @@ def measure(
     done: ProbeResults | None = None,
     keep: Callable[[str, ProbeResults], None] = lambda _name, _done: None,
 ) -> ProbeResults:
-    """All that `probes` finds, float64 on the CPU.
+    """Return all that `probes` finds on images (n, c, h, w), float64 on the CPU.
 
     Args:
-        images: (n, c, h, w) float32 in [0, 1].
         seed: of every random start and draw; torch's own generator is seeded with it before each batch.
         done: probes measured before, in any order; they are not measured again.
         keep: is given each probe's name and all that is measured so far.
-
-    Raises:
-        BenchmarkError: a logit is not finite.
     """
     done = done or {}
     results: ProbeResults = {}
@@ -97,11 +92,8 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
         torch.manual_seed(seed + 1)
         return {"again": _margin(model, x, y)}
 
-    def gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
-        return {"gradient": _gradient_norm(lambda probe: margins(model(probe), y).sum(), x)}
-
-    def loss_gradient(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
-        return {"loss gradient": _gradient_norm(lambda p: functional.cross_entropy(model(p), y, reduction="sum"), x)}
+    def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(output, y, reduction="sum")
 
     def one_step(x: torch.Tensor, y: torch.Tensor) -> ProbeResults:
         adversarial = fgsm.attack(model, x, y, threat, seed=seed)
@@ -110,8 +102,8 @@ def probes(model: nn.Module, threat: ThreatModel, shape: tuple[int, ...], seed: 
     every: dict[str, Probe] = {
         "clean": lambda x, y: {"clean": _margin(model, x, y)},
         "again": again,
-        "gradient": gradient,
-        "loss gradient": loss_gradient,
+        "gradient": lambda x, y: {"gradient": _gradient_norm(lambda p: margins(model(p), y).sum(), x)},
+        "loss gradient": lambda x, y: {"loss gradient": _gradient_norm(lambda p: loss(model(p), y), x)},
         "noise": lambda x, y: {"noise": noise(model, x, y, threat, seed)},
     }
     if threat.norm == "Linf":
@@ -141,11 +133,7 @@ def after_pgd(
 
 def probed_within(results: ProbeResults, threat: ThreatModel) -> torch.Tensor:
     """(n,) bool: images that some probe inside `threat` showed to be wrong."""
-    inside = [
-        name
-        for name in results
-        if name in ("fgsm", "noise", "clean start", f"radius {threat.eps:g}") or name.startswith("steps ")
-    ]
+    inside = {"fgsm", "noise", "clean start", f"radius {threat.eps:g}", *(f"steps {k}" for k in STEPS)} & results.keys()
     return torch.stack([results[name] <= 0 for name in inside]).any(0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from edited_file import edit
 from new_submission import NAME
 
-from benchmark.reliability import submission as checked
+from benchmark.evaluation import check_submission as checked
 from benchmark.results.check import CheckReport
 
 NET = """\

@@ -1,4 +1,6 @@
-"""Signals of masked gradients: a well-behaved network raises none, each way of masking raises its own."""
+"""Signals of masked gradients: a well-behaved network raises none, each way of masking raises its own; and so does a suite in
+which a weaker attack beats a stronger one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import math
 import shutil
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from masked_networks import Random, Rounded, Saturated, Shattered, Uphill, blobs, train, trained
@@ -16,11 +19,11 @@ from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
 from torch import nn
 
+from benchmark.evaluation import indicators, probes
+from benchmark.evaluation.indicators import Ran, allowance
 from benchmark.loading import tracks
-from benchmark.reliability import indicators, probes
-from benchmark.reliability.allowance import allowance
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.threat import ThreatModel
+from benchmark.specs.threat import AttackSpec, ThreatModel
 
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)
 SHAPE = (1, 6, 6)
@@ -54,7 +57,6 @@ def test_a_well_behaved_network_raises_no_doubt(threat) -> None:
     assert 0 < steps[-1].accuracy < 1, "a ball in which nothing is decided would test nothing"
     assert radii[-1].accuracy == 0
     norms = indicators.gradient_norms(found)
-    assert norms is not None
     assert norms.zeros == 0
     assert [norm for _, norm in norms.quantiles] == sorted(norm for _, norm in norms.quantiles)
 
@@ -77,11 +79,7 @@ def test_trained_networks_without_a_mask_raise_no_doubt(activation, seed) -> Non
 @pytest.mark.parametrize(
     ("kind", "wanted", "unwanted"),
     [
-        (
-            Rounded,
-            {"the margin has gradients", "steps raise the loss", "accuracy reaches 0"},
-            "the same answer twice",
-        ),
+        (Rounded, {"the margin has gradients", "steps raise the loss", "accuracy reaches 0"}, "the same answer twice"),
         (Saturated, {"the cross-entropy has gradients", "accuracy reaches 0"}, "the margin has gradients"),
         (Shattered, {"accuracy reaches 0"}, "the margin has gradients"),
         (Random, {"the same answer twice", "the margin never rises"}, "the margin has gradients"),
@@ -143,12 +141,8 @@ def test_radii_grow_from_the_threat_to_the_ball_of_all_images() -> None:
     assert all(a < b for a, b in itertools.pairwise(linf))
     assert probes.radii(L2, SHAPE)[-1].eps == 6
     assert {ball.eps for ball in probes.radii(ThreatModel(norm="Linf", eps=1), SHAPE)} == {1.0}
-
-
-def test_a_track_is_probed_in_its_smallest_ball_that_is_one() -> None:
     point = ThreatModel(norm="Linf", eps=0)
-    assert probes.first_threat((point, LINF, L2)) == LINF
-    assert probes.first_threat((point,)) is None
+    assert (probes.first_threat((point, LINF, L2)), probes.first_threat((point,))) == (LINF, None)
 
 
 def sound_margins(n: int = N) -> probes.ProbeResults:
@@ -195,10 +189,7 @@ def test_a_clear_rise_of_the_mean_margin_is_a_doubt(rise, expected) -> None:
     found["steps 50"] = found["steps 20"] + rise
     found["steps 100"] = found["steps 50"].clone()
     assert ("the margin never rises" in failing(found)) is expected
-
-
-def test_a_rise_within_its_standard_error_is_none() -> None:
-    found = sound_margins()
+    found = sound_margins()  # and within its standard error none
     wide = torch.where(torch.arange(N) % 2 == 0, 1.4, -1.0).double()  # mean 0.2, standard error 0.12
     found["clean"] = torch.full((N,), 3.0).double()
     for k in probes.STEPS:
@@ -220,24 +211,25 @@ def test_an_image_that_any_iterate_breaks_is_not_left() -> None:
 
 def test_images_wrong_when_clean_speak_for_nothing() -> None:
     found = sound_margins()
-    for name in ("clean", "again"):
-        found[name][:50] = -1
-    for name in ("gradient", "loss gradient"):
-        found[name][:50] = 0
-    for name in found:
-        if name.startswith("radius"):
-            found[name][:50] = 5
+    for name, value in {
+        "clean": -1,
+        "again": -1,
+        "gradient": 0,
+        "loss gradient": 0,
+        **dict.fromkeys(RADIUS, 5),
+    }.items():
+        found[name][:50] = value
     assert failing(found) == set()
     assert indicators.step_curve(found)[0].accuracy == 0.5
 
 
 def test_a_row_that_is_right_on_nothing_says_so() -> None:
     found = sound_margins() | {"clean": -torch.ones(N)}
-    (only,) = indicators.failure_indicators(found, LINF, probes.radii(LINF, SHAPE))
+    balls = probes.radii(LINF, SHAPE)
+    (only,) = indicators.failure_indicators(found, LINF, balls)
     assert only.sound
     assert "none of 100" in only.measured
-    assert indicators.step_curve(found) == ()
-    assert indicators.radius_curve(found, probes.radii(LINF, SHAPE)) == ()
+    assert indicators.step_curve(found) == indicators.radius_curve(found, balls) == ()
     assert indicators.gradient_norms(found) is None
 
 
@@ -250,3 +242,73 @@ def test_the_stage_names_what_is_missing(linear_row, monkeypatch) -> None:
     assert "reliability" not in stage_names(*NAMES)
     with pytest.raises(BenchmarkError, match="track tiny declares no attack in a ball larger than a point"):
         run_stage("reliability", *NAMES)
+
+
+def ran(attack: str, broke: int, eps: float = 0.1, norm: str = "Linf", first: int = 0, **more) -> Ran:
+    """An attack that broke `broke` images from image `first` on."""
+    hit = np.zeros(N, dtype=bool)
+    hit[first : first + broke] = True
+    return Ran(AttackSpec(attack=attack, norm=norm, eps=eps), hit, more.get("remaining", {}), more.get("warnings", ()))
+
+
+def auto(broke: int, ce: int | None = None, before_square: int | None = None, **more) -> Ran:
+    left = N - broke
+    parts = {"apgd-ce": left if ce is None else ce, "fab-t": left if before_square is None else before_square}
+    return ran("autoattack", broke, remaining={**parts, "square": left}, **more)
+
+
+RIGHT = np.ones(N, dtype=bool)
+
+
+def suite_doubts(*attacks: Ran, objections: tuple[str, ...] = ()) -> set[str]:
+    return {s.name for s in indicators.suite_indicators(list(attacks), RIGHT, objections) if not s.sound}
+
+
+def test_suites_that_agree_raise_no_doubt_and_make_every_comparison() -> None:
+    suite = [auto(60), ran("fgsm", 40), ran("pgd", 55), ran("cw", 30, eps=0.5, norm="L2")]
+    assert suite_doubts(*suite) == set()
+    assert [s.name for s in indicators.suite_indicators(suite, RIGHT)] == [
+        "AutoAttack's own flags", "white-box beats black-box", "AutoAttack beats the other attacks",
+        "many steps beat one", "PGD agrees with APGD",
+    ]  # fmt: skip
+    assert not [*indicators.suite_indicators([ran("cw", 3)], RIGHT)]
+
+
+def test_autoattacks_warnings_and_objections_are_doubts() -> None:
+    assert suite_doubts(auto(60, warnings=("there are 3 points with zero gradient!",))) == {"AutoAttack's own flags"}
+    assert suite_doubts(auto(60), objections=("it seems to be a randomized defense!",)) == {"AutoAttack's own flags"}
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(1, False), (2, True)])
+def test_square_after_the_white_box_parts(gain, expected) -> None:
+    attack = auto(60, ce=40 + gain, before_square=40 + gain)
+    assert ("white-box beats black-box" in suite_doubts(attack)) is expected
+
+
+@pytest.mark.parametrize(("more", "expected"), [(1, False), (2, True)])
+def test_weaker_attacks_that_break_what_stronger_ones_left(more, expected) -> None:
+    beaten = suite_doubts(auto(60), ran("pgd", 10, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in beaten) is expected
+    steps = suite_doubts(ran("pgd", 60), ran("fgsm", 10, first=50 + more))
+    assert ("many steps beat one" in steps) is expected
+    smaller = suite_doubts(auto(60, eps=0.3), ran("pgd", 10, eps=0.1, first=50 + more))
+    assert ("AutoAttack beats the other attacks" in smaller) is expected, "a smaller ball lies in the larger one"
+    assert suite_doubts(auto(60, eps=0.1), ran("pgd", 90, eps=0.3)) == set(), "a larger ball may break more"
+    assert suite_doubts(auto(60), ran("cw", 90, norm="L2")) == set(), "another norm is not compared"
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(10, False), (11, True)])
+def test_apgd_far_below_pgd_is_a_doubt(gap, expected) -> None:
+    assert ("PGD agrees with APGD" in suite_doubts(auto(60, ce=45), ran("pgd", 55 - gap))) is expected
+
+
+def test_an_example_that_every_attack_missed_is_a_doubt_by_itself() -> None:
+    probed = np.zeros(N, dtype=bool)
+    probed[[3, 70]] = True
+    suite = [ran("pgd", 60), ran("fgsm", 5), ran("pgd", N, eps=0.3), ran("cw", N, norm="L2")]
+    missed = indicators.probes_find_nothing_new(suite, probed, LINF)
+    assert not missed.sound
+    assert missed.measured.endswith("left there: 1")
+    probed[70] = False
+    assert indicators.probes_find_nothing_new(suite, probed, LINF).sound
+    assert indicators.probes_find_nothing_new(suite[2:], probed, LINF) is None

@@ -7,33 +7,21 @@ own with a little noise: a table of the evaluation images has no entry for eithe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from scipy.stats import fisher_exact
 from torch import nn
 
-from benchmark.reliability.allowance import allowance
-from benchmark.reliability.indicators import SAME
-from benchmark.reliability.probes import RADIUS_STEPS, after_pgd
+from benchmark.evaluation.indicators import SAME, allowance
+from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
 from benchmark.results.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.margins import margins
-from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, padded
+from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, margins, padded
 
 ALONE = 200  # images, at most, that are asked one by one
 SIZES = 100  # of batches, at most, that are asked between the smallest and the usual one
 NOISE = 1 / 510  # half a step of 8-bit pixels
 CHANCE = 1e-3  # below which a difference between two sets of images is not laid to chance
-
-
-@dataclass(frozen=True)
-class Unseen:
-    """Test images (m, c, h, w) that no row is judged on, and their labels (m,)."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
 
 
 @torch.no_grad()
@@ -59,33 +47,28 @@ def answers(model: nn.Module, images: torch.Tensor, batch_size: int, seed: int) 
 def _in_other_sizes(
     model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batch_size: int, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Of each image the answer that is furthest from the usual one, over batches of the sizes that attacks ask in: as few
-    images as still stand.
-    """
+    """Of each image the answer that is furthest from the usual one, over batches of any size, as attacks ask in."""
     between = torch.arange(MIN_ROWS + 1, max(MIN_ROWS + 1, batch_size))
     chosen = between[torch.randperm(len(between), generator=generator)[:SIZES]].tolist()
     starts = torch.randint(len(images), (2, len(chosen)), generator=generator).tolist()
-    bare, with_gradients = usual.clone(), usual.clone()
+    furthest = {
+        way: usual.clone() for way in ("in a batch of another size", "in a batch of another size, with gradients")
+    }
     for size, *start in zip(chosen, *starts, strict=True):
         one, other = ((torch.arange(size) + first) % len(images) for first in start)
-        _keep_furthest(bare, usual, logits(model, images[one.to(images.device)], size), one)
-        _keep_furthest(with_gradients, usual, _with_gradients(model, usual[other], images, [other]), other)
-    return {"in a batch of another size": bare, "in a batch of another size, with gradients": with_gradients}
-
-
-def _keep_furthest(kept: torch.Tensor, usual: torch.Tensor, found: torch.Tensor, rows: torch.Tensor) -> None:
-    """Puts answers to `rows` of the images into `kept` where they are further from the usual ones; NaN is no answer."""
-    for row, answer in zip(rows.tolist(), found, strict=True):
-        if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
-            kept[row] = answer
+        bare = logits(model, images[one.to(images.device)], size)
+        with_gradients = _with_gradients(model, usual[other], images, [other])
+        for kept, rows, answers in zip(furthest.values(), (one, other), (bare, with_gradients), strict=True):
+            for row, answer in zip(rows.tolist(), answers, strict=True):  # NaN is no answer
+                if (answer - usual[row]).abs().max() > (kept[row] - usual[row]).abs().max():
+                    kept[row] = answer
+    return furthest
 
 
 def _with_gradients(
     model: nn.Module, usual: torch.Tensor, images: torch.Tensor, batches: list[torch.Tensor]
 ) -> torch.Tensor:
-    """Of batches of rows of the images, one after another; NaN, like `usual`, where torch refuses to take any, which the
-    division says.
-    """
+    """Of batches of rows of the images, one after another; NaN, like `usual`, where torch refuses to take any."""
     parts = []
     try:
         with torch.enable_grad():
@@ -107,8 +90,8 @@ def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -
     """
     usual = found["in its batch"]
     scale = SAME * (1 + usual.abs().amax(1))
-    worst, differing = "", torch.zeros(len(usual), dtype=torch.bool, device=usual.device)
-    largest = 0.0
+    worst, largest = "", 0.0
+    differing = torch.zeros(len(usual), dtype=torch.bool, device=usual.device)
     for way, other in found.items():
         asked = ~other.isnan().any(1)
         gap = torch.where(asked, (other - usual).abs().amax(1), 0.0)
@@ -138,22 +121,25 @@ def depends_on_asking(found: dict[str, torch.Tensor], row: str, is_open: bool) -
 
 def knows_the_images(
     model: nn.Module,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    unseen: Unseen,
+    seen: tuple[torch.Tensor, torch.Tensor],
+    unseen: tuple[torch.Tensor, torch.Tensor],
     threat: ThreatModel,
     *,
     batch_size: int,
     seed: int,
 ) -> list[FailureIndicator]:
-    """Whether the model does better on the evaluation images than on others like them, clean and under PGD in `threat`."""
-    sets = ((images, labels), (unseen.images, unseen.labels))
-    clean = [margins(logits(model, x, batch_size), y) > 0 for x, y in sets]
+    """Whether the model does better on the evaluation images than on others like them, clean and under PGD in `threat`.
+
+    Args:
+        seen: the evaluation images (n, c, h, w) and labels (n,); unseen: those of test images that no row is judged on.
+    """
+    images, labels = seen
+    clean = [margins(logits(model, x, batch_size), y) > 0 for x, y in (seen, unseen)]
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(seed)).to(images.device)
     changed = (images + NOISE * (2 * noise - 1)).clamp(0, 1)
     lost = int((clean[0] & (margins(logits(model, changed, batch_size), labels) <= 0)).sum())
     attacked = after_pgd(model, seed, threat, "margin", RADIUS_STEPS)
-    pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in sets]
+    pairs = [zip(x.split(batch_size), y.split(batch_size), strict=True) for x, y in (seen, unseen)]
     stand = [torch.cat([attacked(*pair)["margin"] > 0 for pair in batches]) for batches in pairs]
     robust = [right & stands for right, stands in zip(clean, stand, strict=True)]
     return [

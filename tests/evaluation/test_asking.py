@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from masked_networks import blobs
+from tiny_models import Through
 from torch import nn
 
-from benchmark.reliability import asking
+from benchmark.evaluation import asking
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.prediction import MIN_ROWS
 
 SIZE = 40
 
 
-class Odd(nn.Module):
+def odd(size: int, only_with_gradients: bool = False, before: Callable = lambda x: None) -> nn.Module:
     """Answers otherwise in batches of one size, or only where gradients are taken in them."""
+    torch.manual_seed(0)
 
-    def __init__(self, size: int, only_with_gradients: bool = False) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.linear = nn.Linear(36, 4)
-        self.size, self.only_with_gradients = size, only_with_gradients
+    def turned(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return z.flip(1) if len(x) == size and (torch.is_grad_enabled() or not only_with_gradients) else z
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.linear(x.flatten(1))
-        odd = len(x) == self.size and (torch.is_grad_enabled() or not self.only_with_gradients)
-        return found.flip(1) if odd else found
+    return Through(nn.Sequential(nn.Flatten(), nn.Linear(36, 4)), before, turned)
 
 
 def answers(model: nn.Module, count: int = 100) -> dict[str, torch.Tensor]:
@@ -36,7 +34,7 @@ def answers(model: nn.Module, count: int = 100) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("size", [MIN_ROWS + 2, 17, SIZE - 1])
 @pytest.mark.parametrize("only_with_gradients", [False, True])
 def test_a_size_that_no_verdict_has_is_asked_in(size, only_with_gradients) -> None:
-    found = answers(Odd(size, only_with_gradients))
+    found = answers(odd(size, only_with_gradients))
     with pytest.raises(BenchmarkError, match=r"^row: image \d+ is of class \d .* in a batch of another size"):
         asking.depends_on_asking(found, "row", is_open=False)
     told = asking.depends_on_asking(found, "row", is_open=True)
@@ -47,15 +45,14 @@ def test_a_size_that_no_verdict_has_is_asked_in(size, only_with_gradients) -> No
 @pytest.mark.parametrize("count", [100, 7])
 def test_an_honest_model_answers_alike(count) -> None:
     """Of seven images each is asked for several times in a batch."""
-    assert asking.depends_on_asking(answers(Odd(0), count), "row", is_open=False).sound
+    assert asking.depends_on_asking(answers(odd(0), count), "row", is_open=False).sound
 
 
 def test_a_model_without_gradients_is_asked_without() -> None:
-    class Refusing(Odd):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if torch.is_grad_enabled():
-                raise RuntimeError("no gradients")
-            return super().forward(x)
+    def refuse(x: torch.Tensor) -> None:
+        if torch.is_grad_enabled():
+            raise RuntimeError("no gradients")
 
-    assert asking.depends_on_asking(answers(Refusing(0)), "row", is_open=False).sound
-    assert not asking.depends_on_asking(answers(Refusing(17)), "row", is_open=True).sound
+    for size, sound in ((0, True), (17, False)):
+        told = asking.depends_on_asking(answers(odd(size, before=refuse)), "row", is_open=not sound)
+        assert told.sound == sound

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 from tiny_audited import GREY, SMALL, network
+from tiny_models import Through
 from torch import nn
 
-from benchmark.audit import auditor
-from benchmark.audit.balls import Balls
-from benchmark.audit.layers import Effort
-from benchmark.audit.planted import audit_planted, audit_ties, plants, tied
 from benchmark.certificates import local
 from benchmark.certificates.local import certify
+from benchmark.evaluation.audit import Audit, Plan, audit_planted, audit_ties, plants, tied
+from benchmark.evaluation.audit_layers import Effort
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.tokens import MeanPool, Patchify
 from benchmark.runtime.errors import BenchmarkError
 
-QUICK = auditor.Plan(sample=2, restarts=1, steps=8, effort=SMALL)
+QUICK = Plan(sample=2, restarts=1, steps=8, effort=SMALL)
 
 
 def flat(classes: int = 5) -> nn.Sequential:
@@ -37,7 +37,7 @@ def favoured(model: nn.Sequential) -> tuple[nn.Sequential, torch.Tensor]:
 
 
 def audited(model, labels, radii, certificate, plan=QUICK):
-    return auditor.audit(model, GREY, labels, radii, certificate, "row", batch_size=4, plan=plan)
+    return Audit(model, GREY, labels, radii, "row", plan=plan).run(certificate, 4)
 
 
 @pytest.mark.slow
@@ -46,6 +46,7 @@ def test_a_sound_certificate_passes_and_everything_was_tried(make) -> None:
     model, labels = favoured(make())
     radii = certify(model, GREY, labels)
     result = audited(model, labels, radii, certify)
+    assert result == audited(model, labels, radii, certify), "an audit repeats to the byte"
     assert result.images == (radii > 0).sum() > 2
     assert result.attacks == ("pgd", "margin descent", "apgd-ce")
     assert result.layers == len(model) - 1
@@ -54,14 +55,6 @@ def test_a_sound_certificate_passes_and_everything_was_tried(make) -> None:
     assert result.planted == 2
     assert 0.3 < result.closest_plant < 1
     assert (result.ties, result.float64_disagreements) == (4, 0)
-
-
-@pytest.mark.slow
-def test_an_audit_repeats_to_the_byte() -> None:
-    model, labels = favoured(network())
-    radii = certify(model, GREY, labels)
-    first, again = (audited(model, labels, radii, certify) for _ in range(2))
-    assert first == again
 
 
 def test_nothing_certified_still_audits_layers_and_plants() -> None:
@@ -80,30 +73,22 @@ def test_a_model_without_steps_or_a_linear_head_says_that_those_parts_did_not_ru
     assert result.images == 6
 
 
-def test_radii_half_again_too_large_are_broken_in_their_balls() -> None:
-    model, labels = favoured(flat())
-    radii = certify(model, GREY, labels)
-    with pytest.raises(BenchmarkError, match=r"row: image \d is certified at l2 .* but pgd .* broke it"):
-        audited(model, labels, 1.5 * radii, certify)
-
-
 @pytest.mark.parametrize(("attack", "too_large"), [("pgd", 1.5), ("apgd", 1.01), ("descend", 1.01)])
 def test_each_attack_alone_breaks_a_radius_slightly_too_large(attack, too_large) -> None:
     model, labels = favoured(flat())
     radii = certify(model, GREY, labels)
     image = int(radii.argmax())
     for factor, breaks in ((1.0, False), (too_large, True)):
-        balls = Balls(model, GREY, labels, radii * factor, "row")
+        audit = Audit(model, GREY, labels, radii * factor, "row")
         run = {
-            "pgd": partial(balls.pgd, image, 8, 0, 60),
-            "apgd": partial(balls.apgd, image, 4, 0, ("apgd-ce", "apgd-t")),
-            "descend": partial(balls.descend, torch.tensor([image]), 0, 30),
+            "pgd": partial(audit.pgd, image, 8, 0, 60),
+            "apgd": partial(audit.apgd, image, 4, 0, ("apgd-ce", "apgd-t")),
+            "descend": partial(audit.descend, torch.tensor([image]), 0, 30),
         }[attack]
-        if breaks:
-            with pytest.raises(BenchmarkError, match="broke it there"):
-                run()
-        else:
+        with pytest.raises(BenchmarkError, match="broke it there") if breaks else nullcontext():
             run()
+    with pytest.raises(BenchmarkError, match=r"row: image \d is certified at l2 .* but pgd .* broke it"):
+        audited(model, labels, 1.5 * radii, certify)
 
 
 def ignores(rival: int, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -137,7 +122,7 @@ def test_a_certificate_that_ignores_any_one_rival_is_caught_by_plants() -> None:
 @pytest.mark.slow
 def test_the_pipeline_s_sample_takes_every_rival_in_turn() -> None:
     model, labels = favoured(network())
-    sample = auditor.Plan(sample=6, restarts=1, effort=Effort(starts=3, steps=1))
+    sample = Plan(sample=6, restarts=1, effort=Effort(starts=3, steps=1))
     for rival in range(5):
         careless = partial(each_by_itself, partial(ignores, rival))
         with pytest.raises(BenchmarkError, match="wrong and nothing is published"):
@@ -168,6 +153,8 @@ def test_a_plant_is_what_it_says_in_both_precisions() -> None:
 
 def test_certified_ties_are_caught() -> None:
     model, labels = favoured(network())
+    logits = tied(model, 3, 1)(GREY)
+    assert (logits[:, 1] == logits[:, 3]).all()
     assert audit_ties(model, GREY, labels, certify, "row") == 12
 
     def lenient(model, images, labels):  # takes nothing from the margin, and >= for >
@@ -179,33 +166,26 @@ def test_certified_ties_are_caught() -> None:
         audit_ties(model, GREY, labels, lenient, "row")
 
 
-def test_a_tie_is_exact_for_every_image() -> None:
-    logits = tied(network(), 3, 1)(GREY)
-    assert (logits[:, 1] == logits[:, 3]).all()
-
-
 def test_a_certified_image_that_is_wrong_is_caught_before_any_attack() -> None:
     model, labels = favoured(network())
     radii = torch.full((6,), 1e-9, dtype=torch.float64)
-    assert Balls(model, GREY, labels, radii, "row").disagreements(4).sum() == 0
+    assert Audit(model, GREY, labels, radii, "row").disagreements(4).sum() == 0
     labels[2] = (labels[2] + 1) % 5
     with pytest.raises(BenchmarkError, match=r"image 2 .* clean margin is -\S+ in float32 and -\S+ in float64"):
-        Balls(model, GREY, labels, radii, "row").disagreements(4)
-
-
-class Rounding(nn.Module):
-    """Right in float32, wrong in float64."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        sign = 1.0 if x.dtype == torch.float32 else -1.0
-        return torch.stack([sign * x.flatten(1).sum(1), torch.zeros(len(x), dtype=x.dtype)], 1)
+        Audit(model, GREY, labels, radii, "row").disagreements(4)
 
 
 def test_verdicts_that_differ_in_float64_are_counted_or_for_certified_images_refused() -> None:
-    labels = torch.zeros(6, dtype=torch.long)
-    assert Balls(Rounding(), GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
+    """Right in float32, wrong in float64."""
+
+    def signed(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        sums = (1.0 if x.dtype == torch.float32 else -1.0) * z.sum(1)
+        return torch.stack([sums, torch.zeros_like(sums)], 1)
+
+    rounding, labels = Through(nn.Flatten(), after=signed), torch.zeros(6, dtype=torch.long)
+    assert Audit(rounding, GREY, labels, torch.zeros(6).double(), "row").disagreements(4).sum() == 6
     with pytest.raises(BenchmarkError, match="float64"):
-        Balls(Rounding(), GREY, labels, torch.ones(6).double(), "row").disagreements(4)
+        Audit(rounding, GREY, labels, torch.ones(6).double(), "row").disagreements(4)
 
 
 def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> None:
@@ -218,7 +198,7 @@ def test_a_network_whose_bounds_are_halved_is_caught_end_to_end(monkeypatch) -> 
     model, labels = favoured(network())
     radii = certify(model, GREY, labels)
     with pytest.raises(BenchmarkError, match="broke it there"):
-        Balls(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 0, 30)
+        Audit(model, GREY, labels, radii, "row").descend((radii > 0).nonzero()[:, 0], 0, 30)
     made = plants(model, GREY, labels, (labels + 1) % 5, torch.full((6,), 0.1, dtype=torch.float64), steps=20, seed=0)
     with pytest.raises(BenchmarkError, match="planted counterexample"):
         audit_planted(made, GREY, labels, certify, "row")

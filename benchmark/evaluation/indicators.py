@@ -1,0 +1,307 @@
+"""Failure indicators: can the attacks on a row be trusted? From the probes' results, and from its suites' attacks compared.
+
+After Carlini et al. 2019 (On Evaluating Adversarial Robustness, section 5), Athalye et al. 2018 (Obfuscated Gradients,
+section 3.1) and Pintor et al. 2022 (Indicators of Attack Failure). A failing indicator does not prove that gradients are
+masked, and the lack of one does not prove robustness: indicators say where an attacked accuracy may be too high.
+
+Nothing is run here. Counts are of the images that are correct when clean.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from benchmark.evaluation.probes import DRAWS, RADIUS_STEPS, STEPS, ProbeResults
+from benchmark.results.reliability import FailureIndicator, GradientNorms, RadiusPoint, StepPoint
+from benchmark.specs.threat import AttackSpec, ThreatModel
+
+SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone
+RISE = 0.05  # of the mean clean margin: steps of fixed size go to and fro around a minimum
+SIGNIFICANT = 3.0  # standard errors
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+ALLOWED_SHARE = 0.01  # of all images
+GAP = 0.10  # Croce and Hein 2020 lowered published evaluations by more than this for 13 of 50 defences
+WHITE_BOX = "apgd-ce"
+
+
+def allowance(n: int) -> float:
+    """Return how many images, of n, a weaker attack may break and a stronger one leave: one, or 1%, whichever is more.
+
+    Both attacks see the same images; the random start and rounding decide those whose margin is nearly 0. On three sound
+    rows of the digits track every count was 0 of 100.
+    """
+    return max(1.0, ALLOWED_SHARE * n)
+
+
+def correct(results: ProbeResults) -> torch.Tensor:
+    """(n,) bool: the images that are correct when clean, which an attack can break."""
+    return results["clean"] > 0
+
+
+def step_curve(results: ProbeResults) -> tuple[StepPoint, ...]:
+    """Empty when no image is correct."""
+    at = correct(results)
+    margins = {k: results[f"steps {k}"] for k in STEPS if at.any()}
+    return tuple(
+        StepPoint(steps=k, margin=float(m[at].mean()), accuracy=float((at & (m > 0)).double().mean()))
+        for k, m in margins.items()
+    )
+
+
+def radius_curve(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> tuple[RadiusPoint, ...]:
+    """Each ball is attacked separately: an image broken in a small ball may be left in a larger one, which is a failure.
+    Empty when no image is correct.
+    """
+    at = correct(results)
+    robust = {ball.eps: at & (results[f"radius {ball.eps:g}"] > 0) for ball in balls if at.any()}
+    return tuple(RadiusPoint(eps=eps, accuracy=float(s.double().mean())) for eps, s in robust.items())
+
+
+def gradient_norms(results: ProbeResults) -> GradientNorms | None:
+    """None when no image is correct."""
+    norms = results["gradient"][correct(results)]
+    if not len(norms):
+        return None
+    usable = _usable(norms)
+    shares = torch.tensor(QUANTILES, dtype=torch.float64)
+    values = torch.quantile(norms[usable], shares).tolist() if usable.any() else []
+    pairs = tuple((q, float(f"{value:.6g}")) for q, value in zip(QUANTILES, values, strict=False))
+    return GradientNorms(images=len(norms), zeros=int((~usable).sum()), quantiles=pairs)
+
+
+def _usable(norms: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(norms) & (norms > 0)
+
+
+def failure_indicators(
+    results: ProbeResults, threat: ThreatModel, balls: tuple[ThreatModel, ...]
+) -> list[FailureIndicator]:
+    """All indicators from the probes; when no image is correct, a single one that says that there is nothing to attack."""
+    at = correct(results)
+    if at.any():
+        return [*_of_gradients(results), *_of_steps(results, threat), *_of_radii(results, balls)]
+    nothing = FailureIndicator(
+        name="images to attack",
+        measured=f"none of {len(at)} images is right when clean",
+        sound=True,
+        explanation="The attacked accuracy is 0 whatever the attacks can do.",
+    )
+    return [nothing]
+
+
+def _of_gradients(results: ProbeResults) -> Iterator[FailureIndicator]:
+    """Unsound: a margin that differs between two passes by more than rounding; and more images than the allowance without a
+    gradient of the margin, which does not saturate, or of the cross-entropy in float32.
+    """
+    at, norms, allowed = correct(results), gradient_norms(results), allowance(len(results["clean"]))
+    assert norms is not None
+    gap = (results["clean"] - results["again"]).abs()
+    differs = int((gap > SAME * (1 + results["clean"].abs())).sum())
+    yield FailureIndicator(
+        name="the same answer twice",
+        measured=f"{differs} of {len(gap)} clean images change their margin from one pass to the next",
+        sound=not differs,
+        explanation="The model is random: an attack follows the gradient of another draw than the one that judges it, and an "
+        "image may stand by luck. Attacks must average over draws, and the accuracy may be too high without.",
+    )
+    middle = f"; the median l2 norm is {dict(norms.quantiles)[0.5]:.3g} logits a pixel" if norms.quantiles else ""
+    yield FailureIndicator(
+        name="the margin has gradients",
+        measured=f"{norms.zeros} of {norms.images} images have a zero gradient or none{middle}",
+        sound=norms.zeros <= allowed,
+        explanation="Something in the model, such as rounding, cuts gradients off. Attacks that follow gradients stand still "
+        "there, and the images count as robust although nothing was tried.",
+    )
+    zeros = int((~_usable(results["loss gradient"][at])).sum())
+    yield FailureIndicator(
+        name="the cross-entropy has gradients",
+        measured=f"{zeros} of {int(at.sum())} images have a zero gradient or none",
+        sound=zeros <= allowed,
+        explanation="Where the margin's gradient is sound, the logits are so large that the cross-entropy is flat in "
+        "float32. FGSM, PGD and APGD-CE stand still; only losses that ignore the scale of the logits say anything.",
+    )
+
+
+def _of_steps(results: ProbeResults, threat: ThreatModel) -> Iterator[FailureIndicator]:
+    """Unsound: what steps of PGD do to more images than the allowance, beside what one step and chance do."""
+    at, last = correct(results), STEPS[-1]
+    allowed, margin = allowance(len(at)), {k: results[f"steps {k}"] for k in STEPS}
+    # the margin itself may rise on sound networks where several rivals share the loss, which PGD climbs
+    stuck = int((at & ~(results[f"loss {last}"] > results["loss 0"])).sum())
+    fall = float((margin[0] - margin[last])[at].mean())
+    yield FailureIndicator(
+        name="steps raise the loss",
+        measured=f"{last} PGD steps in {threat.label} lower the mean margin by {fall:.3g}; on {stuck} of {int(at.sum())} "
+        "images the cross-entropy does not rise",
+        sound=stuck <= allowed,
+        explanation="The gradient does not lead downhill: it is cut off, saturated, or points at random. An attack that "
+        "follows it finds nothing, whether or not there is something to find.",
+    )
+    worst, again, rises, scale = 0.0, 0, False, float(results["clean"][at].mean())
+    for few, many in itertools.pairwise(STEPS):
+        before, after = margin[few][at], margin[many][at]
+        change = after - before
+        rise, error = float(change.mean()), float(change.std(correction=0)) / len(change) ** 0.5
+        worst, again = max(worst, rise), max(again, int(((before <= 0) & (after > 0)).sum()))
+        rises |= rise > SIGNIFICANT * error and rise > RISE * scale
+    yield FailureIndicator(
+        name="the margin never rises",
+        measured=f"with more PGD steps in {threat.label} the mean margin rises by {worst:.3g} at most, and {again} broken "
+        "images at most stand again",
+        sound=not rises and again <= allowed,
+        explanation="Steps that should lower the margin raise it: the loss surface is rough or random at the scale of a "
+        "step, and where an attack ends is luck.",
+    )
+    counts = [int((at & (margin[k] > 0)).sum()) for k in STEPS[-2:]]
+    yield FailureIndicator(
+        name="the curve is flat at its end",
+        measured=f"PGD in {threat.label} leaves {counts[0]} images standing after {STEPS[-2]} steps and {counts[1]} after "
+        f"{last}",
+        # one attack with another start changes more than the allowance, up to 5 images in 100 on sound rows of digits
+        sound=counts[0] - counts[1] <= 2 * allowed,
+        explanation="More steps still break more images, so an attack of this many steps has not finished, nor may "
+        "AutoAttack's of as many. More steps would give a lower number.",
+    )
+    left = torch.stack([results["clean start"] > 0, *(margin[k] > 0 for k in STEPS[1:])]).all(0)
+    names = {"fgsm": "one FGSM step", "noise": f"{DRAWS} random points"}
+    missed = {words: int((at & left & (results[name] <= 0)).sum()) for name, words in names.items() if name in results}
+    yield FailureIndicator(
+        name="iterated gradients beat one step and chance",
+        measured=f"of the images that up to {last} PGD steps in {threat.label} left, "
+        + " and ".join(f"{words} broke {count}" for words, count in missed.items()),
+        sound=all(count <= allowed for count in missed.values()),
+        explanation="An attack that sees the model's gradients at every step should find whatever a single step or blind "
+        "guessing finds. Where it does not, gradients mislead it.",
+    )
+
+
+def _of_radii(results: ProbeResults, balls: tuple[ThreatModel, ...]) -> Iterator[FailureIndicator]:
+    """Unsound: any image that stands in the ball that holds every image, since all can be broken there; and images standing
+    that grow by more than the allowance from one ball to the next.
+    """
+    at, last = correct(results), balls[-1]
+    counts = [int((at & (results[f"radius {ball.eps:g}"] > 0)).sum()) for ball in balls]
+    yield FailureIndicator(
+        name="accuracy reaches 0",
+        measured=f"PGD ({RADIUS_STEPS} steps) leaves {counts[-1]} images standing in {last.label}, which holds every image",
+        sound=not counts[-1],
+        explanation="In a ball that holds images of other classes every image can be broken. Unless the model gives "
+        "nearly everything one class, what stands there stands because the attack fails, as it may in small balls.",
+    )
+    rise = max([0, *(after - before for before, after in itertools.pairwise(counts))])
+    yield FailureIndicator(
+        name="larger balls break more",
+        measured=f"images standing from {balls[0].label} to {last.eps:g}: {', '.join(map(str, counts))}",
+        sound=rise <= allowance(len(at)),
+        explanation="A larger ball holds the smaller one, so no more images can be robust in it. A rise is a failure of the "
+        "attack, and the smaller ball may suffer from it too.",
+    )
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attack of the suites: `broke` (n,) bool, robust images after each component, and what libraries logged."""
+
+    spec: AttackSpec
+    broke: np.ndarray
+    remaining: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def suite_indicators(
+    ran: list[Ran], correct: np.ndarray, objections: tuple[str, ...] = ()
+) -> Iterator[FailureIndicator]:
+    """Compare the suites' attacks on images that are `correct` when clean, (n,) bool; `objections` is what AutoAttack's
+    checks said of the model before any attack.
+    """
+    autoattack, pgd, fgsm = ([r for r in ran if r.spec.attack == name] for name in ("autoattack", "pgd", "fgsm"))
+    n = len(correct)
+    if autoattack:
+        said = [*objections, *(f"{r.spec.threat.label}: {w}" for r in autoattack for w in r.warnings)]
+        yield FailureIndicator(
+            name="AutoAttack's own flags",
+            measured="; ".join(said) or f"none in {len(autoattack)} runs",
+            sound=not said,
+            explanation="AutoAttack's authors warn that its result may be too high for such a model; it needs an attack made "
+            "for it.",
+        )
+        gains = {
+            r.spec.threat.label: min(c for name, c in r.remaining.items() if name != "square") - r.remaining["square"]
+            for r in autoattack
+            if "square" in r.remaining and len(r.remaining) > 1
+        }
+        yield _missed(
+            "white-box beats black-box",
+            "images that Square broke after AutoAttack's white-box parts: ",
+            gains,
+            n,
+            "Blind search finds what gradients do not lead to: gradients are masked, and more search would lower the "
+            "accuracy further.",
+        )
+    if pairs := _pairs([r for r in ran if r.spec.attack != "autoattack"], autoattack):
+        yield _missed(
+            "AutoAttack beats the other attacks",
+            "images broken that AutoAttack left: ",
+            {f"{w.spec.id} in {s.spec.threat.label}": count for w, s, count in pairs},
+            n,
+            "The strongest attack fails where a simple one succeeds, so it may fail on more. The images count "
+            "as lost, but others like them may be missing.",
+        )
+    if pairs := _pairs(fgsm, pgd):
+        yield _missed(
+            "many steps beat one",
+            "images that FGSM broke and PGD left: ",
+            {f"{w.spec.id} against {s.spec.id}": count for w, s, count in pairs},
+            n,
+            "More steps should find what one step finds. Where they do not, the gradient away from the image is "
+            "of no use to the attack.",
+        )
+    left = {  # two starts of one PGD differ by up to 5 images in 100 on sound networks, so a small gap says nothing
+        p.spec.threat.label: (int((correct & ~p.broke).sum()), a.remaining[WHITE_BOX], min(a.remaining.values()))
+        for p in pgd
+        for a in autoattack
+        if p.spec.threat == a.spec.threat and WHITE_BOX in a.remaining
+    }
+    if left:
+        words = [f"{threat}: {plain}, {adaptive}, {every}" for threat, (plain, adaptive, every) in left.items()]
+        yield FailureIndicator(
+            name="PGD agrees with APGD",
+            measured="images left standing by PGD, by APGD-CE and by all of AutoAttack: " + "; ".join(words),
+            sound=all(plain - adaptive <= max(1.0, GAP * n) for plain, adaptive, _ in left.values()),
+            explanation="On the same loss, plain steps fail where adapted ones succeed: the loss surface is rough or badly "
+            "scaled. Numbers from PGD alone are far too high for this model.",
+        )
+
+
+def _pairs(weaker: list[Ran], stronger: list[Ran]) -> list[tuple[Ran, Ran, int]]:
+    """A weaker attack, a stronger one whose ball holds the weaker one's, and how many images the weaker alone broke."""
+    pairs = [(w, s) for w in weaker for s in stronger if w.spec.norm == s.spec.norm and w.spec.eps <= s.spec.eps]
+    return [(w, s, int((w.broke & ~s.broke).sum())) for w, s in pairs]
+
+
+def _missed(name: str, words: str, counts: dict[str, int], n: int, explanation: str) -> FailureIndicator:
+    """Unsound when a stronger attack left more images than the allowance that a weaker one broke, by the pair's name."""
+    measured = ", ".join(f"{pair}: {count}" for pair, count in counts.items()) or "not measured"
+    sound = all(count <= allowance(n) for count in counts.values())
+    return FailureIndicator(name=name, measured=words + measured, sound=sound, explanation=explanation)
+
+
+def probes_find_nothing_new(ran: list[Ran], probed: np.ndarray, threat: ThreatModel) -> FailureIndicator | None:
+    """Unsound when a probe broke an image within `threat` that every attack of the suites in that ball left: `probed` (n,) is
+    True where the image is correct when clean and a probe broke it. No allowance: each such image is proof.
+    """
+    inside = [r.broke for r in ran if r.spec.norm == threat.norm and r.spec.eps <= threat.eps]
+    if not inside:
+        return None
+    new = int(np.count_nonzero(probed & ~np.logical_or.reduce(inside)))
+    return FailureIndicator(
+        name="probes find nothing new",
+        measured=f"images that probes within {threat.label} broke and every attack of the track left there: {new}",
+        sound=not new,
+        explanation="These images count as lost, but the row's attacks should have found them: there may be more.",
+    )

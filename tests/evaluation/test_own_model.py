@@ -1,0 +1,422 @@
+"""Models, images, labels, radii and habits of real use: each is taken as its owner means it, or refused in one line, and left as
+it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import sys
+import threading
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from pyautoattack import checks
+from tiny_models import Linear, Through, grey_images
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from benchmark.evaluation import own_model
+from benchmark.evaluation.auto_attack import auto_attack
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.verdicts import ball
+from benchmark.verdicts.internals import internals
+
+CHANGES = {
+    "its value": lambda x: x.sub_(0.5).div_(0.25),
+    "nothing, on these images": lambda x: x.clamp_(0, 1),
+    "its data": lambda x: x.data.mul_(2),
+}
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_changes_its_input_is_told_so_and_the_images_stay(model, images, labels, change, engine) -> None:
+    kept = images.clone()
+    for eps in (0, 0.1):
+        with pytest.raises(BenchmarkError, match="the model changes its input in place"):
+            auto_attack(Through(model, CHANGES[change]), images, labels, norm="L2", eps=eps, engine=engine)
+    assert torch.equal(images, kept)
+
+
+def altered(change) -> nn.Module:
+    return Through(Linear(classes=6), after=lambda z, x: change(z))
+
+
+BAD = {
+    "images outside [0, 1]": (dict(images=grey_images(12) * 3), r"images run from .* give pixels in \[0, 1\]"),
+    "images that are NaN": (dict(images=grey_images(12) * float("nan")), r"give pixels in \[0, 1\]"),
+    "images of integers": (dict(images=torch.ones(12, 1, 6, 6, dtype=torch.uint8)), r"torch\.uint8 .* give floats"),
+    "one image without a batch": (dict(images=grey_images(12)[0]), r"give floats \(n, c, h, w\)"),
+    "labels out of range": (dict(labels=torch.full((12,), 6)), "label 6 is outside 0 to 5"),
+    "negative labels": (dict(labels=torch.full((12,), -1)), "label -1 is outside 0 to 5"),
+    "too few labels": (
+        dict(labels=torch.zeros(11, dtype=torch.long)),
+        r"labels are torch\.int64 \(11,\) for 12 images",
+    ),
+    "labels of floats": (dict(labels=torch.zeros(12)), "give one integer an image"),
+    "eps below 0": (dict(eps=-0.1), r"eps -0\.1 is no radius"),
+    "eps that is NaN": (dict(eps=float("nan")), "eps nan is no radius"),
+    "Linf eps above 1": (dict(eps=8), "Linf eps 8 is above 1; radii are in pixels"),
+    "another norm": (dict(norm="L1"), "unknown norm 'L1'; give one of Linf and L2"),
+    "another engine": (dict(engine="fsat"), "unknown engine 'fsat'; did you mean 'fast'"),
+    "another device": (dict(device="cuda"), r"the model is on cpu, not on cuda; move it with model\.to\('cuda'\)"),
+    "no such device": (dict(device="gpu"), "unknown device 'gpu'"),
+    "no batch": (dict(batch_size=0), "batch_size 0 is none; give a whole number from 1 on"),
+    "half a batch": (dict(batch_size=2.5), r"batch_size 2\.5 is none"),
+    "a negative seed": (dict(seed=-1), "seed -1 is none; give a whole number from 0"),
+    "no seed": (dict(seed=None), "seed None is none"),
+    "eps as other text": (dict(eps="8 of 255"), "eps '8 of 255' is no radius"),
+    "L2 eps of pixels up to 255": (dict(norm="L2", eps=128), "L2 eps 128 is above 6, the distance of a black image"),
+    "eps a bool": (dict(eps=True), "eps True is no radius"),
+    "eps a bool of numpy": (dict(eps=np.bool_(True)), "is no radius"),
+    "eps a bool of torch": (dict(eps=torch.tensor(True)), "is no radius"),
+    "eps a NaN of numpy": (dict(eps=np.float32("nan")), "is no radius"),
+    "eps infinite": (dict(eps=float("inf")), "eps inf is no radius"),
+    "eps complex": (dict(eps=1j), "eps 1j is no radius"),
+    "eps for each image": (dict(eps=torch.full((12, 1), 0.1)), r"eps has shape \(12, 1\); give one number"),
+    "a bool for a batch": (dict(batch_size=True), "batch_size True is none"),
+    "norm None": (dict(norm=None), "unknown norm None"),
+    "images of numpy": (dict(images=grey_images(12).numpy()), r"images are a ndarray; give a torch\.Tensor"),
+    "labels in a list": (dict(labels=[0] * 12), r"labels are a list; give a torch\.Tensor"),
+    "images without pixels": (dict(images=torch.zeros(12, 1, 0, 6)), r"give floats \(n, c, h, w\)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(model, images, labels, case) -> None:
+    changes, message = BAD[case]
+    options = {"images": images, "labels": labels, "norm": "Linf", "eps": 0.05, **changes}
+    with pytest.raises(BenchmarkError, match=message) as error:
+        auto_attack(model, options.pop("images"), options.pop("labels"), **options)
+    assert "\n" not in str(error.value)
+
+
+def without_numbers() -> nn.Module:
+    broken = Linear(classes=6)
+    broken.bias.data.fill_(float("nan"))
+    return broken
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention, self.head = nn.MultiheadAttention(36, 4), nn.Linear(36, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(2)  # (n, 1, 36), of which it takes the first for tokens
+        return self.head(self.attention(x, x, x)[0][:, 0])
+
+
+def fails(error: Exception) -> nn.Module:
+    def throw(x: torch.Tensor) -> None:
+        raise error
+
+    return Through(Linear(classes=6), throw)
+
+
+FAILS = "^the model fails on one image of float32 on cpu: "
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (nn.Identity(), r"returns \(1, 1, 6, 6\) for one image; it must return logits"),
+        (Linear(classes=6).half(), rf"{FAILS}.*its weights are torch.float16: call model.float\(\)"),
+        (Linear(classes=6).bfloat16(), rf"{FAILS}.*its weights are torch.bfloat16: call model.float\(\)"),
+        (Linear(classes=6).double(), rf"{FAILS}.*its weights are torch.float64: call model.float\(\)"),
+        (Linear(classes=6).to("meta"), "the model is on meta, where it has no weights"),
+        (nn.Sequential(nn.Flatten(), nn.LazyLinear(6)), "lazy layers without weights"),
+        (lambda x: x, r"the model is a function; give a torch\.nn\.Module"),
+        (altered(lambda z: (z, z)), "returns a tuple for one image"),
+        (altered(torch.Tensor.detach), "logits have no gradient by its input"),
+        (altered(lambda z: z.detach() + 0 * z.sum(1, keepdim=True).detach()), "logits have no gradient by its input"),
+        (without_numbers(), "not finite"),
+        (Attends(), "the model mixes the images of a batch"),
+        (nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), Linear(classes=6)), "mixes the images of a batch"),
+        (fails(AssertionError("8 heads")), f"{FAILS}AssertionError: 8 heads"),
+        (fails(KeyError("width")), f"{FAILS}KeyError: 'width'"),
+        (fails(ValueError()), f"{FAILS}ValueError"),
+        (fails(IndexError()), f"{FAILS}IndexError"),
+        (fails(RuntimeError("two\nlines")), f"{FAILS}two"),
+    ],
+)
+def test_models_that_cannot_be_judged_are_refused_in_one_line(images, labels, other, message) -> None:
+    with pytest.raises(BenchmarkError, match=message) as raised:
+        auto_attack(other, images, labels, norm="Linf", eps=0.05)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_dtypes_of_images_and_labels_are_taken(model, images, labels) -> None:
+    eps = float(model.radius(images, labels, "Linf")[:11].median())
+    plain = auto_attack(model, images, labels, norm="Linf", eps=eps)
+    turned = images.double().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
+    other = auto_attack(altered(torch.Tensor.double), turned, labels.int(), norm="Linf", eps=eps, device="cpu:0")
+    assert other.adversarial.dtype == torch.float32
+    assert not other.adversarial.requires_grad
+    assert torch.equal(plain.robust, other.robust)
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps"),
+    [
+        ("Linf", np.float32(8 / 255)),
+        ("linf", np.array(8 / 255)),
+        ("L∞", torch.tensor(8 / 255)),
+        ("LINF", Fraction(8, 255)),
+        ("Linf", "8/255"),
+    ],
+)
+def test_any_real_number_is_a_radius_and_norms_have_their_usual_names(model, images, labels, norm, eps) -> None:
+    found = auto_attack(model, images, labels, norm=norm, eps=eps, seed=np.int64(3), batch_size=torch.tensor(12))
+    value = 8 / 255 if isinstance(eps, str) else float(eps)
+    plain = auto_attack(model, images, labels, norm="Linf", eps=value, seed=3, batch_size=12)
+    assert torch.equal(found.adversarial, plain.adversarial)
+    assert (found.adversarial != images).any()
+
+
+def nothing(*_: object) -> None: ...
+
+
+def attacked(model: nn.Module, images, labels, **options):
+    return auto_attack(model, images, labels, **({"norm": "Linf", "eps": 0.02} | options))
+
+
+def test_no_setting_of_logging_hides_a_warning_or_makes_one(model, images, labels) -> None:
+    soft = Through(model, after=lambda z, x: (10 * z).softmax(1))
+    level = logging.getLogger().level
+    for hide in (
+        lambda: logging.disable(50),
+        lambda: logging.config.dictConfig({"version": 1}),
+        lambda: logging.getLogger().setLevel(60),
+        lambda: logging.getLogger("auto-attack").setLevel(60),
+    ):
+        hide()
+        try:
+            found = attacked(soft, images, labels)
+        finally:
+            logging.disable(logging.NOTSET)
+            logging.getLogger().setLevel(level)
+            logging.getLogger("auto-attack").setLevel(logging.NOTSET)
+            for logger in logging.root.manager.loggerDict.values():
+                logger.disabled = False
+        assert any("probability distribution" in words for words in found.warnings)
+    talks = Through(model, before=lambda x: logging.getLogger("theirs").warning("resizing 8x8 to 8x8"))
+    assert not attacked(talks, images, labels).warnings
+
+
+@pytest.mark.parametrize(
+    "aside",
+    [
+        lambda: sys.settrace(None),
+        lambda: (lambda kept: (sys.settrace(None), sys.settrace(kept)))(sys.gettrace()),
+        lambda: checks.funcs.clear(),
+    ],
+    ids=["put aside", "put aside and back", "its list emptied"],
+)
+def test_a_model_that_takes_gradients_inside_is_found_whatever_it_does_to_the_tracer(model, images, aside) -> None:
+    kept = dict(checks.funcs)
+
+    def hides(x: torch.Tensor) -> None:
+        aside()
+        with torch.enable_grad():
+            leaf = x.detach().clone().requires_grad_()
+            torch.autograd.grad(model(leaf).sum(), leaf)
+
+    try:
+        said = internals(Through(model, before=hides), images).dynamic
+    finally:
+        checks.funcs.update(kept)
+    assert len(said) == 1
+    assert "dynamic defense" in said[0] or "puts Python's tracing aside" in said[0]
+    assert internals(model, images).dynamic == ()
+
+
+def test_switches_of_a_gpu_are_those_that_models_read() -> None:
+    """As far as a machine without one shows it."""
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    with own_model._in_float32("cuda"):
+        assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
+        with torch.backends.cudnn.flags(enabled=False):
+            pass
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before
+
+
+def test_what_the_model_changes_comes_back(model, images, labels) -> None:
+    """Statistics that its own `train` keeps moving, weights, modes, the tracer, torch's switches."""
+
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+            self.register_buffer("hidden", torch.zeros(()))
+            self.scale, self.shift = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            with torch.no_grad():
+                self.scale += 1
+            self.shift = nn.Parameter(self.shift + 1)
+            self.hidden.data.add_(1)
+            torch.set_grad_enabled(torch.is_grad_enabled())
+            return model(x)
+
+    def tracer(*_):
+        return None
+
+    moves = Moves().train()
+    own = dict(moves.named_parameters())
+    sys.settrace(tracer)
+    try:
+        attacked(moves, images, labels)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(None)
+    assert (moves.seen, moves.hidden, moves.scale, moves.shift) == (0, 0, 1, 1)
+    assert all(parameter is own[name] for name, parameter in moves.named_parameters())
+    assert (moves.scale.requires_grad, moves.training, torch.is_grad_enabled()) == (True, True, True)
+
+
+def test_threads_may_share_a_model(model, images, labels) -> None:
+    shared, before = nn.Sequential(model).train(), torch.backends.mkldnn.matmul.fp32_precision
+    threads = [threading.Thread(target=attacked, args=(shared, images, labels)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shared.training
+    assert all(p.requires_grad for p in shared.parameters())
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+def test_clean_images_are_told_and_wrong_labels_warned_of(model, images, labels) -> None:
+    found = attacked(model, images, labels)
+    assert found.clean.tolist() == [True] * 11 + [False]
+    twice = torch.cat([images, images]), torch.cat([labels, labels])
+    wrong = attacked(model, twice[0], (twice[1] + 1) % 6)
+    assert not wrong.clean.any() or int(wrong.clean.sum()) <= 2
+    assert any("no more often than chance" in words for words in wrong.warnings)
+    assert not any("chance" in words for words in attacked(model, *twice).warnings)
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        lambda x: nothing(torch.backends.cudnn.flags(enabled=False).__enter__()),
+        lambda x: nothing(torch.backends.cudnn.allow_tf32),
+        lambda x: nothing(torch.is_grad_enabled() and torch.autograd.grad((x.detach().requires_grad_() ** 2).sum(), [torch.ones(1, requires_grad=True)], allow_unused=True)),
+        lambda x: nothing(1 / (_get_current_dispatch_mode() is None)),
+    ],
+    ids=["cudnn.flags", "allow_tf32", "a gradient of its own", "operations that cannot be counted"],
+)  # fmt: skip
+def test_what_a_model_reads_or_computes_beside_stops_no_attack(model, images, labels, doing) -> None:
+    with torch.backends.cudnn.flags():
+        found = attacked(Through(model, before=doing), images, labels)
+    assert torch.equal(found.robust, attacked(model, images, labels).robust)
+
+
+def test_models_of_other_kinds_are_attacked_as_the_plain_one(model, images, labels) -> None:
+    plain = attacked(model, images, labels)
+    kinds = {
+        "exported": torch.export.export(model.eval(), (images,)).module(),
+        "scripted": torch.jit.trace(model, images),
+        "sparse buffer": nn.Sequential(model),
+        "script": torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(36, 6))),
+    }
+    kinds["sparse buffer"].register_buffer("mask", torch.eye(3).to_sparse())
+    for kind, other in kinds.items():
+        if kind == "exported":  # for batches of its own size alone
+            with pytest.raises(BenchmarkError, match="the model fails on one image"):
+                attacked(other, images, labels)
+            continue
+        found = attacked(other, images, labels)
+        assert kind == "script" or torch.equal(found.robust, plain.robust), kind
+
+
+def test_what_a_later_pass_raises_is_one_line_too(model, images, labels) -> None:
+    """With gradients its conversion to numpy fails; without them, it does not."""
+    numpy = Through(model, before=lambda x: torch.from_numpy(x.numpy()))
+    with pytest.raises(
+        BenchmarkError, match=r"the model, or the evaluation of it, fails: RuntimeError: Can't call numpy"
+    ):
+        attacked(numpy, images, labels)
+
+
+def test_a_model_that_does_not_go_into_evaluation_mode_is_left_in_its_own(model, images, labels) -> None:
+
+    class Stays(nn.Sequential):
+        def train(self, mode: bool = True):
+            if not mode:
+                self[0].training = False
+                raise KeyError("mode")
+            return super().train(mode)
+
+    stays = Stays(nn.Dropout(0.1), model).train()
+    with pytest.raises(BenchmarkError, match="does not go into evaluation mode: KeyError"):
+        attacked(stays, images, labels)
+    assert stays.training
+    assert stays[0].training
+
+
+@pytest.mark.parametrize(
+    ("classes", "right", "warned"), [(2, 24, False), (2, 13, True), (3, 16, False), (10, 20, False), (10, 3, True)]
+)
+def test_labels_are_doubted_where_chance_explains_what_is_right(classes, right, warned) -> None:
+    assert bool(own_model.doubts(torch.arange(24) < right, classes)) == warned
+
+
+def test_a_device_without_float64_gives_the_same_verdicts(model, images, labels, monkeypatch) -> None:
+    plain = {norm: attacked(model, images, labels, norm=norm, eps=0.05) for norm in ("Linf", "L2")}
+
+    def refuse(self):
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+    monkeypatch.setattr(torch.Tensor, "double", refuse)
+    monkeypatch.setattr(ball, "NO_FLOAT64", ("cpu",))
+    for norm, before in plain.items():
+        assert torch.equal(attacked(model, images, labels, norm=norm, eps=0.05).adversarial, before.adversarial)
+
+
+def test_pixels_that_rounding_put_outside_are_put_back(model, images, labels) -> None:
+    images[0, 0, 0, 0], images[1, 0, 0, 0] = 1.0000001, -3e-8
+    found = attacked(model, images, labels)
+    assert 0 <= found.adversarial.min() <= found.adversarial.max() <= 1
+
+
+def test_one_image_without_a_finite_gradient_costs_no_other_its_verdict(model, images, labels) -> None:
+    images[3] = 0
+    odd = Through(model, after=lambda z, x: z + 0 * x.flatten(1).pow(2).sum(1, keepdim=True).sqrt())
+    found = attacked(odd, images, labels)
+    plain = attacked(model, images, labels)
+    others = torch.arange(12) != 3
+    assert torch.equal(found.robust[others], plain.robust[others])
+    assert any("not finite at images 3" in words for words in found.warnings)
+
+
+@pytest.mark.parametrize("everywhere", [True, False], ids=["everywhere", "away from the clean images"])
+def test_a_model_whose_gradients_are_not_finite_is_not_judged(model, images, labels, everywhere) -> None:
+    """Its logits are the plain model's; only where they are asked for is every gradient NaN."""
+
+    def blinds(z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        clean = (x[:, None].detach() == images).flatten(2).all(2).any(1)
+        hidden = (x.flatten(1) - x.flatten(1).detach()).pow(2).sum(1, keepdim=True).sqrt()  # 0, of gradient NaN
+        return z + hidden * (torch.ones_like(clean) if everywhere else ~clean)[:, None]
+
+    with pytest.raises(BenchmarkError, match=r"input gradient is not finite \(NaN or infinity\) at \d+% of the points"):
+        attacked(Through(model, after=blinds), images, labels, eps=0.004)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_two_and_three_classes_are_attacked_without_the_part_that_is_not_defined(model, images, classes) -> None:
+    torch.manual_seed(0)
+    few = Linear(classes=classes)
+    labels = few(images).argmax(1)
+    radius = few.radius(images, labels, "Linf")
+    eps = float(radius.median())
+    found = attacked(few, images, labels, eps=eps)
+    assert found.robust[radius > eps].all()
+    assert not found.robust[radius < 0.95 * eps].any()
+    assert any(f"this model has {classes}: AutoAttack ran without it" in words for words in found.warnings)
