@@ -1,1 +1,1 @@
-"""The static leaderboard: records in, HTML out. Imports only `benchmark.records` and `benchmark.results.headline`."""
+"""The static leaderboard: Records in, HTML out. Of the benchmark it reads Records and specs, and runs nothing."""

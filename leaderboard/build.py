@@ -17,7 +17,7 @@ import yaml
 
 from benchmark.results import reproduced, study_table
 from benchmark.results.brought import FOLDER, lowered_all
-from benchmark.results.headline import headline
+from benchmark.results.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats

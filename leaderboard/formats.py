@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from benchmark.results.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen, to_json

@@ -19,9 +19,8 @@ import yaml
 
 from benchmark.results import reproduced, study_table
 from benchmark.results.brought import FOLDER, Scores, lowered_all
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from benchmark.results.study import PublishedStudy
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from benchmark.results.brought import Brought, Scores, credits
-from benchmark.results.headline import headline, headline_names
 from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline, headline_names
 from benchmark.results.study import PublishedStudy
 from benchmark.results.study_table import Spread
 from benchmark.specs.track import Track

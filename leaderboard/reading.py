@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.results.claimed import ClaimedBoard
-from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.per_image import PerImage
 from benchmark.results.record import Record
+from benchmark.results.robustbench import ClaimedBoard
+from benchmark.results.study import DeclaredPaper
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from benchmark.results import study_table
 from benchmark.results.brought import FOLDER, lowered_all
-from benchmark.results.headline import headline
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track

@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
+from benchmark.results.record import headline
 from benchmark.results.study_table import Spread
 from benchmark.specs.submission import Claim
 from leaderboard.rank import Row

@@ -40,6 +40,7 @@ from benchmark.specs.training import Augmentation
 from benchmark.training import local_margin, margin
 from benchmark.training.augment import Augment
 from benchmark.training.loop import train
+from benchmark.training.steps import Steps
 from benchmark.verdicts.replaced_attention import SOFTMAX, predictions_with
 
 KEPT, FIGURE = Path("work/benchmarks"), Path("measurements/frontier.svg")
@@ -149,12 +150,13 @@ def _best_weights(model: nn.Sequential, row: Row, objective: str, epochs: int, p
         if objective == PRICED
         else margin.objective(None, **wanted)
     )
-    splits = (tensors(load_split(row.data, part)) for part in ("train", "validation"))
+    splits = [tensors(load_split(row.data, part)) for part in ("train", "validation")]
     augment = Augment(spec.augmentation, rules.shape, rules.classes)
     fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoint = path.with_suffix(".checkpoint")
-    return train(model, loss, spec, *splits, fabric=fabric, seed=0, checkpoint=checkpoint, augment=augment)[0]
+    steps = Steps(model, loss, spec, fabric, splits[0][0][:1], augment=augment)
+    return train(steps, *splits, seed=0, checkpoint=checkpoint)[0]
 
 
 def measured(

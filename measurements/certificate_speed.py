@@ -42,6 +42,7 @@ from benchmark.specs.submission import VariantOnTrack
 from benchmark.training import margin
 from benchmark.training.augment import Augment
 from benchmark.training.loop import train
+from benchmark.training.steps import Steps
 
 KEPT = Path("work/benchmarks")
 RADII = (0.02, 0.05, 0.1, 0.1412)  # the paper's, and 36/255 rounded up
@@ -136,16 +137,14 @@ def trained(row: Row, depth: int, epochs: int) -> tuple[nn.Sequential, str]:
         path, words = KEPT / f"certificate_speed-{depth}-{epochs}.safetensors", f"{epochs} epochs"
     if not path.exists():
         spec, rules = settings.training.model_copy(update={"epochs": epochs}), row.track.data
+        splits = [tensors(load_split(row.data, part)) for part in ("train", "validation")]
+        objective, fabric = margin.objective(None, **spec.parameters), Fabric(accelerator="cpu", devices=1)
+        augment = Augment(spec.augmentation, rules.shape, rules.classes)
         best, _ = train(
-            model,
-            margin.objective(None, **spec.parameters),
-            spec,
-            tensors(load_split(row.data, "train")),
-            tensors(load_split(row.data, "validation")),
-            fabric=Fabric(accelerator="cpu", devices=1, precision="32-true"),
+            Steps(model, objective, spec, fabric, splits[0][0][:1], augment=augment),
+            *splits,
             seed=0,
             checkpoint=path.with_suffix(".checkpoint"),
-            augment=Augment(spec.augmentation, rules.shape, rules.classes),
             on_epoch=lambda done: print(f"depth {depth}: epoch {done.epoch}", file=sys.stderr, flush=True),
         )
         save_file(best, path)

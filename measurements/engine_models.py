@@ -49,6 +49,7 @@ from benchmark.specs.training import TrainingSpec
 from benchmark.training import adversarial, margin, standard
 from benchmark.training.loop import train
 from benchmark.training.objective import Objective, accuracy
+from benchmark.training.steps import Steps
 
 KEPT = Path("work/benchmarks/engines")
 TRACK = "digits"
@@ -158,7 +159,8 @@ def trained(name: str, seed: int = 0) -> nn.Module:
         splits = tensors(load_split(folder, "train")), tensors(load_split(folder, "validation"))
         fabric = Fabric(accelerator="cpu", devices=1, precision="32-true")
         with contextlib.redirect_stdout(sys.stderr):
-            best, _ = train(model, objective, spec, *splits, fabric=fabric, seed=seed, checkpoint=checkpoint)
+            steps = Steps(model, objective, spec, fabric, splits[0][0][:1])
+            best, _ = train(steps, *splits, seed=seed, checkpoint=checkpoint)
         files.write(path, save(best))
         checkpoint.unlink()
     model.load_state_dict(load_file(path))

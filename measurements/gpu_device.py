@@ -14,8 +14,7 @@ from benchmark.runtime import errors
 def main() -> None:
     import torch
 
-    from benchmark.runtime.device import processor
-    from benchmark.runtime.environment import environment, installed
+    from benchmark.runtime.machine import environment, installed, processor
 
     row("machine", what="processor", found=f"{processor()}, {os.cpu_count()} cores")
     for name, version in environment().items():

@@ -52,7 +52,7 @@ def trained(device: torch.device, seconds: float, data: DataSpec) -> nn.Module:
     augment = Augment(Augmentation(crop=4, flip=True), data.shape, data.classes)
     objective = training_objective(spec, attack)
     with compiling(False):  # which takes longer than the training
-        steps = Steps.of(model, objective, spec, fabric, images[:1].cpu(), augment=augment, recorder=recorder)
+        steps = Steps(model, objective, spec, fabric, images[:1].cpu(), augment=augment, recorder=recorder)
     share = len(labels) if device.type == "cuda" else 64
     begun = time.perf_counter()
     first = min(4096, share)

@@ -103,7 +103,7 @@ def ours(case: Case, device: torch.device, mode: str) -> Callable[[int], None]:
     images, labels = drawn(case.batch, device)
     recorder = CudaRecorder(device) if mode != "plain" else None
     with compiling(mode == "compiled"):
-        steps = Steps.of(case.built(), objective, spec, fabric, images[:1].cpu(), recorder=recorder)
+        steps = Steps(case.built(), objective, spec, fabric, images[:1].cpu(), recorder=recorder)
     epochs = itertools.count()
 
     def take(count: int) -> None:

@@ -32,10 +32,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
-    from benchmark.runtime import products, vector_functions  # they import torch
+    from benchmark.runtime import kernels  # it imports torch
 
-    vector_functions.mend()
-    products.replace()
+    kernels.replace()
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from benchmark.runtime.torch_setup import start
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation
-from benchmark.training import draws
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
+from benchmark.training.ranks import seed_draws
 from benchmark.training.steps import Steps
 from benchmark.verdicts.pieces import room
 from benchmark.verdicts.prediction import predict
@@ -65,7 +65,7 @@ def test_augmented_images_stay_on_the_device_and_are_those_of_the_cpu(monkeypatc
     ):
         found = []
         for device in ("cpu", "cuda"):
-            draws.seed(0, 0)
+            seed_draws(0, 0)
             found.append(Augment(Augmentation(**changes), (3, 8, 8), 4)(images.to(device), labels.to(device)))
         (here, own), (there, theirs) = found
         assert (there.device.type, theirs.device.type) == ("cuda", "cuda"), changes
@@ -103,7 +103,7 @@ def test_a_step_that_waits_for_the_device_is_not_captured_and_training_goes_on(m
     rules = recipe("standard", "")
     device, fabric = torch.device("cuda", 0), fabric_of(TrainRun(device="cuda:0"))
     loss = built(rules)[1]
-    steps = Steps.of(Waits(), loss, rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
+    steps = Steps(Waits(), loss, rules, fabric, blobs(0, 16)[0], recorder=CudaRecorder(device))
     images, labels = (t.cuda() for t in blobs(0, 96))
     assert all(torch.isfinite(torch.tensor(steps.epoch(images, labels, epoch, 0))) for epoch in range(2))
     assert "it waits for the device" in capsys.readouterr().out
@@ -143,7 +143,7 @@ def steps_of(objective: str, attack: str, precision: str, captured: bool, **chan
     start(device)
     fabric = fabric_of(TrainRun(device="cuda:0", precision=precision))
     recorder = CudaRecorder(device) if captured else None
-    return Steps.of(network, loss, rules, fabric, blobs(0, 16)[0], recorder=recorder)
+    return Steps(network, loss, rules, fabric, blobs(0, 16)[0], recorder=recorder)
 
 
 @pytest.mark.parametrize(("objective", "attack"), EVERY)

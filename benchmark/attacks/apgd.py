@@ -34,7 +34,6 @@ def attack(
     """
     if restarts < 1:
         raise BenchmarkError(f"apgd with {restarts} restarts does nothing; give restarts from 1 on")
-    places = list(range(len(images))) if indices is None else indices
-    search = Search(model, images, labels, places, threat.norm, threat.eps, seed, slots)
+    search = Search(model, images, labels, indices or [*range(len(images))], threat.norm, threat.eps, seed, slots)
     untargeted(search, restarts)
     return search.adversarial

@@ -1,10 +1,9 @@
 """AutoAttack, standard version (Croce and Hein 2020): APGD-CE, APGD-T, FAB-T and Square, one component at a time.
 
-There are two engines. `reference` is the authors' attack files, unchanged. Their loop runs each component on the images that
-are still robust after those before it, each batch with the same seed; running the components one by one on those images is
-therefore the same computation (a test compares the two), and lets the harness save a checkpoint after each. `fast` is the
-same algorithms, budgets and schedules on many images in parallel (engine/), with a random stream for each image: what it
-finds for an image does not depend on the batch, on its order, or on the other images.
+There are two engines. `reference` is the authors' attack files, unchanged: their loop runs each component on the images that
+are still robust after those before it, so running the components one by one is the same computation (a test compares the
+two), and lets the harness save a checkpoint after each. `fast` is the same algorithms, budgets and schedules on many images
+in parallel (engine/), with a random stream for each image: what it finds does not depend on the batch or its order.
 
 The package seeds itself from the clock unless told otherwise; here `seed` is required. The standard version's nine targets
 are all rivals of ten classes; with fewer classes, all rivals are targets.
@@ -66,8 +65,6 @@ def attack(
     With two or three classes APGD-T's loss is not defined: that component finds nothing, and it is warned of.
     """
     notes = notes or Notes()
-    if component not in components:
-        raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
     if classes < 2:
@@ -78,7 +75,7 @@ def attack(
     targets = min(TARGETS, classes - 1)
     if engine == "reference":
         return _reference(model, images, labels, threat, seed, component, targets, notes)
-    places = list(range(len(images))) if indices is None else indices
+    places = indices or [*range(len(images))]
     most = max(slots, wide) if component in WIDE else slots
     search = Search(model, images, labels, places, threat.norm, threat.eps, seed, most, flops)
     _fast(search, component, targets, notes)
@@ -89,7 +86,7 @@ def _fast(search: Search, component: str, targets: int, notes: Notes) -> None:
     if component == "apgd-ce":
         apgd.untargeted(search)
     elif component == "square":
-        square.untargeted(search)
+        square.Chains(search).run()
     else:
         order = search.logits(search.images).sort(dim=1).indices
         rivals = order[:, -targets - 1 : -1].flip(1)  # the likeliest first, as the authors take them

@@ -50,20 +50,21 @@ def attack(
         )
     if seed is not None:
         torch.manual_seed(seed)
-    objective = loss or _objective(climb, labels)
-    start, project = (_start_linf, _project_linf) if threat.norm == "Linf" else (_start_l2, _project_l2)
-    points = start(images, threat.eps).clamp(0, 1) if random_start else images
+
+    def objective(logits: torch.Tensor) -> torch.Tensor:
+        if loss is not None:
+            return loss(logits)
+        if climb == "margin":
+            return -margins(logits, labels).sum()
+        return cross_entropy(logits, labels, reduction="none").sum()
+
+    points = _start(images, threat).clamp(0, 1) if random_start else images
     for _ in range(steps):
-        direction = _direction(_gradient(model, points, objective), threat.norm)
+        gradient = _gradient(model, points, objective)
+        direction = gradient.sign() if threat.norm == "Linf" else gradient * (1 / _norms(gradient))
         moved = points + step_size * direction
-        points = (images + project(moved - images, threat.eps)).clamp(0, 1)
+        points = (images + _projected(moved - images, threat)).clamp(0, 1)
     return points
-
-
-def _objective(climb: str, labels: torch.Tensor) -> Loss:
-    if climb == "margin":
-        return lambda logits: -margins(logits, labels).sum()
-    return lambda logits: cross_entropy(logits, labels, reduction="none").sum()
 
 
 def _gradient(model: nn.Module, points: torch.Tensor, objective: Loss) -> torch.Tensor:
@@ -72,28 +73,21 @@ def _gradient(model: nn.Module, points: torch.Tensor, objective: Loss) -> torch.
         return torch.autograd.grad(objective(model(leaf)), leaf)[0]
 
 
-def _direction(gradient: torch.Tensor, norm: str) -> torch.Tensor:
-    return gradient.sign() if norm == "Linf" else gradient * (1 / _norms(gradient))
-
-
-def _start_linf(images: torch.Tensor, eps: float) -> torch.Tensor:
-    return images + (torch.rand_like(images) * (2 * eps) - eps)
-
-
-def _start_l2(images: torch.Tensor, eps: float) -> torch.Tensor:
-    """Uniform in the ball: the first n coordinates of a uniform point on the sphere of n + 2 (Voelker et al. 2017)."""
+def _start(images: torch.Tensor, threat: ThreatModel) -> torch.Tensor:
+    """Uniform in the ball; for l2 the first n coordinates of a uniform point on the sphere of n + 2 (Voelker et al. 2017)."""
+    eps = threat.eps
+    if threat.norm == "Linf":
+        return images + (torch.rand_like(images) * (2 * eps) - eps)
     rows, pixels = images.flatten(1).shape
     drawn = torch.randn(rows, pixels + 2, dtype=images.dtype, device=images.device)
     sphere = drawn / drawn.square().sum(1, keepdim=True).sqrt()
     return images + eps * sphere[:, :pixels].reshape(images.shape)
 
 
-def _project_linf(moves: torch.Tensor, eps: float) -> torch.Tensor:
-    return moves.clamp(-eps, eps)
-
-
-def _project_l2(moves: torch.Tensor, eps: float) -> torch.Tensor:
-    return moves * (eps / _norms(moves)).clamp(max=1)
+def _projected(moves: torch.Tensor, threat: ThreatModel) -> torch.Tensor:
+    if threat.norm == "Linf":
+        return moves.clamp(-threat.eps, threat.eps)
+    return moves * (threat.eps / _norms(moves)).clamp(max=1)
 
 
 def _norms(vectors: torch.Tensor) -> torch.Tensor:

@@ -58,23 +58,10 @@ def guarantee() -> str:
 def certify(
     model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, largest: float = 8.0, precision: float = 1e-3
 ) -> torch.Tensor:
-    """Certified l2 radius of each image; 0 where the prediction is wrong or tied, or nothing could be certified.
+    """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. A radius returned is one at which the whole check succeeded, so it needs no monotonicity: a
-    ball that holds contains the smaller ones.
-
-    Args:
-        model: a plain `nn.Sequential` of linear layers, ReLU and ClippedReLU, ending in a `NormalisedHead` or `nn.Linear`.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) int64.
-        largest: no radius is above this, in pixels.
-        precision: relative, of what the bounds give.
-
-    Returns:
-        (n,) float64 radii.
-
-    Raises:
-        BenchmarkError: a layer of another kind (named), a model that is no such sequence, TF32 products.
+    Guarantee: `guarantee()`. Arguments, result and errors as of `local.certify`; layers are linear, ReLU or
+    ClippedReLU.
     """
     network = checked_copy(model)
     linears = _linears(bound_network(network, images[:1], labels[:1]))  # refuses even where no image is right
@@ -106,18 +93,14 @@ class BoxedNetwork:
             self.stages[-1] = replace(self.stages[-1], theta=_threshold(layer, x))
 
     def margin_drop(self, radius: torch.Tensor, *, restricted: bool) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall within `radius` (n,): (n, classes), infinite where float32 could
-        overflow.
-        """
+        """How far each margin can fall within `radius` (n,), at most: (n, classes), infinite where float32 could overflow."""
         regions, known = self.regions(radius, restricted=restricted)
         last = regions[-1]
         drop = largest_product(-self.bounded.difference, last) + self.bounded.head_rounding(last.rho)
         return torch.where(known[:, None], drop * UP, torch.inf)
 
     def regions(self, radius: torch.Tensor, *, restricted: bool) -> tuple[list[Region], torch.Tensor]:
-        """The region of the pixels' moves and of those behind each stage; and of which images (n,) they are to be believed,
-        because float32 cannot overflow.
-        """
+        """The region of the pixels' moves and of those behind each stage; and where (n,) float32 cannot overflow."""
         ends = radius[:, None].expand(-1, self.bounded.activations[0][0].numel())
         regions, known = [Region(radius, -ends, ends)], torch.ones_like(radius, dtype=torch.bool)
         for stage in self.stages:

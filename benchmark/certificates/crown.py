@@ -1,9 +1,7 @@
 """Linear bound propagation (CROWN, Zhang et al. 2018; alpha-CROWN, Xu et al. 2021) for l2 balls, by the package auto_LiRPA.
 
 The package bounds each margin logit_y - logit_j from below over the whole l2 ball, the part of it outside [0, 1] included;
-every class but the label is a rival, and a tie is not certified. It is optional: the version that runs with a current torch
-is 0.7, from its authors' repository Verified-Intelligence/auto_LiRPA. Clone that and install the clone without its pinned
-dependencies, then the extra `crown`: `pip install --no-deps <clone>` and `pip install --editable '.[crown]'`.
+every class but the label is a rival, and a tie is not certified. Optional: docs/certificates.md says how to install it.
 
 What is trusted, not proven here: the package itself, and that float32 rounds at most twice as much within the ball as at the
 clean image. The package computes in the float64 asked of it, to nearest, without rounding
@@ -59,16 +57,10 @@ def certify(
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Args:
-        model: as of `local.certify`.
-        images: (n, c, h, w) in [0, 1].
-        labels: (n,) int64.
-        largest: radii above this are not looked for, in pixels.
-        precision: relative, of what the bounds give.
-        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
+    Guarantee: `guarantee()`. Arguments and result as of `local.certify`.
 
-    Returns:
-        (n,) float64 radii, each one at which the whole check succeeded.
+    Args:
+        alpha_steps: 0 for CROWN; else, where it fails, alpha-CROWN with that many steps of optimising its slopes.
 
     Raises:
         BenchmarkError: auto_LiRPA is not installed, cannot read the network, or its bound contradicts a clean margin.

@@ -1,7 +1,7 @@
 """Certified l2 radii of a network of known layers, from local bounds around each clean image.
 
 bounds/network_bound.py has the proof. The model is a plain `nn.Sequential` of layers with a `LayerBound`
-(bounds/dispatch.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
+(bounds/layer_bound.py), ending in a linear head with rows w_j: a `NormalisedHead` or `nn.Linear`. Every class but the label
 is a rival, and a tie is not certified. The certificate speaks of the float32 network that runs.
 
 A cascade: cheap bounds decide most images, and costly ones only those that are left.
@@ -21,22 +21,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds import (  # noqa: F401  they register their layers
-    activations,
-    attention_grid,
-    clipped_relu,
-    composite,
-    isometries,
-    l2_attention,
-    l2_window,
-    layernorm,
-    linear,
-    scaled_cosine,
-    token_convolution,
-)
 from benchmark.certificates.bounds.checked_copy import checked_copy, rebuilt, same_logits
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
-from benchmark.layers.arguments import shown
+from benchmark.layers.kinds import shown
 from benchmark.runtime.errors import BenchmarkError
 
 MANY = 256  # images at a time for the quick bounds
@@ -60,8 +47,7 @@ def certify(
 ) -> torch.Tensor:
     """Certified l2 radius of each image; 0 where the prediction is wrong, tied, or nothing could be certified.
 
-    Guarantee: `guarantee()`. A radius returned is one at which the whole check succeeded, so it needs no monotonicity: a
-    ball that holds contains the smaller ones.
+    Guarantee: `guarantee()`. The whole check succeeded at the radius itself, so it needs no monotonicity.
 
     Args:
         model: a plain `nn.Sequential` of layers with a `LayerBound`, ending in a `NormalisedHead` or `nn.Linear`.
@@ -91,14 +77,7 @@ def certify(
 
 
 def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, radius: float) -> torch.Tensor:
-    """Whether each image is certified at one l2 radius, by the cascade: the verdicts of its last step alone, faster.
-
-    Args:
-        model, images, labels: as in `certify`.
-        radius: in pixels.
-
-    Returns:
-        (n,) bool.
+    """Whether each image is certified at one l2 radius in pixels, by the cascade: (n,) bool. Arguments as of `certify`.
 
     Raises:
         BenchmarkError: as `certify`.
@@ -127,12 +106,8 @@ def certified_at(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, r
 
 
 def float32_gap(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """How far the margins of the float32 network stray from those of its float64 copy on these images: the largest
-    difference found, and the largest that the error analysis allows.
-
-    Raises:
-        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
-            computes something else than the network that its layers describe, of which certificates speak.
+    """How far margins of the float32 network stray from its float64 copy's on these images; arguments and result as of
+    `checked_gap`.
     """
     network = checked_copy(model)
 
@@ -157,7 +132,8 @@ def checked_gap(
             far float32 strays from them.
 
     Raises:
-        BenchmarkError: a difference is above its own bound, or the model is another network than the one certified.
+        BenchmarkError: a difference is above its own bound, so the analysis does not describe this machine; or the model
+            computes something else than the network that its layers describe, of which certificates speak.
     """
     ours, model, found, allowed = rebuilt(model), model.eval(), 0.0, 0.0
     for x, y in zip(images.split(MANY), labels.split(MANY), strict=True):
@@ -187,9 +163,7 @@ def composing(bounded: NetworkBound, *, quick: bool = False) -> Callable[[torch.
 
 
 def by_both(bounded: NetworkBound, radius: torch.Tensor) -> torch.Tensor:
-    """Whether composing, or the margin gradient for the rivals that composing leaves open, certifies each image at its
-    radius: (n,) to (n,) bool.
-    """
+    """As `above`, by composing, and by the margin gradient for the rivals that composing leaves open."""
     composed = bounded.composed(radius)
     open_rivals, known = ~(bounded.rival_margins > composed), torch.isfinite(composed).all(1) & (radius < FARTHEST)
     radius = torch.where(known, radius, 0.0)  # nothing is known where a bound is infinite, or its powers may be
@@ -243,8 +217,8 @@ def correct(network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor) 
 def tight_bounds(
     network: nn.Sequential, images: torch.Tensor, labels: torch.Tensor, rows: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, NetworkBound]]:
-    """`NetworkBound`s of the images `rows` for the tight bounds, as many images at a time as memory allows, with their
-    indices. Images of which not even rounding is bounded are left out: nothing can certify them.
+    """The images `rows` in parts that fit memory, each with its `NetworkBound`. Images of which not even rounding is bounded
+    are left out: nothing can certify them.
     """
     prefix, few = None, 1  # the first image shows how large the network is
     while len(rows):
@@ -287,10 +261,7 @@ def _all(radius: float, part: torch.Tensor) -> torch.Tensor:
 
 
 def check_search(largest: float, precision: float) -> None:
-    """
-    Raises:
-        BenchmarkError: a largest radius or a precision with which the search would not end.
-    """
+    """Raise a BenchmarkError for a largest radius or a precision with which the search would not end."""
     if not (0 <= largest <= 1e100 and 1e-12 <= precision <= 1):
         raise BenchmarkError(
             f"largest {shown(largest)} should be a radius in pixels, and precision {shown(precision)} from 1e-12 to 1"

@@ -3,9 +3,8 @@
 ||D_(k+1)|| <= delta_k(||D_k||), delta_k the attention bound of Theorem 1 (`method="paper"` of bounds/sensitivity.py: exact
 zeta of Lemma 1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound), and for
 every other layer its Lipschitz constant times ||D_k|| (LayerNorm, which the paper has not, has none: what it does around the
-image). Certified where margin > sqrt(2) ||W|| delta, W the head, its
-constant beside Proposition 1's sqrt(2): the same for all rivals. The paper counts every layer but attention as 1-Lipschitz;
-here mean pooling has its own constant, 1/sqrt(tokens). Float32's rounding is covered as in local.py.
+image). Certified where margin > sqrt(2) ||W|| delta, W the head: the same for all rivals. The paper counts every layer but
+attention as 1-Lipschitz; here mean pooling has 1/sqrt(tokens). Float32's rounding is covered as in local.py.
 
 `margin_drop` can take this project's improvements one by one, to show what each is worth on the same weights (local.py has
 them all, and the margin gradient): `attention` the tight bound of bounds/sensitivity.py; `projection` its sensitivity around

@@ -90,15 +90,12 @@ def smooth(
     Args:
         model: images (b, c, h, w) to logits (b, classes).
         images: (n, c, h, w) in [0, 1].
-        indices: a number for each image, 0 or more. With `seed` it makes the image's own stream of noise, the same
-            whatever the other images and the batches.
-        radii: those asked for, in pixels; an image's sampling stops when it is settled which of them it reaches.
+        indices: a number for each image, 0 or more; with `seed` it makes the image's own stream of noise.
+        radii: in pixels; an image's sampling stops when it is settled which of them it reaches.
         sigma: standard deviation of the noise, in pixels.
-        n0: samples that choose the class.
-        n: samples, at most, that bound the class's probability.
+        n0, n: samples that choose the class, and at most that bound its probability.
         looks: how often the bound is looked at: after n, n/2, n/4, ... samples.
         alpha: the probability, at most, of a radius that does not hold, for each image.
-        batch_size: noisy images that the model sees at once.
 
     Raises:
         ValueError: a number out of its range, or not one index an image.

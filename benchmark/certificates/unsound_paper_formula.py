@@ -1,7 +1,7 @@
 """Published bounds that are no bounds, computed as printed, to be shown beside a sound number and never in its place.
 
-What comes back is an `Unsound`, which is no tensor of radii; there is no `certify` here, so no stage can run this file, and
-`CertificateSpec` and `Certificate` refuse its name.
+What comes back is an `Unsound`, no tensor of radii. No stage can run this file: it has no `certify`, and `CertificateSpec`
+and `Certificate` refuse its name.
 
 CertViT (Gupta & Verma 2023, sections 3.1 and 3.6, appendix A; formulas that its text lacks are Kim et al.'s as printed, or
 the released code's). Patch embedding x product over blocks of (1 + attention)(1 + MLP) x head, certified when
@@ -13,9 +13,9 @@ images; radii here are in pixels, like all others. Swin's windows count here as 
 position bias: the paper prints no other formula for them. `FORMULAS` has both by name, for a row's `unsound_formulas`.
 
 SpecFormer (Hu et al. 2024, theorem 4.3): wrong where ||X|| + delta < 1 (at X = 0, for one); above, a sound bound implies it.
-bounds/dot_product_norm.py has what is sound. Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
+Its submission has what is sound (head_bounds.py). Of the constants of its theorem D.1, (40), L2Former's, is CertViT's
 `printed_attention`; (41), LNFormer's, lacks W_V, which multiplies the output; (42), LipsFormer's, is sound
-(bounds/scaled_cosine_norm.py).
+(bounds/scaled_cosine.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from torch import nn
 
 from benchmark.certificates.bounds.linear import conv2d_norm_upper
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_constant import kim_constant, phi_inverse
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, kim_constant, phi_inverse
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.layers.normalise import Normalise

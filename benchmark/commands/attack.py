@@ -1,35 +1,38 @@
-"""`rvb attack`: one suite on a trained row, to look at. No DVC stage; it writes nothing but scratch that it removes."""
+"""`rvb attack`: one suite on a trained row, to look at; `rvb audit`: a row's certificates attacked harder than in the
+pipeline. No DVC stage; they write nothing but scratch that they remove.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmark.commands.completion import row_names
-from benchmark.commands.terminal import EngineOption, TrackOption, console
-from benchmark.runtime import scratch
+from benchmark.commands.terminal import EngineOption, TrackOption, console, row_names
+from benchmark.loading import methods, submissions
+from benchmark.loading.rows import Row, load_row
+from benchmark.loading.run_settings import run_settings
+from benchmark.results.certificate import AuditResult
+from benchmark.runtime import code, files, scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
-
-if TYPE_CHECKING:
-    from benchmark.loading.rows import Row
-    from benchmark.specs.threat import AttackSpec, Engine
+from benchmark.specs.threat import Engine
+from benchmark.specs.track import ADAPTIVE
 
 
 @dataclass(frozen=True)
-class AttackPreview:
-    """Counts of `n` images: right when clean; by attack, right after each of its parts, and by the final verdict."""
+class Standing:
+    """Images still right under one attack: after each of its parts, and by the final verdict (`count`)."""
 
-    n: int
-    clean: int
-    parts: dict[str, dict[str, int]]
-    robust: dict[str, int]
-    warnings: dict[str, list[str]]
+    parts: dict[str, int]
+    count: int
+    warnings: list[str]
 
 
 def attack(
@@ -39,74 +42,62 @@ def attack(
     engine: EngineOption = None,
 ) -> None:
     """Try a suite of attacks on a trained row; prints what is left standing and keeps nothing."""
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
-    trial = try_suite(track, row, suite, progress.print, engine)
+    n, clean, attacks = try_suite(track, row, suite, engine)
     table = Table("attack", "after each part", "standing", title=f"{row} on {track}, suite {suite}: not published")
-    table.add_row("clean", "", f"{trial.clean} of {trial.n}")
-    for name, count in trial.robust.items():
-        parts = ", ".join(f"{part} {left}" for part, left in trial.parts[name].items())
-        table.add_row(name, parts, f"{count} of {trial.n}")
+    table.add_row("clean", "", f"{clean} of {n}")
+    for name, standing in attacks.items():
+        parts = ", ".join(f"{part} {left}" for part, left in standing.parts.items())
+        table.add_row(name, parts, f"{standing.count} of {n}")
     console.print(table)
-    for name, found in trial.warnings.items():
-        for warning in found:
+    for name, standing in attacks.items():
+        for warning in standing.warnings:
             console.print(f"warning: {name}: {warning}")
 
 
-def try_suite(
-    track: str, name: str, suite: str, report: Callable[[str], None], engine: Engine | None = None
-) -> AttackPreview:
-    """Runs a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train.
+def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -> tuple[int, int, dict[str, Standing]]:
+    """Run a suite of the row's, or of the track's development, on the weights in work/<track>/<row>/train. Return how many
+    images are attacked, how many are right when clean, and what stands under each attack.
 
-    `engine` is that of params.yaml unless given. Killed and run again, it goes on from the images already done.
-
-    Raises:
-        BenchmarkError: unknown row or suite, a row that is not trained yet, or an attack that the harness refuses.
+    Killed and run again, it goes on from the images already done. A BenchmarkError for an unknown row or suite, a row that is
+    not trained yet, or an attack that the harness refuses.
     """
     from benchmark.evaluation.run_attack import run_suite
-    from benchmark.loading.rows import load_row
-    from benchmark.loading.run_settings import run_settings
     from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
     from benchmark.sandbox.attack import contributed_attacks
     from benchmark.sandbox.model import evaluated_model
-    from benchmark.specs.track import ADAPTIVE
     from benchmark.verdicts.prediction import predict
 
-    row = load_row(track, name)
+    def report(text: str) -> None:
+        progress.print(f"{row.name}: {text}")
+
+    row, progress = load_row(track, name), Console(stderr=True, highlight=False, soft_wrap=True)
     suites = {**row.track.development, **row.suites}
     if suite not in suites:
         raise BenchmarkError(f"{row.name} on {track} has no suite {suite!r}{near_miss(suite, suites)}")
-    run = run_settings().evaluate
+    run, batch_size, attacks = run_settings().evaluate, row.track.evaluation.batch_size, {}
     device, used = set_up(run.device), engine or run.engine
-    adaptive = suite == ADAPTIVE
-    names = [spec.attack for spec in suites[suite]] if adaptive else []
-    batch_size = row.track.evaluation.batch_size
-    owner = row.submission.name if adaptive else ""
+    names = [spec.attack for spec in suites[suite]] if suite == ADAPTIVE else []
     with (
         contributed_attacks(row, names, device) as brought,
         evaluated_model(row, device) as judged,
-        scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suites[suite], owner, used)) as folder,
+        scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suite, suites[suite], used)) as folder,
     ):
-        images, labels = (one[: row.track.evaluation.attacked] for one in evaluation_images(row, device))
+        images, labels = (tensor[: row.track.evaluation.attacked] for tensor in evaluation_images(row, device))
         clean = int(predict(judged.model, images, labels, batch_size).correct.sum())
-        report(f"{row.name}: {clean} of {len(labels)} right when clean")
-        parts, robust, warnings = {}, {}, {}
+        report(f"{clean} of {len(labels)} right when clean")
         for spec, state, after in run_suite(
-            judged.model, images, labels, suites[suite], batch_size=batch_size, folder=folder,
-            engine=used, report=lambda text: report(f"{row.name}: {text}"), brought=brought,
-            open_division=row.submission.division == "open",
+            judged.model, images, labels, suites[suite], batch_size=batch_size, folder=folder, engine=used,
+            report=report, brought=brought, open_division=row.submission.division == "open",
         ):  # fmt: skip
-            parts[spec.id], robust[spec.id] = state.remaining, int(after.correct.sum())
-            warnings[spec.id] = state.warnings
-            report(f"{row.name}: {spec.id}: {robust[spec.id]} of {len(labels)} standing")
-    return AttackPreview(len(labels), clean, parts, robust, warnings)
+            attacks[spec.id] = Standing(state.remaining, int(after.correct.sum()), state.warnings)
+            report(f"{spec.id}: {attacks[spec.id].count} of {len(labels)} standing")
+    return len(labels), clean, attacks
 
 
-def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str, engine: Engine) -> dict[str, Any]:
+def _inputs(row: Row, suite: str, specs: Any, engine: Engine) -> dict[str, Any]:
     """All that partial work depends on."""
-    from benchmark.loading import methods
-    from benchmark.runtime import code, files
-
+    owner = row.submission.name if suite == ADAPTIVE else ""
     attacks = [methods.attack_file(spec.attack, owner) for spec in specs]
     return {
         "code": code.digests(Path("benchmark/evaluation/run_attack.py"), *row.method_files, *attacks),
@@ -116,3 +107,78 @@ def _inputs(row: Row, specs: Sequence[AttackSpec], owner: str, engine: Engine) -
         "model": row.settings.model,
         "weights": files.sha256_file(row.weights),
     }
+
+
+def audit(
+    row: Annotated[str, typer.Argument(help="<submission>-<variant>, or <submission> for all its certified rows")],
+    track: TrackOption = "digits",
+    images: Annotated[int, typer.Option(min=0, help="Certified images to try, evenly spread; 0 for all.")] = 0,
+    restarts: Annotated[int, typer.Option(min=1, help="Random starts of each attack an image.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of all that is drawn.")] = 0,
+) -> None:
+    """Try hard to break a row's published certificates; exit status 1 if one breaks."""
+    from benchmark.runtime.torch_setup import apart, set_up
+
+    device = set_up(run_settings().evaluate.device)
+    for name in certified_rows(track, row):
+        result = apart(device, audit_row, track, name, images or None, restarts, seed)
+        table = Table("audited", "tried or found", title=f"{name} on {track}: every certificate held")
+        for field, value in result.model_dump().items():
+            text = f"{value:.6f}" if isinstance(value, float) else str(value)
+            table.add_row(field.replace("_", " "), ", ".join(value) if field == "attacks" else text)
+        console.print(table)
+
+
+def certified_rows(track: str, name: str) -> list[str]:
+    """Return `name` itself if it is a row, else the rows of that submission that declare a certificate on `track`.
+
+    A BenchmarkError where there is none.
+    """
+    variants = {} if "-" in name else submissions.load(name).variants
+    names = [name] if "-" in name else [f"{name}-{v}" for v, entry in variants.items() if track in entry.tracks]
+    certified = [row.name for row in (load_row(track, one) for one in names) if row.settings.certificate]
+    if not certified:
+        raise BenchmarkError(f"{name} declares no certificate on {track}; there is nothing to audit")
+    return certified
+
+
+def audit_row(track: str, name: str, images: int | None, restarts: int, seed: int) -> AuditResult:
+    """Audit the radii in work/<track>/<row>/certify against the weights beside them, on `images` images (None: all). A
+    BenchmarkError where there are no radii yet, or those of other images or weights, or where a certificate broke.
+    """
+    import pyarrow.parquet as pq
+    import torch
+
+    from benchmark.evaluation import audit as auditing
+    from benchmark.loading.trained import evaluation_images
+    from benchmark.runtime.torch_setup import set_up
+    from benchmark.sandbox.model import evaluated_model
+    from benchmark.verdicts.prediction import predict
+
+    row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
+    spec, folder = row.settings.certificate, row.folder / "certify"
+    assert spec is not None
+    device, path = set_up(run_settings().evaluate.device), folder / "evidence.parquet"
+    if not path.exists():
+        raise BenchmarkError(f"{path} is missing; run `rvb repro --track {track}` to certify the row")
+    evidence = pq.read_table(path)
+    radii = torch.tensor(evidence["certified_l2"].to_pylist(), dtype=torch.float64, device=device)
+    chosen = auditing.spread((radii > 0).nonzero()[:, 0], images)
+    only = torch.zeros_like(radii).index_copy(0, chosen, radii[chosen])
+
+    def report(text: str) -> None:
+        progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
+
+    module = importlib.import_module(f"benchmark.certificates.{spec.name}")
+    with evaluated_model(row, device) as judged:
+        x, y = evaluation_images(row, device)
+        batch_size = row.track.evaluation.batch_size
+        judged.confirm(x, batch_size, row.name)
+        now = {"label": y, "clean_prediction": predict(judged.model, x, y, batch_size).prediction}
+        if any(evidence[name].to_pylist() != values.tolist() for name, values in now.items()):
+            raise BenchmarkError(
+                f"{folder} is of other images or weights than those in {row.folder.parent}; run `rvb repro` to certify again"
+            )
+        plan = auditing.deep(restarts, seed)
+        audit = auditing.Audit(judged.model, x, y, only, row.name, plan=plan, report=report)
+        return audit.run(partial(module.certify, **spec.parameters), batch_size)

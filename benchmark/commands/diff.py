@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, TypeVar
+import re
+from typing import Annotated, TypeVar
 
 import typer
 from pydantic import BaseModel, ValidationError
 
 from benchmark.commands import baselines
 from benchmark.loading import tracks
+from benchmark.pipeline.changed import changed_rows as touched
+from benchmark.results.per_image import PerImage, counts
+from benchmark.results.record import Record
+from benchmark.results.regression import Built, compare_row
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
-
-if TYPE_CHECKING:
-    from benchmark.results.regression import Built, RowComparison
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,10 +40,8 @@ def diff(
     chosen = [tracks.load(track).name] if track else tracks.names()
     commit = git.merge_base(base)
     if changed_rows:
-        from benchmark.pipeline.changed import changed_rows as touched
-
-        for one in touched(chosen, commit, everything):
-            typer.echo(one.name if track else f"{one.name} --track {one.track.name}")
+        for row in touched(chosen, commit, everything):
+            typer.echo(row.name if track else f"{row.name} --track {row.track.name}")
         return
     text, breaks = comparison(commit, chosen, published)
     typer.echo(text)
@@ -56,47 +56,29 @@ def comparison(commit: str, chosen: list[str], published: bool, only: str = "") 
         published: leave out what was built here in work/.
         only: the rows of this submission alone.
     """
-    lines, counts, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
-    for name in chosen:
-        for row, (before, after) in _sides(commit, name, published).items():
+    lines, counted, breaks = [], dict.fromkeys(("new", "removed", "changed", "same"), 0), False
+    for track in chosen:
+        folder = PUBLISHED / track
+        before = {path.stem for path in git.files_at(commit, folder) if path.parent == folder and "-" in path.stem}
+        built = set() if published else {path.parents[1].name for path in (WORK / track).glob("*/record/record.json")}
+        for row in sorted(before | built | {*baselines.published_rows(track)}):
             if only and row.partition("-")[0] != only:
                 continue
-            kind, cells, moved = _compared(before, after)
-            counts[kind] += 1
+            then = _at(commit, track, row) if row in before else None
+            now = baselines.built_row(track, row) if row in built else baselines.published_row(track, row)
+            kind, cells, moved = _compared(then, now)
+            counted[kind] += 1
             breaks = breaks or moved
-            lines += [_line(f"{row} on {name}, {kind}", *cell) for cell in cells or [("", "", "", "")]] * (
-                kind != "same"
-            )
-    found = [f"### Rows against the merge base `{commit[:12]}`\n"]
-    found.append(", ".join(f"{count} {kind}" for kind, count in counts.items()))
+            lines += [_line(f"{row} on {track}, {kind}", *cell) for cell in cells]
+    text = [f"### Rows against the merge base `{commit[:12]}`\n"]
+    text.append(", ".join(f"{count} {kind}" for kind, count in counted.items()))
     if lines:
-        found += ["\n| row | number | merge base | now | images changed |\n|---|---|--:|--:|--:|", *lines]
-    return "\n".join(found), breaks
-
-
-def _sides(commit: str, track: str, published: bool) -> dict[str, tuple[Built | None, Built | None]]:
-    """Each row of a track that either side has, as published at the commit and as built or published here.
-
-    Raises:
-        BenchmarkError: a Record or its images are damaged, here or at the commit.
-    """
-    folder = PUBLISHED / track
-    before = {path.stem for path in git.files_at(commit, folder) if path.parent == folder and "-" in path.stem}
-    built = set() if published else {path.parents[1].name for path in (WORK / track).glob("*/record/record.json")}
-    return {
-        row: (
-            _at(commit, track, row) if row in before else None,
-            baselines.built_row(track, row) if row in built else baselines.published_row(track, row),
-        )
-        for row in sorted(before | built | {*baselines.published_rows(track)})
-    }
+        text += ["\n| row | number | merge base | now | images changed |\n|---|---|--:|--:|--:|", *lines]
+    return "\n".join(text), breaks
 
 
 def _at(commit: str, track: str, row: str) -> Built:
     """A row as it was published at a commit."""
-    from benchmark.results.per_image import PerImage
-    from benchmark.results.record import Record
-    from benchmark.results.regression import Built
 
     def read(kind: type[Model], name: str) -> Model | None:
         path = PUBLISHED / track / name
@@ -116,23 +98,17 @@ def _at(commit: str, track: str, row: str) -> Built:
 
 def _compared(before: Built | None, after: Built | None) -> tuple[str, list[tuple[str, str, str, str]], bool]:
     """What became of a row, the cells of what differs, and whether more than bytes does: a new row breaks nothing."""
-    from benchmark.results.per_image import counts
-    from benchmark.results.regression import compare_row
-
     if after is None:
-        return "removed", [], True
+        return "removed", [("", "", "", "")], True
     if before is None:
         return "new", [(name, "–", f"{count} of {n}", "") for name, (count, n) in counts(after.record).items()], False
-    found: RowComparison = compare_row(before, after, alike=True)
-    cells = [(one.metric, one.published, one.built, str(one.changed or "")) for one in found.outside]
-    cells += [(found.problem, "", "", "")] if found.problem else []
+    compared = compare_row(before, after, alike=True)
+    cells = [(line.metric, line.published, line.built, str(line.changed or "")) for line in compared.outside]
+    cells += [(compared.problem, "", "", "")] if compared.problem else []
     return ("changed" if cells else "same"), cells, any(not cell[0].startswith("sha256 of ") for cell in cells)
 
 
 def _line(*cells: str) -> str:
     """A line of a Markdown table; names come from a stranger's files."""
-    escaped = [
-        text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "\\`").replace("[", "\\[")
-        for text in cells
-    ]
+    escaped = [re.sub(r"([\\|`\[])", r"\\\1", text).replace("<", "&lt;") for text in cells]
     return f"| {' | '.join(escaped)} |"

@@ -13,9 +13,10 @@ import typer
 
 from benchmark.commands.terminal import MachinesOption, console
 from benchmark.loading.run_settings import run_settings
+from benchmark.pipeline import dvc, generate, locks, ray
 from benchmark.runtime import arithmetic
-from benchmark.runtime.environment import installed
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
+from benchmark.runtime.machine import installed
 from benchmark.runtime.paths import WORK
 
 CONSTRAINTS = Path("constraints.txt")
@@ -32,7 +33,13 @@ def doctor(engine: MachinesOption = None) -> None:
         "checkout": _checkout, "packages": _packages, "arithmetic": _arithmetic, "sandbox": _sandbox, "GPU": _gpu,
         "room": _room, "pipeline": lambda: _pipeline(bool(engine)), "locks": _locks,
     }  # fmt: skip
-    checks |= {"DVC remote": _remote, "Ray": _ray} if engine == "ray" else {"SLURM": _slurm} if engine else {}
+    if engine == "ray":
+        install = "not installed; run: pip install 'robust-vit-bench[ray]'"
+        checks["DVC remote"] = lambda: ("ok", ", ".join(ray.default_remote()))
+        checks["Ray"] = lambda: _needed(installed("ray"), install)
+    elif engine == "slurm":
+        elsewhere = "no sbatch here; run --engine slurm where there is one"
+        checks["SLURM"] = lambda: _needed(shutil.which("sbatch"), elsewhere)
     failed = False
     for name, check in checks.items():
         try:
@@ -45,9 +52,11 @@ def doctor(engine: MachinesOption = None) -> None:
         raise typer.Exit(1)
 
 
-def _checkout() -> Finding:
-    from benchmark.pipeline import dvc
+def _needed(found: str | None, otherwise: str) -> Finding:
+    return ("ok", found) if found else ("fail", otherwise)
 
+
+def _checkout() -> Finding:
     dvc.check_place()
     return "ok", "a git repository, and writable"
 
@@ -117,8 +126,6 @@ def _room() -> Finding:
 
 
 def _pipeline(engine: bool) -> Finding:
-    from benchmark.pipeline import generate
-
     if not Path(".dvc").is_dir():
         return "fail", "no DVC repository here; run this in a clone of the project, or `dvc init`"
     LEFT_OUT.clear()
@@ -132,24 +139,6 @@ def _pipeline(engine: bool) -> Finding:
 
 
 def _locks() -> Finding:
-    from benchmark.pipeline import locks
-
     locks.check_rwlock()
     cut = locks.cut_short()
     return ("note", f"{cut[0]} was cut short by a kill; `rvb repro` mends it") if cut else ("ok", "whole")
-
-
-def _remote() -> Finding:
-    from benchmark.pipeline import ray
-
-    return "ok", ", ".join(ray.default_remote())
-
-
-def _ray() -> Finding:
-    found = installed("ray")
-    return ("ok", found) if found else ("fail", "not installed; run: pip install 'robust-vit-bench[ray]'")
-
-
-def _slurm() -> Finding:
-    found = shutil.which("sbatch")
-    return ("ok", found) if found else ("fail", "no sbatch here; run --engine slurm where there is one")

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from benchmark.commands.completion import track_names
-from benchmark.commands.terminal import EngineOption, console
+from benchmark.commands.terminal import EngineOption, TrackOption, console
 from benchmark.runtime.errors import BenchmarkError
 
 
 def evaluate(
     model: Annotated[str, typer.Argument(help="path/to/model.py:build, a function that returns a torch.nn.Module.")],
     weights: Annotated[Path | None, typer.Option(help="A safetensors file, or a checkpoint of torch.")] = None,
-    track: Annotated[str, typer.Option(help="Whose images and radii.", autocompletion=track_names)] = "digits",
+    track: TrackOption = "digits",
     attack: Annotated[
         list[str] | None,
         typer.Option(help="Such as 'Linf 8/255', several times; the track's unless given; 'none' for none."),

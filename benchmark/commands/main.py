@@ -12,9 +12,6 @@ import typer
 
 from benchmark.commands import (
     attack,
-    audit,
-    board,
-    completion,
     diff,
     doctor,
     evaluate,
@@ -24,6 +21,7 @@ from benchmark.commands import (
     rows,
     study,
     submit,
+    terminal,
     verify,
 )
 from benchmark.loading.run_settings import run_settings
@@ -53,27 +51,13 @@ def rvb(
 ) -> None: ...
 
 
-app.command()(pipeline.repro)
-app.command()(pipeline.plan)
-app.command()(pipeline.pipeline)
 app.command(name="list")(rows.list_rows)
-app.command()(rows.show)
-app.command()(board.board)
-app.command()(board.site)
-app.command()(evaluate.evaluate)
-app.command()(audit.audit)
-app.command()(attack.attack)
-app.command()(study.study)
-app.command()(submit.new)
-app.command()(submit.check)
-app.command()(doctor.doctor)
-app.command()(submit.submit)
-app.command()(publish.publish)
-app.command()(regress.regress)
-app.command()(verify.verify)
-app.command()(diff.diff)
-app.command()(rows.import_robustbench)
-app.command()(pipeline.step)
+for command in (
+    pipeline.repro, pipeline.plan, pipeline.pipeline, rows.show, rows.board, rows.site, evaluate.evaluate, attack.audit,
+    attack.attack, study.study, submit.new, submit.check, doctor.doctor, submit.submit, publish.publish, regress.regress,
+    verify.verify, diff.diff, rows.import_robustbench, pipeline.step,
+):  # fmt: skip
+    app.command()(command)
 
 
 def main() -> None:
@@ -81,20 +65,14 @@ def main() -> None:
 
 
 def _start() -> None:
-    _settle()
-    app()
-
-
-def _settle() -> None:
-    """Works from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
-    if any(flag in sys.argv for flag in ANYWHERE) or sys.argv[1:2] == ["evaluate"]:
-        return
-    if completion.VARIABLE in os.environ:
+    """Work from the repository's root, wherever inside it the command was typed, and in the arithmetic of params.yaml."""
+    if terminal.COMPLETE in os.environ:
         with suppress(BenchmarkError):
             os.chdir(paths.root())
-        return
-    paths.go_to_root()
-    arithmetic.fix(run_settings().arithmetic)
+    elif not any(flag in sys.argv for flag in ANYWHERE) and sys.argv[1:2] != ["evaluate"]:
+        paths.go_to_root()
+        arithmetic.fix(run_settings().arithmetic)
+    app()
 
 
 if __name__ == "__main__":

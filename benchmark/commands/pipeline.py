@@ -1,13 +1,13 @@
-"""Commands of the pipeline: `rvb repro`, `rvb pipeline`, `rvb step`. torch is imported by the calls that need it."""
+"""Commands of the pipeline: `rvb repro`, `rvb plan`, `rvb pipeline`, `rvb step`. torch is imported by what they call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from benchmark.commands.completion import row_names
+from benchmark import protocol
 from benchmark.commands.terminal import (
     AllOption,
     EngineOption,
@@ -17,7 +17,16 @@ from benchmark.commands.terminal import (
     TrackOption,
     console,
     resumable,
+    row_names,
 )
+from benchmark.loading import tracks
+from benchmark.loading.rows import load_row
+from benchmark.loading.run_settings import run_settings, using_engine
+from benchmark.pipeline import generate, inputs, ray, slurm
+from benchmark.pipeline import repro as building
+from benchmark.pipeline.costs import costs
+from benchmark.pipeline.gpus import default_jobs
+from benchmark.runtime import code
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 
 
@@ -25,26 +34,21 @@ def plan(rows: RowsArgument = None, track: TrackOption = "digits", everything: A
     """Print what each step took when it last ran here or was published: seconds, core-seconds, GPU-seconds, GPU memory."""
     if rows and everything:
         raise BenchmarkError("--all stands for every row; leave out the rows")
-    from rich.table import Table
-
-    from benchmark import protocol
-    from benchmark.pipeline.costs import costs
-    from benchmark.pipeline.repro import chosen_rows
-
     table = Table(box=None, pad_edge=False)
-    for heading in ("row, step", "seconds", "core-seconds", "GPU-seconds", "GPU memory"):
-        table.add_column(heading, justify="left" if heading == "row, step" else "right", no_wrap=True)
+    table.add_column("row, step", no_wrap=True)
+    for heading in ("seconds", "core-seconds", "GPU-seconds", "GPU memory"):
+        table.add_column(heading, justify="right", no_wrap=True)
     sums, unknown = [0.0, 0.0], 0
-    for row in chosen_rows(track, rows or (), everything)[0]:
+    for row in building.chosen_rows(track, rows or (), everything)[0]:
         table.add_row(row.name, style="bold")
         known = costs(row)
-        for one in protocol.plan(row):
-            cost = known.get(one.name, {})
+        for step in protocol.plan(row):
+            cost = known.get(step.name, {})
             unknown += not cost
             shown = [cost.get(key) for key in ("wall_seconds", "core_seconds", "device_seconds")]
             sums = [total + (much or 0.0) for total, much in zip(sums, shown, strict=False)]
             memory = f"{cost['device_memory'] / 2**20:.0f} MiB" if cost.get("device_memory") else ""
-            table.add_row(f"  {one.name}", *("" if much is None else f"{much:.0f}" for much in shown), memory)
+            table.add_row(f"  {step.name}", *("" if much is None else f"{much:.0f}" for much in shown), memory)
     console.print(table)
     console.print(f"together {sums[0]:.0f} s, {sums[1]:.0f} core-seconds, one row after another")
     if unknown:
@@ -69,36 +73,21 @@ def repro(
     """
     if rows and everything:
         raise BenchmarkError("--all builds every row; leave out the rows")
-    from benchmark.loading.run_settings import run_settings
-    from benchmark.pipeline.gpus import default_jobs
-
-    jobs = jobs or default_jobs(run_settings())
-    if engine or address:
-        _on_engine(engine, address, jobs, track, rows or (), everything, dry)
-        return
-    from benchmark.pipeline import repro as pipeline
-
-    if dry:
-        pipeline.dry_run(track, console.print, rows or (), everything)
-    else:
-        with resumable():
-            pipeline.repro(track, jobs, console.print, rows or (), everything)
-
-
-def _on_engine(
-    engine: str | None, address: str, jobs: int, track: str, rows: Sequence[str], everything: bool, dry: bool
-) -> None:
     if address and engine != "ray":
         raise BenchmarkError("--address needs --engine ray")
-    if dry:
+    if dry and engine:
         raise BenchmarkError("--dry-run does not go with --engine; leave out one of them")
-    from benchmark.pipeline import ray, slurm
-
+    jobs = jobs or default_jobs(run_settings())
+    if dry:
+        building.dry_run(track, console.print, rows or (), everything)
+        return
     with resumable():
         if engine == "ray":
-            ray.run(track, address, jobs, console.print, rows, everything)
+            ray.run(track, address, jobs, console.print, rows or (), everything)
+        elif engine:
+            slurm.run(track, console.print, rows or (), everything)
         else:
-            slurm.run(track, console.print, rows, everything)
+            building.repro(track, jobs, console.print, rows or (), everything)
 
 
 def pipeline(
@@ -107,13 +96,9 @@ def pipeline(
     ] = False,
 ) -> None:
     """Write the DVC stages from the submissions."""
-    from benchmark.loading import tracks
-    from benchmark.pipeline import generate as stages
-    from benchmark.pipeline import inputs
-
     if check:
         LEFT_OUT.clear()
-        stale = stages.stale()
+        stale = generate.stale()
         for name in tracks.names():
             inputs.contents(name)
         if LEFT_OUT:
@@ -122,8 +107,7 @@ def pipeline(
             raise BenchmarkError(f"{', '.join(map(str, stale))} no longer fit the submissions; run `rvb pipeline`")
         console.print("the pipeline fits the submissions")
         return
-    changed = stages.write()
-    console.print("\n".join(changed) or "the pipeline fits the submissions")
+    console.print("\n".join(generate.write()) or "the pipeline fits the submissions")
 
 
 def step(
@@ -133,13 +117,8 @@ def step(
     engine: EngineOption = None,
 ) -> None:
     """Run one step by hand, outside DVC (to debug a submission)."""
-    from benchmark import protocol
-    from benchmark.loading.rows import load_row
-    from benchmark.loading.run_settings import using_engine
-    from benchmark.pipeline import inputs
-    from benchmark.runtime import code
-
-    kind = protocol.load(name)
+    if name != "data":
+        protocol.load(name)
     if (name == "data") == bool(row):
         needs = "the data step takes no row" if row else f"step {name} needs a row: <submission>-<variant>"
         raise BenchmarkError(needs)
@@ -149,9 +128,9 @@ def step(
         if row:
             inputs.of_row(load_row(track, row), code.digests)  # else it would be left out
         inputs.write(track)
-        if name == "data":
-            kind.execute(track)
+        if row:
+            protocol.planned(load_row(track, row), name).execute(again=True)
         else:
-            kind.execute(name, load_row(track, row), again=True)
+            protocol.run("data", track)
     if engine:
         inputs.write(track)  # what params.yaml says, for the next `rvb repro`

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from benchmark.commands import baselines
-from benchmark.commands.terminal import TrackOption, console
+from benchmark.commands.terminal import ReasonOption, TrackOption, console
+from benchmark.loading import tracks
+from benchmark.loading.rows import load_row, load_rows
+from benchmark.pipeline import costs
+from benchmark.results import reproduced
+from benchmark.results.regression import Built, compare_row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.runtime.paths import PUBLISHED
+from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs.base import to_json
 
-if TYPE_CHECKING:
-    from benchmark.results.regression import Built
+LARGEST = 16 * 2**20  # bytes of weights that git keeps of a row
+HEADING = "## Published Records\n"
 
 
 def publish(
@@ -23,94 +30,114 @@ def publish(
     track: TrackOption = "digits",
     study: Annotated[str, typer.Option(help="Publish this study; but for `seeds` its track is its own.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Publish every row of the track, or none.")] = False,
-    reason: Annotated[
-        str,
-        typer.Option(help="Why numbers that are published already change; it goes into the Record and CHANGELOG.md."),
-    ] = "",
+    reason: ReasonOption = "",
 ) -> None:
     """Copy a row's Record, or a study, to leaderboard/results/, where git and reviewers see it."""
     if every and (row or study):
         raise BenchmarkError("--all publishes every row of the track; leave out the row and --study")
     if every:
-        publish_rows(track, all_rows(track), reason)
+        publish_rows(track, rows_of(track, everything=True), reason)
     elif not row:
         words = "the submission whose study it is" if study else "a row, <submission>-<variant>, or --all"
         raise BenchmarkError(f"name what to publish: {words}")
     elif study:
         _publish_study(row, study, track)
     else:
-        from benchmark.loading.rows import load_row
-
         publish_rows(track, [load_row(track, row).name], reason)
 
 
-def default_rows(track: str) -> list[str]:
-    """The rows that `rvb repro` builds."""
-    from benchmark.loading import tracks
-
+def rows_of(track: str, everything: bool) -> list[str]:
+    """The rows that `rvb repro` builds; with `everything` those that say `default: false` too."""
     tracks.load(track)
-    path = Path("pipelines") / track / "rows.json"
-    if not path.exists():
+    rows = load_rows(track)
+    if not rows:
         raise BenchmarkError(f"no submission enters track {track!r} yet; there is nothing to publish or compare")
-    return files.read_json(path)
-
-
-def all_rows(track: str) -> list[str]:
-    """Those that say `default: false` too."""
-    path = Path("pipelines") / track / "_all" / "rows.json"
-    return files.read_json(path) if path.exists() else default_rows(track)
+    return [row.name for row in rows if everything or row.default]
 
 
 def publish_rows(track: str, rows: list[str], reason: str) -> None:
-    """All of them or none: what is published moves only for a reason that is given."""
-    from benchmark.pipeline import costs
-    from benchmark.results import reproduced
-
-    found = {row: baselines.built_row(track, row) for row in rows}
-    built = {row: one for row, one in found.items() if one is not None}
+    """Publish all of these rows or none: what is published moves only for a reason that is given."""
+    built = {row: made for row in rows if (made := baselines.built_row(track, row))}
     if missing := [row for row in rows if row not in built]:
-        default = all(row in default_rows(track) for row in missing)
+        default = {*missing} <= {*rows_of(track, everything=False)}
         again = f"rvb repro --track {track}" + ("" if default else " --all")
         raise BenchmarkError(f"not built yet: {', '.join(missing)}; run `{again}`; nothing published")
-    if bare := [row for row, one in built.items() if one.images is None]:
+    if bare := [row for row, made in built.items() if made.images is None]:
         raise BenchmarkError(
             f"built by older code, without images: {', '.join(bare)}; run `rvb repro`; nothing published"
         )
-    if fault := baselines.changed_rules(track):
-        raise BenchmarkError(fault)
+    if faults := baselines.changed_rules(track):
+        raise BenchmarkError(faults[0])
     kept = {row: baselines.published_row(track, row) for row in rows}
-    moved = {row: words for row, one in built.items() if (words := _moved(kept[row], one))}
+    moved = {row: words for row, made in built.items() if (words := _moved(kept[row], made))}
     if moved and not reason:
         first = next(iter(moved))
         more = f" and {len(moved) - 1} rows more" if len(moved) > 1 else ""
         raise BenchmarkError(f"{first} would change ({moved[first]}){more}; say why: --reason '...'; nothing published")
-    for row, one in built.items():
+    for row, made in built.items():
         before = kept[row]
         why = reason if row in moved else before.record.reason if before else ""
-        built[row] = replace(one, record=one.record.model_copy(update={"reason": why}))
+        built[row] = replace(made, record=made.record.model_copy(update={"reason": why}))
     reproduced.update(PUBLISHED / track, {}, forget=moved)
-    for path in (*baselines.write(track, built), costs.publish(track, built)):
+    for path in (*_write(track, built), costs.publish(track, built)):
         console.print(f"wrote {path}; commit it")
     if moved:
-        baselines.note_reason(track, list(moved), reason)
+        _note_reason(track, moved, reason)
         console.print(f"wrote {baselines.CHANGELOG}: why {len(moved)} rows changed; commit it")
 
 
 def _moved(before: Built | None, built: Built) -> str:
     """The first number, fact or digest that is not as published, in words; "" where all are, or it is published first."""
-    from benchmark.results.regression import compare_row
-
     if before is None:
         return ""
-    found = compare_row(before, built, alike=True)
-    if found.problem:
-        return f"it {found.problem.partition(';')[0]}"
-    return next((f"{one.metric}: {one.published} to {one.built}" for one in found.outside), "")
+    comparison = compare_row(before, built, alike=True)
+    if comparison.problem:
+        return f"it {comparison.problem.partition(';')[0]}"
+    return next((f"{line.metric}: {line.published} to {line.built}" for line in comparison.outside), "")
+
+
+def _write(track: str, rows: Mapping[str, Built]) -> list[Path]:
+    """Write rows and their weights; return the files of the rows."""
+    folder, machines, written = PUBLISHED / track, baselines.machines(track), []
+    for row, made in rows.items():
+        assert made.images is not None  # checked by who publishes
+        _write_weights(track, row, made.record.sha256["weights"])
+        for path, content in ((folder / f"{row}.json", made.record), (folder / "images" / f"{row}.json", made.images)):
+            files.write(path, to_json(content))
+            written.append(path)
+        machines[row] = dict(made.machine or {})
+    files.write_json(folder / "machine.json", machines)
+    files.write_json(folder / "track.json", baselines.rules(track))
+    return written
+
+
+def _write_weights(track: str, row: str, sha256: str) -> None:
+    """Copy a row's weights beside its Record; those of another build go, and larger ones are left out."""
+    made, kept = WORK / track / row / "train/model.safetensors", PUBLISHED / track / "weights" / f"{row}.safetensors"
+    if made.exists() and files.sha256_file(made) != sha256:
+        raise BenchmarkError(f"{made} is not what the Record was made of; run `rvb repro {row} --track {track}`")
+    if kept.exists() and files.sha256_file(kept) != sha256:
+        kept.unlink()
+    if not made.exists() or kept.exists():
+        return
+    if (size := made.stat().st_size) > LARGEST:
+        words = f"its weights have {size / 2**20:.0f} MiB and are not published; benchmark.load_model wants it built"
+        console.print(f"{row}: {words}")
+    else:
+        files.write(kept, made.read_bytes())
+
+
+def _note_reason(track: str, rows: Iterable[str], reason: str) -> None:
+    """Write into CHANGELOG why published rows moved, the newest first."""
+    text = baselines.CHANGELOG.read_text() if baselines.CHANGELOG.exists() else "# Changelog\n"
+    head, _, rest = text.partition(HEADING)
+    head = head if HEADING in text else f"{text.rstrip()}\n\n"
+    rest = rest.lstrip()
+    gap = "\n" if rest and not rest.startswith("- ") else ""
+    files.write(baselines.CHANGELOG, f"{head}{HEADING}\n- {track}, {', '.join(rows)}: {reason}\n{gap}{rest}")
 
 
 def _publish_study(owner: str, name: str, track: str) -> None:
-    from benchmark.results import reproduced
-    from benchmark.specs.base import to_json
     from benchmark.studies import grids
     from benchmark.studies.published import collect_study
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from benchmark.commands import baselines
-from benchmark.commands.publish import all_rows, default_rows
+from benchmark.commands.publish import rows_of
 from benchmark.commands.terminal import TrackOption, console
+from benchmark.loading import tracks
+from benchmark.pipeline import inputs
+from benchmark.results import reproduced
+from benchmark.results.record import headline_names
+from benchmark.results.regression import RULE, Built, RowComparison, compare_row, compare_rows
 from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED
-
-if TYPE_CHECKING:
-    from benchmark.results.record import Record
-    from benchmark.results.regression import Built, RowComparison
 
 
 def regress(
@@ -32,92 +33,74 @@ def regress(
     ] = False,
 ) -> None:
     """Compare the rows just built with their published Records; exit status 1 if one differs more than is allowed."""
-    from benchmark.loading import tracks
-    from benchmark.results.headline import headline_names
-    from benchmark.results.regression import RULE, compare_rows
-
     if mark and published:
         raise BenchmarkError("--mark notes rows that were built, and --published builds none; leave one out")
-    commit = git.clean_commit() if mark else ""
     if published:
         for name in tracks.names():
-            _check(name, baselines.published_rows(name))
+            baselines.check(name, baselines.published_rows(name))
         return
-    default = default_rows(track)
-    known = sorted({*default, *all_rows(track), *baselines.published_rows(track)})
+    commit = git.clean_commit() if mark else ""
+    default = rows_of(track, everything=False)
+    known = sorted({*rows_of(track, everything=True), *baselines.published_rows(track)})
     for row in rows or ():
         if row not in known:
             raise BenchmarkError(f"{track} has no row {row!r}{near_miss(row, known)}")
     chosen = rows or known
-    _check(track, chosen)
+    baselines.check(track, chosen)
     before = {row: one for row in chosen if (one := baselines.published_row(track, row))}
     built = {row: one for row in chosen if (one := baselines.built_row(track, row))}
     if not built and not rows:
         raise BenchmarkError(f"nothing is built here to compare; run `rvb repro --track {track}` first")
-    found = compare_rows(before, built, rows or default)
+    comparisons = compare_rows(before, built, rows or default)
     console.print(f"Rule: {RULE}.")
-    headline = {*headline_names(tracks.load(track))}
-    for comparison in found:
-        _print_row(comparison, headline)
+    for comparison in comparisons:
+        _print_row(comparison, {*headline_names(tracks.load(track))})
     if mark:
         _mark(track, before, built, commit)
-    failed = [one.row for one in found if one.failed]
-    if failed:
+    count = len(comparisons)
+    if failed := [comparison.row for comparison in comparisons if comparison.failed]:
         raise BenchmarkError(
-            f"{len(failed)} of {len(found)} rows are not what was published: {', '.join(failed)}; "
+            f"{len(failed)} of {count} rows are not what was published: {', '.join(failed)}; "
             "find out why, or publish them anew with --reason"
         )
-    console.print(f"{len(found)} row{'s are' if len(found) > 1 else ' is'} what was published")
+    console.print(f"{count} row{'s are' if count > 1 else ' is'} what was published")
 
 
 def _mark(track: str, published: Mapping[str, Built], built: Mapping[str, Built], commit: str) -> None:
     """Note `commit` beside each row that its code built byte-identical to what is published."""
-    from benchmark.results import reproduced
-    from benchmark.results.regression import compare_row
-
-    present = present_code(track)
-    same = [
-        row for row in published.keys() & built.keys() if not compare_row(published[row], built[row], alike=True).failed
-    ]
-    reproduced_rows = [row for row in sorted(same) if _codes(built[row].record).items() <= present[row].items()]
-    for row in sorted({*same} - {*reproduced_rows}):
-        console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
-    reproduced.update(PUBLISHED / track, dict.fromkeys(reproduced_rows, "row"), commit)
-    console.print(f"{len(reproduced_rows)} rows noted in {PUBLISHED / track / reproduced.FILE}; commit it")
-
-
-def _codes(record: Record) -> dict[str, str]:
-    """The digest of the code that each step ran by, by the step's name."""
-    return {name[5:]: digest for name, digest in record.sha256.items() if name.startswith("code ")}
+    present, marked = present_code(track), []
+    for row in sorted(published.keys() & built.keys()):
+        if compare_row(published[row], built[row], alike=True).failed:
+            continue
+        if built[row].record.codes.items() <= present[row].items():
+            marked.append(row)
+        else:
+            console.print(f"{row} is not marked: older code built it; run `rvb repro {row} --track {track}`")
+    reproduced.update(PUBLISHED / track, dict.fromkeys(marked, "row"), commit)
+    console.print(f"{len(marked)} rows noted in {PUBLISHED / track / reproduced.FILE}; commit it")
 
 
 def present_code(track: str) -> dict[str, dict[str, str]]:
     """Return the digest of the present code of each step, by row and step."""
-    from benchmark.pipeline import inputs
-
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    digests: dict[str, dict[str, str]] = defaultdict(dict)
     for path, content in inputs.contents(track).items():
         if "code" in content:
-            found[path.parent.name][path.stem] = code.combined(content["code"])
-    return found
+            digests[path.parent.name][path.stem] = code.combined(content["code"])
+    return digests
 
 
-def _check(track: str, rows: list[str]) -> None:
-    if faults := baselines.faults(track, rows):
-        raise BenchmarkError(faults[0] + (f" (and {len(faults) - 1} faults more)" if faults[1:] else ""))
-
-
-def _print_row(one: RowComparison, headline: set[str]) -> None:
-    """A line for every headline number and whatever differs, then what is to be said of the row as a whole."""
-    if one.lines:
-        table = Table("metric", "published", "built", "images changed", "p", "verdict", title=one.row)
-        for line in one.lines:
+def _print_row(comparison: RowComparison, headline: set[str]) -> None:
+    """Print each headline number and whatever differs, then what is to be said of the row as a whole."""
+    row, lines = comparison.row, comparison.lines
+    if lines:
+        table = Table("metric", "published", "built", "images changed", "p", "verdict", title=row)
+        for line in lines:
             if line.metric in headline or line.verdict != "same":
                 changed = "" if line.changed is None else str(line.changed)
                 p = "" if line.p is None else f"{line.p:.2g}"
                 table.add_row(line.metric, line.published, line.built, changed, p, line.verdict)
         console.print(table)
-        same = sum(line.verdict == "same" for line in one.lines)
-        console.print(f"{one.row}: {same} of {len(one.lines)} numbers and facts are as published")
-    for words in (*one.notes, *([one.problem] if one.problem else [])):
-        console.print(f"{one.row} {words}")
+        same = sum(line.verdict == "same" for line in lines)
+        console.print(f"{row}: {same} of {len(lines)} numbers and facts are as published")
+    for words in filter(None, (*comparison.notes, comparison.problem)):
+        console.print(f"{row} {words}")

@@ -1,33 +1,38 @@
-"""Commands on rows: `rvb list`, `rvb show`, and `rvb import-robustbench`. torch is imported by the calls that need it."""
+"""Rows as tables: `rvb list`, `rvb board`, `rvb show`; `rvb site`; and `rvb import-robustbench`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
-from benchmark.commands.completion import track_names
-from benchmark.commands.terminal import RowArgument, TrackOption, console
+from benchmark.commands import baselines
+from benchmark.commands.terminal import RowArgument, TrackOption, console, track_names
+from benchmark.loading import tracks
+from benchmark.loading.rows import load_row, load_rows
+from benchmark.pipeline import inputs
+from benchmark.results import robustbench
+from benchmark.results.record import headline, headline_names
 from benchmark.runtime import files, paths
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs.base import to_json
+from benchmark.specs.seeds import variant_of
+from benchmark.studies import grids
+from benchmark.studies.declared import published_files
 
-if TYPE_CHECKING:
-    from benchmark.loading.rows import Row
-    from benchmark.results.record import Record
+SHOWN = ("clean", "robust", "certified")  # what ranks; smoothed versions are other classifiers
 
 
 def list_rows(
     track: Annotated[str, typer.Option(help="This one alone.", autocompletion=track_names)] = "",
 ) -> None:
     """List tracks, their rows and studies: what is built here, what is published. `dvc status` says what is stale."""
-    from benchmark.loading import tracks
-    from benchmark.loading.rows import load_rows
-    from benchmark.specs.seeds import variant_of
-    from benchmark.studies import grids
-    from benchmark.studies.published_files import published_files
-
     loaded = grids.load_all()
     for name in [tracks.load(track).name] if track else tracks.names():
         rows = load_rows(name)
@@ -35,7 +40,9 @@ def list_rows(
         for row in rows:
             left_out = "" if row.default else "; by `rvb repro --all` alone"
             title = row.submission.variants[row.variant].title
-            console.print(f"  {row.name}  {title}{left_out}; {_state(row)}")
+            built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
+            also = "; published" if (PUBLISHED / name / f"{row.name}.json").exists() else ""
+            console.print(f"  {row.name}  {title}{left_out}; {built}{also}")
         if not rows:
             console.print("  no submission yet")
         published = {path.stem for path in published_files(name)}
@@ -48,40 +55,79 @@ def list_rows(
             console.print("  study <row> seeds  any row that is trained here, with five seeds", highlight=False)
 
 
-def _state(row: Row) -> str:
-    built = "built here" if (row.folder / "record" / "record.json").exists() else "not built here"
-    return built + ("; published" if (PUBLISHED / row.track.name / f"{row.name}.json").exists() else "")
+def board(
+    track: TrackOption = "digits",
+    published: Annotated[
+        bool, typer.Option("--published", help="Those in leaderboard/results, whatever is built.")
+    ] = False,
+) -> None:
+    """Print the track's rows in one table: clean, robust and certified accuracy.
+
+    Of the Records built here; of the published ones where none is.
+    """
+    rules, known, kept = tracks.load(track), [row.name for row in load_rows(track)], baselines.published_rows(track)
+    built = {} if published else {row: made for row in known if (made := baselines.built_numbers(track, row))}
+    where = f"built here, in {WORK / track}" if built else f"published in {PUBLISHED / track}"
+    rows = built or {row: made for row in kept if (made := baselines.published_row(track, row))}
+    if not rows:
+        raise BenchmarkError(f"no row of {track} is built here or published; run `rvb repro --track {track}`")
+    counted = {row: baselines.counted(track, made) for row, made in rows.items()}
+    numbers = {row: headline(record) for row, (record, _) in counted.items()}
+    names = [name for name in headline_names(rules) if name.startswith(SHOWN)]
+    key = next((name for name in names if name.startswith("robust")), "clean")
+    table = Table(title=f"{rules.title}: {where}", title_justify="left")
+    table.add_column("row", overflow="fold")  # in a narrow terminal; numbers stay whole
+    for name in names:
+        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
+    for row, of_row in sorted(numbers.items(), key=lambda item: (-item[1][key].value, item[0])):
+        table.add_row(row, *(f"{100 * of_row[name].value:.1f}" if name in of_row else "–" for name in names))
+    wide = None if console.is_terminal else 200  # a file has no width that a name would have to be folded to
+    Console(highlight=False, width=wide).print(table)
+    shown = [share for of_row in numbers.values() for name, share in of_row.items() if name in names]
+    reach = max(100 * max(p.high - p.value, p.value - p.low) for p in shown)
+    images = " or ".join(str(n) for n in sorted({p.n for p in shown}))
+    console.print(f"Percent of {images} test images; 95% intervals reach up to {reach:.1f} points to either side.")
+    if lowered := [f"{row} ({credit})" for row, (_, credit) in counted.items() if credit]:
+        console.print(f"Lowered by adversarial images that others brought: {', '.join(lowered)}", markup=False)
+    if missing := [name for name in known if name not in rows]:
+        others = " (`rvb board --published` shows the published ones)" if built else ""
+        console.print(f"Not {'built here' if built else 'published'}: {', '.join(missing)}{others}")
 
 
 def show(row: RowArgument, track: TrackOption = "digits") -> None:
     """Print the numbers of one row."""
-    from benchmark.commands import baselines  # which imports this module
-
-    record = built_record(track, row)
-    record, credit = baselines.counted(track, record, WORK / track / record.row / "record" / "per_image.json")
+    made = baselines.built_numbers(track, load_row(track, row).name)
+    if made is None:
+        raise BenchmarkError(f"{row} is not built here; run `rvb repro {row} --track {track}`")
+    record, credit = baselines.counted(track, made)
     table = Table("number", "percent", "95% interval", "images", title=f"{record.title} on {track}")
-    from benchmark.results.headline import headline
-
     for name, p in headline(record).items():
         table.add_row(name, f"{100 * p.value:.1f}", f"{100 * p.low:.1f}–{100 * p.high:.1f}", f"{p.count} of {p.n}")
     console.print(table)
     if credit:
         console.print(f"lowered by adversarial images that others brought: {credit}", markup=False)
-    for attack in record.attacks:
-        for warning in attack.warnings:
-            console.print(f"warning: {attack.id}: {warning}")
+    warnings = [f"{attack.id}: {warning}" for attack in record.attacks for warning in attack.warnings]
     if record.training and record.training.overfitting and record.training.overfitting.found:
-        console.print(f"warning: training: {record.training.overfitting.words}")
+        warnings.append(f"training: {record.training.overfitting.words}")
     for doubt in record.reliability.failing if record.reliability else ():
-        console.print(f'warning: doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
+        warnings.append(f'doubt about "{doubt.name}": {doubt.measured}. {doubt.explanation}')
+    for warning in warnings:
+        console.print(f"warning: {warning}")
 
 
-def built_record(track: str, row: str) -> Record:
-    """The Record of a row that was computed here."""
-    from benchmark.loading.rows import load_row
-    from benchmark.results.record import Record
+def site(
+    address: Annotated[str, typer.Option(help="Where it will be published; the site map needs it.")] = "",
+    repository: Annotated[str, typer.Option(help="The address of the source, which each page then links.")] = "",
+) -> None:
+    """Render the front page and every track's board, model, paper and compare pages, in work/site.
 
-    return files.read_model(load_row(track, row).folder / "record" / "record.json", Record)
+    Of rows that are built here, and of the published ones.
+    """
+    for track in baselines.published_tracks():
+        inputs.write_papers(track)
+    done = subprocess.run([sys.executable, "-m", "leaderboard.front", "--address", address, "--repository", repository])
+    if done.returncode:
+        raise typer.Exit(done.returncode)
 
 
 def import_robustbench(
@@ -89,10 +135,6 @@ def import_robustbench(
     track: TrackOption = "digits",
 ) -> None:
     """Show RobustBench's published rows beside a track's, as claimed: those of its data set and radii."""
-    from benchmark.loading import tracks
-    from benchmark.results import robustbench
-    from benchmark.specs.base import to_json
-
     board, left_out = robustbench.read_board(paths.as_typed(folder), tracks.load(track))
     for line in left_out:
         console.print(f"left out: {line}")

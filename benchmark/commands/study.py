@@ -10,11 +10,19 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from benchmark.commands.terminal import TrackOption, console, resumable
+from benchmark.loading import submissions, tracks
+from benchmark.pipeline import repro
+from benchmark.results import reproduced
+from benchmark.results.study import PublishedStudy
+from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
+from benchmark.specs.seeds import study_name
+from benchmark.specs.study import publish_command
+from benchmark.studies import grids
+from benchmark.studies.declared import read_published
 
 if TYPE_CHECKING:
-    from benchmark.results.study import PublishedStudy
     from benchmark.results.study_table import Column, Entry
 
 UNKNOWN = "–"  # as columns write what is not known
@@ -42,23 +50,17 @@ def study(
     if check:
         _check(owner, name, track, mark)
         return
-    from benchmark.pipeline.repro import repro_study
-    from benchmark.studies import grids
     from benchmark.studies.published import collect_study
 
     for study_id in _seeds_of_rows(track) if all_seeds else [f"{owner}-{name}"]:
         grid = grids.load(*grids.split_id(study_id), track)
         with resumable():
-            repro_study(grid, console.print)
+            repro.repro_study(grid, console.print)
         print_study(collect_study(grid))
 
 
 def _seeds_of_rows(track: str) -> list[str]:
     """The studies over seeds of a track's rows; a line for each row that has none."""
-    from benchmark.loading import submissions, tracks
-    from benchmark.specs.seeds import study_name
-    from benchmark.studies import grids
-
     tracks.load(track)
     trained = grids.trained_rows(track)
     for submission, variant in submissions.rows(track):
@@ -70,11 +72,6 @@ def _seeds_of_rows(track: str) -> list[str]:
 def _check(owner: str, name: str, track: str, mark: bool) -> None:
     """Compare one retrained run with the published one; a BenchmarkError where they differ."""
     from benchmark.pipeline.reproduce import reproduce
-    from benchmark.results import reproduced
-    from benchmark.runtime import git
-    from benchmark.specs.study import publish_command
-    from benchmark.studies import grids
-    from benchmark.studies.published_files import read_published
 
     commit = git.clean_commit() if mark else ""
     grid = grids.load(*grids.split_id(f"{owner}-{name}"), track)
@@ -95,8 +92,7 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
 def print_study(published: PublishedStudy) -> None:
     """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
     from benchmark.results.study_points import point_sheets
-    from benchmark.results.study_sheets import sheets
-    from benchmark.results.study_table import table
+    from benchmark.results.study_table import sheets, table
 
     found, study = table(published), published.study
     title = f"{study.title} ({study.source})"

@@ -11,19 +11,21 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from benchmark.commands.diff import comparison
 from benchmark.commands.publish import publish_rows
-from benchmark.commands.terminal import JobsOption, console, resumable
+from benchmark.commands.terminal import JobsOption, JsonOption, ReasonOption, console, resumable
 from benchmark.loading import submissions
+from benchmark.loading.run_settings import run_settings
+from benchmark.pipeline import repro
+from benchmark.pipeline.gpus import default_jobs
+from benchmark.results.check import CheckReport
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
-
-if TYPE_CHECKING:
-    from benchmark.results.check import CheckReport
+from benchmark.specs.base import to_json
 
 TEMPLATE = Path(__file__).parent / "template"
 NAME = re.compile(r"(?P<author>[A-Z][A-Za-z]*)(?P<year>(?:19|20)\d\d)(?P<word>[A-Z][A-Za-z0-9]*)")
@@ -45,10 +47,8 @@ def new(
 
 
 def write_submission(name: str, title: str = "", authors: str = "", url: str = "") -> list[Path]:
-    """Writes submissions/<name>; the files, in order. submission.yaml, which makes the folder a submission, comes last.
-
-    Raises:
-        BenchmarkError: a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
+    """Write submissions/<name>; return the files. submission.yaml, which makes the folder a submission, comes last. A
+    BenchmarkError for a name that is not <Name><Year><Word>, or a folder that is there, be it in other letter case.
     """
     parts = NAME.fullmatch(name)
     if not parts or len(name) > LONGEST:
@@ -58,17 +58,10 @@ def write_submission(name: str, title: str = "", authors: str = "", url: str = "
     taken = {path.name.lower(): path for path in submissions.FOLDER.iterdir()}
     if name.lower() in taken:
         raise BenchmarkError(f"{taken[name.lower()]} exists; choose another word, or delete the folder")
-    quoted = {
-        "title": title or parts["word"],
-        "authors": authors or parts["author"],
-        "url": url,
-        "shown": f"{parts['word']}, ViT of width 32",
-    }
-    given = {
-        "name": name,
-        **parts.groupdict(),
-        **{key: json.dumps(text, ensure_ascii=False) for key, text in quoted.items()},
-    }
+    quoted = {"title": title or parts["word"], "authors": authors or parts["author"], "url": url}
+    quoted["shown"] = f"{parts['word']}, ViT of width 32"
+    given = {"name": name, **parts.groupdict()}
+    given |= {key: json.dumps(text, ensure_ascii=False) for key, text in quoted.items()}
     written = []
     for source in sorted(TEMPLATE.glob("*.txt"), key=lambda path: path.stem == "submission.yaml"):
         target = submissions.FOLDER / name / source.stem
@@ -79,14 +72,12 @@ def write_submission(name: str, title: str = "", authors: str = "", url: str = "
 
 def check(
     name: Annotated[str, typer.Argument(help="<submission>, or one of its rows, <submission>-<variant>.")],
-    as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Try a submission in at most a minute; exit status 1 if a check fails."""
     warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own modules
     from benchmark.evaluation.check_submission import check_submission
-    from benchmark.loading.run_settings import run_settings
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.specs.base import to_json
 
     submission, _, variant = name.partition("-")
     report = check_submission(submission, variant, device=set_up(run_settings().evaluate.device))
@@ -107,10 +98,9 @@ def _print(report: CheckReport) -> None:
             console.print(f"  {verdict}  {one.name}: {one.found}", markup=False)
     if report.notes:
         console.print("what a maintainer would look at", style="bold")
-    for place, notes in groupby(report.notes, lambda one: (one.row, one.track)):
-        for note in notes:
-            where = f"{place[0]} on {place[1]}: " if place[0] else ""
-            console.print(f"  {where}{note.name}: {note.found}", markup=False)
+    for note in report.notes:
+        where = f"{note.row} on {note.track}: " if note.row else ""
+        console.print(f"  {where}{note.name}: {note.found}", markup=False)
     count = len(report.checks)
     words = f"{len(report.failed)} of {count} checks failed" if report.failed else f"all {count} checks passed"
     console.print(f"{report.submission}: {words}")
@@ -118,15 +108,10 @@ def _print(report: CheckReport) -> None:
 
 def submit(
     name: Annotated[str, typer.Argument(help="<submission>, a folder below submissions/.")],
-    reason: Annotated[str, typer.Option(help="Why numbers that are published already change.")] = "",
+    reason: ReasonOption = "",
     jobs: JobsOption = None,
 ) -> None:
     """Check, build, publish and commit a submission on a branch of its own; print the pull request's text."""
-    from benchmark.loading import submissions
-    from benchmark.loading.run_settings import run_settings
-    from benchmark.pipeline import repro
-    from benchmark.pipeline.gpus import default_jobs
-
     submission, base = submissions.load(name), _base()
     _check_tree(name)
     check(name)

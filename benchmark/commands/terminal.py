@@ -1,20 +1,41 @@
-"""What the commands share: the console they print on, and the options that several of them take."""
+"""What the commands share: the console they print on, the options that several take, and what a shell completes.
+
+Outside a checkout, and where a submission does not load, nothing is completed and nothing said: a shell has no place for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from benchmark.commands.completion import row_names, track_names
+from benchmark.loading import submissions, tracks
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine
 
+COMPLETE = "_RVB_COMPLETE"  # set by a shell that asks for completions
 INTERRUPTED = 130  # the exit status of what Ctrl-C ended, as shells have it
 NARROWEST = 80  # columns that tables are printed in, at least: numbers are not cut
 console = Console(highlight=False, soft_wrap=True, width=max(NARROWEST, Console().width))
+
+
+def row_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete rows of the track that --track names, but for those already given."""
+    given = context.params.get("rows") or ()
+    with suppress(BenchmarkError):
+        rows = submissions.rows(context.params.get("track") or "digits")
+        names = [f"{submission.name}-{variant}" for submission, variant in rows]
+        return [name for name in names if name.startswith(incomplete) and name not in given]
+    return []
+
+
+def track_names(incomplete: str) -> list[str]:
+    return [name for name in tracks.names() if name.startswith(incomplete)]
+
+
 TrackOption = Annotated[str, typer.Option(help="Which comparison.", autocompletion=track_names)]
 RowsArgument = Annotated[
     list[str] | None,
@@ -28,6 +49,10 @@ RowArgument = Annotated[str, typer.Argument(help="<submission>-<variant>", autoc
 EngineOption = Annotated[Engine | None, typer.Option(help="Of AutoAttack (default: params.yaml's).")]
 MachinesOption = Annotated[
     Literal["ray", "slurm"] | None, typer.Option("--engine", help="Stages on many machines (docs/scale.md).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")]
+ReasonOption = Annotated[
+    str, typer.Option(help="Why numbers that are published already change; it goes into the Record and CHANGELOG.md.")
 ]
 
 

@@ -10,23 +10,30 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmark.commands import baselines, bring
-from benchmark.commands.completion import row_names, track_names
-from benchmark.commands.terminal import console
-from benchmark.runtime import paths
+from benchmark.commands import baselines
+from benchmark.commands.terminal import JsonOption, console, row_names, track_names
+from benchmark.loading import tracks
+from benchmark.loading.rows import Row, load_row
+from benchmark.loading.run_settings import run_settings
+from benchmark.results import brought
+from benchmark.results.brought import Brought, Lowered
+from benchmark.results.record import Record
+from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.paths import PUBLISHED
+from benchmark.sandbox.load_model import at_hand
+from benchmark.specs.base import to_json
 
-if TYPE_CHECKING:
-    from benchmark.loading.rows import Row
+if TYPE_CHECKING:  # they import torch
+    from benchmark.replay.findings import Verification
     from benchmark.replay.verify import Target
-    from benchmark.results.record import Record
-    from benchmark.results.verification import Contradiction, Verification
 
 DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
@@ -45,7 +52,7 @@ def verify(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Rows at a time; by default one a core.")
     ] = os.cpu_count() or 1,
-    as_json: Annotated[bool, typer.Option("--json", help="All that was found, as JSON.")] = False,
+    as_json: JsonOption = False,
     adversarial: Annotated[
         Path | None, typer.Option(help="A safetensors file of adversarial images to judge against one row.")
     ] = None,
@@ -64,55 +71,43 @@ def verify(
     if adversarial is not None:
         if not rows or len(rows) > 1:
             raise BenchmarkError("--adversarial is judged against one row; name it, <submission>-<variant>")
-        bring.judge(track or DIGITS, rows[0], paths.as_typed(adversarial), write, as_json)
+        _judge(track or DIGITS, rows[0], paths.as_typed(adversarial), write, as_json)
         return
     if not rows and not every:
         raise BenchmarkError("name rows to verify, <submission>-<variant>, or --all")
-    tracks = [track] if track else [DIGITS] if rows else baselines.published_tracks()
-    verifications = [
-        each
-        for name in tracks
-        for each in verified(name, rows or baselines.published_rows(name), sample, seed, jobs, as_json)
-    ]
+    chosen = [track] if track else [DIGITS] if rows else baselines.published_tracks()
+    verifications = []
+    for name in chosen:
+        for verification in verified(name, rows or baselines.published_rows(name), sample, seed, jobs):
+            verifications.append(verification)
+            if not as_json:
+                _print(verification)
     if as_json:
         typer.echo(json.dumps([each.model_dump(mode="json") for each in verifications], indent=1))
-    known = {(each.track, each.row): each.tier for each in verifications}
+    tiers = {(each.track, each.row): each.tier for each in verifications}
     if failed := list(dict.fromkeys(each.row for each in verifications if not each.holds)):
-        raise BenchmarkError(f"{len(failed)} of {len(known)} rows do not hold: {', '.join(failed)}")
+        raise BenchmarkError(f"{len(failed)} of {len(tiers)} rows do not hold: {', '.join(failed)}")
     if as_json:
         return
-    if not verifications:
-        console.print(
-            f"no row of {' or '.join(tracks) or 'any track'} is published; nothing was verified", markup=False
-        )
-    else:
-        replayed = [*known.values()].count("replayed")
-        console.print(
-            f"{len(known)} rows hold: {replayed} replayed, {len(known) - replayed} as far as they could be checked"
-        )
+    replayed = [*tiers.values()].count("replayed")
+    words = f"{len(tiers)} rows hold: {replayed} replayed, {len(tiers) - replayed} as far as they could be checked"
+    if not tiers:
+        words = f"no row of {' or '.join(chosen) or 'any track'} is published; nothing was verified"
+    console.print(words, markup=False)
 
 
-def verified(
-    track: str, rows: Iterable[str], sample: int, seed: int, jobs: int = 1, quiet: bool = False
-) -> Iterable[Verification]:
-    """Each Record of these rows, built or published, `jobs` at a time, printed unless `quiet`.
-
-    Raises:
-        BenchmarkError: an unknown track, or a row that is neither built here nor published.
-    """
-    from benchmark.loading import tracks
-
+def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int) -> Iterator[Verification]:
+    """Verify each Record of these rows, `jobs` at a time. A BenchmarkError for a row that is neither built nor published."""
     tracks.load(track)
-    wanted = [(row, targets(track, row)) for row in rows]
-    if not wanted:
+    found = [(row, target) for row in rows for target in targets(track, row)]
+    if not found:
         return
 
-    from benchmark.loading.run_settings import run_settings
     from benchmark.replay.verify import verify as verify_record
     from benchmark.runtime.torch_setup import set_up
-    from benchmark.steps.data import step as data
+    from benchmark.steps import data
 
-    if not (data.folder(tracks.load(track)) / "data.json").exists():
+    if not (paths.WORK / track / "data/data.json").exists():
         try:
             with redirect_stdout(sys.stderr):
                 data.execute(track)
@@ -121,14 +116,10 @@ def verified(
 
     device = set_up(run_settings().evaluate.device)
     calls = [
-        (target, _today(track, row, "" if target.own else target.record.sha256["weights"]), device, sample, seed)
-        for row, found in wanted
-        for target in found
+        (target, _present(track, row, "" if target.own else target.record.sha256["weights"]), device, sample, seed)
+        for row, target in found
     ]
-    for verification in _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs):
-        if not quiet:
-            _print(verification)
-        yield verification
+    yield from _in_forks(verify_record, calls, 1 if device.type == "cuda" else jobs)
 
 
 def _in_forks(
@@ -141,77 +132,128 @@ def _in_forks(
 
     Args:
         calls: arguments of `verify_record`, the target first.
-
-    Raises:
-        BenchmarkError: a process was killed.
     """
-    waiting = deque(calls)
-    running: deque[tuple[Target, Future[Verification]]] = deque()
+    waiting, running = deque(calls), deque[tuple["Target", Future["Verification"]]]()
     while waiting or running:
         while waiting and len(running) < jobs:
             arguments = waiting.popleft()
             fork = ProcessPoolExecutor(1, mp_context=get_context("fork"))
             running.append((arguments[0], fork.submit(verify_record, *arguments)))
             fork.shutdown(wait=False)  # it ends after this call
-        target, future = running.popleft()
+        target, verification = running.popleft()
         try:
-            verification = future.result()
+            yield verification.result()
         except BrokenProcessPool:
             words = "the process that verifies it was killed, as where memory is short; try --jobs 1"
             raise BenchmarkError(f"{target.record.row}: {words}") from None
-        yield verification
 
 
 def targets(track: str, row: str) -> list[Target]:
     """The Records of a row: the one built here and the published one, or both as one where they say the same.
 
-    Raises:
-        BenchmarkError: there is neither (the near miss is suggested), or one is damaged.
+    A BenchmarkError where there is neither (the near miss is suggested), or one is damaged.
     """
     from benchmark.replay.verify import Target
 
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
-    if built and published and (_said(built.record), built.images) == (_said(published.record), published.images):
-        return [Target(published.record, published.images, published.machine, "built and published")]
-    found = [Target(built.record, built.images, built.machine, "built")] if built else []
-    found += [Target(published.record, published.images, published.machine, "published")] if published else []
+    if built and published and (_numbers(built.record), built.images) == (_numbers(published.record), published.images):
+        return [Target(published, "built and published")]
+    found = [Target(built, "built")] if built else []
+    found += [Target(published, "published")] if published else []
     if not found:
-        unknown = isinstance(_today(track, row), BenchmarkError)
+        unknown = isinstance(_present(track, row), BenchmarkError)
         near = near_miss(row, baselines.published_rows(track)) if unknown else f"; run `rvb repro {row}`"
         raise BenchmarkError(f"{row} is neither built here nor published on {track}{near}")
     return found
 
 
-def _said(record: Record) -> Record:
+def _numbers(record: Record) -> Record:
     """What a Record says of numbers and bytes: not by which code, nor why it was published."""
     kept = {name: digest for name, digest in record.sha256.items() if not name.startswith("code ")}
     return record.model_copy(update={"sha256": kept, "reason": ""})
 
 
-def _today(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:
-    from benchmark.loading.rows import load_row
-    from benchmark.sandbox.load_model import at_hand
-
+def _present(track: str, row: str, sha256: str = "") -> Row | BenchmarkError:
     try:
         return at_hand(load_row(track, row), sha256)
     except BenchmarkError as error:
         return error
 
 
-def _print(found: Verification) -> None:
-    verdict = "holds, replayed" if found.tier == "replayed" else "holds as far as it was checked"
-    verdict = verdict if found.holds else f"does NOT hold: {len(found.contradictions)} contradictions"
-    console.print(f"{found.row} on {found.track}, {found.of}: {verdict}", markup=False)
-    for check in found.checked:
-        console.print(f"  checked: {check.count} {check.what}", markup=False)
-    for words in found.unchecked:
-        console.print(f"  not checked: {words}", markup=False)
-    kinds: dict[str, list[Contradiction]] = {}
-    for one in found.contradictions:
-        kinds.setdefault(one.what, []).append(one)
-    for what, same in kinds.items():
-        for one in same[:SHOWN]:
-            console.print(one.line, markup=False)
+def _print(verification: Verification) -> None:
+    row, contradictions = verification.row, verification.contradictions
+    verdict = "holds, replayed" if verification.tier == "replayed" else "holds as far as it was checked"
+    verdict = verdict if verification.holds else f"does NOT hold: {len(contradictions)} contradictions"
+    lines = [f"{row} on {verification.track}, {verification.of}: {verdict}"]
+    lines += [f"  checked: {check.count} {check.what}" for check in verification.checked]
+    lines += [f"  not checked: {words}" for words in verification.unchecked]
+    kinds = list(dict.fromkeys(one.what for one in contradictions))
+    for what, group in groupby(sorted(contradictions, key=lambda one: kinds.index(one.what)), lambda one: one.what):
+        same = [one.line for one in group]
+        lines += same[:SHOWN]
         if len(same) > SHOWN:
-            console.print(f"{found.row}: {what}: {len(same) - SHOWN} images more (--json names all)", markup=False)
-    console.print(f"  trust: these checks amount to `{found.tier}`; the Record says `{found.trust}`", markup=False)
+            lines.append(f"{row}: {what}: {len(same) - SHOWN} images more (--json names all)")
+    lines.append(f"  trust: these checks amount to `{verification.tier}`; the Record says `{verification.trust}`")
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> None:
+    """Print what the images of `path` break; with `write` keep it beside the published Record. A BenchmarkError where the
+    file is refused, the network is not at hand, a certificate is contradicted, or nothing new would be written.
+    """
+    from benchmark.replay.brought import judge_file, judge_of
+    from benchmark.replay.findings import some
+    from benchmark.runtime.torch_setup import set_up
+
+    row, published = load_row(track, name), baselines.published_row(track, name)
+    made = published or baselines.built_numbers(track, name)
+    if made is None or made.images is None:
+        raise BenchmarkError(f"{name} is neither built here nor published on {track}; run `rvb repro {name}`")
+    if write and published is None:
+        raise BenchmarkError(f"{name} is not published on {track}; there is no number to lower: leave out --write")
+    with judge_of(made.record, row, set_up(run_settings().evaluate.device)) as judge:
+        judged = judge_file(path, judge, made.record, made.images)
+    known = brought.read(PUBLISHED / track / brought.FOLDER, made.record)
+    effect = brought.effect(made.record, made.images.scores, known, judged.brought)
+    alarms = judged.brought.contradicted
+    if as_json:
+        robust = [threat.model_dump(mode="json") for threat in effect]
+        typer.echo(files.to_json({**judged.model_dump(mode="json"), "robust": robust}).decode(), nl=False)
+    else:
+        lines = [
+            f"{count} images that are right when clean are wrong in {ball}" for ball, count in judged.broken.items()
+        ]
+        for ball in effect:
+            words = f"newly broken: images {some(ball.lost)}" if ball.lost else "nothing new"
+            lines.append(f"robust {ball.threat}: {ball.before} -> {ball.after} images; {words}")
+        for line in lines:
+            console.print(f"{name}: {line}", markup=False)
+        for image in alarms:
+            words = f"certified at l2 {image.certified:.6g}, broken at {image.l2:.6g} (margin {image.margin:.6g})"
+            console.print(f"ALARM: {name}: image {image.image}: {words}", markup=False)
+    if write:
+        _keep(track, made.record, judged.brought, known, effect)
+    if alarms:
+        first = alarms[0]
+        raise BenchmarkError(
+            f"{name}: {len(alarms)} certified radii are contradicted; image {first.image} is certified at l2 "
+            f"{first.certified:.6g} and broken at {first.l2:.6g} (margin {first.margin:.6g}): the certificate is wrong"
+        )
+
+
+def _keep(track: str, record: Record, new: Brought, known: tuple[Brought, ...], effect: tuple[Lowered, ...]) -> None:
+    if new.credit == brought.UNNAMED:
+        raise BenchmarkError("the file's metadata has no `credit`, who is to be named beside the lower number; add it")
+    seen = {(image.image, image.threat) for file in known for image in file.contradicted}
+    alarm = any((image.image, image.threat) not in seen for image in new.contradicted)
+    if not alarm and not any(ball.lost for ball in effect):
+        raise BenchmarkError(f"{record.row}: these images break nothing that still stands; nothing written")
+    path = PUBLISHED / track / brought.FOLDER / f"{record.row}.json"
+    earlier = brought.load(path) if path.exists() else None
+    if earlier and (why := brought.stale(earlier, record)):
+        raise BenchmarkError(f"{path} holds {why}; delete it first, or bring those anew; nothing written")
+    every = (*(earlier.brought if earlier else ()), new)
+    made = brought.BrokenRow(track=track, track_version=record.track_version, row=record.row, brought=every)
+    files.write(path, to_json(made))
+    typer.echo(f"wrote {path}; run `rvb repro` and `python -m leaderboard.readme`, and commit it", err=True)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from types import ModuleType
 
 import numpy as np
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import SMALLEST
+from benchmark.specs.track import SMALLEST
 
 PARAMETERS = (
     "The strengths are ImageNet-C's, chosen for photographs of 224 pixels a side and mostly stronger than those of the "
@@ -32,7 +32,7 @@ def corrupt(images: np.ndarray, indices: Sequence[int], name: str, severity: int
     Args:
         images: (n, 3, h, w) float32 in [0, 1], h and w at least 32; rounded to 8 bits before they are corrupted.
         indices: (n,) each image's place among the evaluation images.
-        name: one of COMMON or EXTRA of benchmark/specs/corruptions.py.
+        name: one of COMMON or EXTRA of benchmark/specs/track.py.
         severity: 1 to 5.
 
     Returns:
@@ -63,27 +63,19 @@ def _draw(library: ModuleType, image: np.ndarray, name: str, severity: int, plac
 
     Spatter divides 0 by 0 where not one drop falls on the image, and would turn it black; that is drawn anew.
     """
-    seed, index = place
-    for attempt in range(DRAWS):
-        words = np.random.SeedSequence([seed, int.from_bytes(name.encode()), severity, index, attempt])
-        with _global_seed(int(words.generate_state(1)[0])) as state, np.errstate(invalid="raise"):
-            own = {"seed": state} if "seed" in inspect.signature(library.corruption_dict[name]).parameters else {}
-            try:
-                return library.corrupt(image, severity=severity, corruption_name=name, **own)
-            except FloatingPointError:
-                continue
-    raise BenchmarkError(f"corruption {name} at severity {severity} gives no finite image {index} in {DRAWS} draws")
-
-
-@contextlib.contextmanager
-def _global_seed(state: int) -> Iterator[int]:
-    """numpy's global generator, which the package draws from, seeded inside the block and as it was after it."""
-    before = np.random.get_state()
-    np.random.seed(state)
+    (seed, index), before = place, np.random.get_state()  # the package draws from numpy's global generator
+    takes_seed = "seed" in inspect.signature(library.corruption_dict[name]).parameters
     try:
-        yield state
+        for attempt in range(DRAWS):
+            words = np.random.SeedSequence([seed, int.from_bytes(name.encode()), severity, index, attempt])
+            state = int(words.generate_state(1)[0])
+            np.random.seed(state)
+            own = {"seed": state} if takes_seed else {}
+            with contextlib.suppress(FloatingPointError), np.errstate(invalid="raise"):
+                return library.corrupt(image, severity=severity, corruption_name=name, **own)
     finally:
         np.random.set_state(before)
+    raise BenchmarkError(f"corruption {name} at severity {severity} gives no finite image {index} in {DRAWS} draws")
 
 
 def _check(images: np.ndarray, indices: Sequence[int]) -> None:

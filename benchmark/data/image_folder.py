@@ -9,9 +9,12 @@ resolution is that shape, and radii refer to it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from benchmark.data.images import Images
@@ -32,22 +35,24 @@ def read(spec: DataSpec) -> dict[str, Images]:
     """
     root = Path(spec.path or "data")
     test = root / "test" if (root / "test").is_dir() else root / "val"
-    if spec.test and root.is_dir() and not (root / "train").is_dir() and not test.is_dir():
-        _check_count(root, len(_classes(root)), spec)
-        return {"all": _load(_chosen(root, spec), spec)}
-    folders = {"train": root / "train", "test": test}
+    whole = spec.test and root.is_dir() and not (root / "train").is_dir() and not test.is_dir()
+    folders = {"all": root} if whole else {"train": root / "train", "test": test}
     for folder in folders.values():
         if not folder.is_dir():
             raise BenchmarkError(f"image folder {folder} is missing; expected {root}/train and {root}/test (or val)")
-    classes = {name: _classes(folder) for name, folder in folders.items()}
-    if classes["train"] != classes["test"]:
-        odd = sorted(set(classes["train"]) ^ set(classes["test"]))
-        raise BenchmarkError(f"image folder {root}: class {odd[0]!r} stands in only one of train and test")
-    _check_count(root, len(classes["train"]), spec)
-    return {
-        name: _load([one for paths in _paths(folder).values() for one in paths], spec)
-        for name, folder in folders.items()
-    }
+    first, *others = (_classes(folder) for folder in folders.values())
+    if odd := {name for other in others for name in {*first} ^ {*other}}:
+        raise BenchmarkError(f"image folder {root}: class {min(odd)!r} stands in only one of train and test")
+    if len(first) != spec.classes:  # labels are places among the folders: one that is missing would move all after it
+        raise BenchmarkError(f"image folder {root} has folders of {len(first)} classes, the track says {spec.classes}")
+    images = {name: [_images(folder / label) for label in first] for name, folder in folders.items()}
+    if whole:
+        images["all"] = _chosen(images["all"], spec)
+    pools = {}
+    for name, classes in images.items():
+        labels = np.repeat(range(len(classes)), [len(paths) for paths in classes])
+        pools[name] = load([path for paths in classes for path in paths], labels, spec)
+    return pools
 
 
 def _hidden(path: Path) -> bool:
@@ -57,62 +62,53 @@ def _hidden(path: Path) -> bool:
 def _classes(folder: Path) -> list[str]:
     if beside := next((path for path in sorted(folder.iterdir()) if path.suffix.lower() in SUFFIXES | OTHERS), None):
         raise BenchmarkError(f"{beside} stands in no folder of a class")
-    found = [entry.name for entry in folder.iterdir() if entry.is_dir() and not _hidden(Path(entry.name))]
-    if not found:
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir() and not _hidden(Path(entry.name))]
+    if not names:
         raise BenchmarkError(f"image folder {folder} holds no folder of a class")
-    return sorted(found, key=int if all(one.isdecimal() for one in found) else str)
+    return sorted(names, key=int if all(name.isdecimal() for name in names) else str)
 
 
-def _paths(folder: Path) -> dict[int, list[tuple[Path, int]]]:
-    """Each class's images with their label, by label."""
-    found = {}
-    for label, name in enumerate(_classes(folder)):
-        shown = [path for path in sorted((folder / name).rglob("*")) if not _hidden(path.relative_to(folder))]
-        if other := next((path for path in shown if path.suffix.lower() in OTHERS), None):
-            raise BenchmarkError(f"{other} is an image of a kind that is not read; convert it to PNG")
-        paths = [path for path in shown if path.suffix.lower() in SUFFIXES]
-        if not paths:
-            raise BenchmarkError(f"image folder {folder / name} holds no image ({', '.join(sorted(SUFFIXES))})")
-        found[label] = [(path, label) for path in paths]
-    return found
+def _images(folder: Path) -> list[Path]:
+    """Those of one class, in order."""
+    shown = [path for path in sorted(folder.rglob("*")) if not _hidden(path.relative_to(folder.parent))]
+    if other := next((path for path in shown if path.suffix.lower() in OTHERS), None):
+        raise BenchmarkError(f"{other} is an image of a kind that is not read; convert it to PNG")
+    paths = [path for path in shown if path.suffix.lower() in SUFFIXES]
+    if not paths:
+        raise BenchmarkError(f"image folder {folder} holds no image ({', '.join(sorted(SUFFIXES))})")
+    return paths
 
 
-def _chosen(folder: Path, spec: DataSpec) -> list[tuple[Path, int]]:
+def _chosen(classes: list[list[Path]], spec: DataSpec) -> list[list[Path]]:
     """As many images of each class as the track's splits want: those for testing, and validation's twice, since training
     images have to be left over.
     """
     assert spec.test is not None  # asked for by `read`
     each = -(-(spec.test + 2 * spec.validation) // spec.classes)
     draw = np.random.default_rng(spec.seed)
-    found = []
-    for paths in _paths(folder).values():
-        found += [paths[place] for place in np.sort(draw.permutation(len(paths))[:each])]
-    return found
+    return [[paths[place] for place in np.sort(draw.permutation(len(paths))[:each])] for paths in classes]
 
 
-def _check_count(root: Path, count: int, spec: DataSpec) -> None:
-    """Labels are places among the folders: one that is missing would move all after it."""
-    if count != spec.classes:
-        raise BenchmarkError(f"image folder {root} has folders of {count} classes, the track says {spec.classes}")
+def load(paths: Sequence[Path], labels: ArrayLike, spec: DataSpec) -> Images:
+    """The images of some files, in the track's shape."""
+    pixels = np.empty((len(paths), *spec.shape), np.uint8)  # filled in place: at 224 pixels the whole takes a gigabyte
+    for place, path in enumerate(paths):
+        pixels[place] = opened(path, spec.shape, str(path), path)
+    return Images(pixels, np.asarray(labels, dtype=np.int64))
 
 
-def _load(found: list[tuple[Path, int]], spec: DataSpec) -> Images:
-    pixels = np.empty((len(found), *spec.shape), np.uint8)  # filled in place: at 224 pixels the whole takes a gigabyte
-    for place, (path, _) in enumerate(found):
-        pixels[place] = opened(path, spec.shape)
-    return Images(pixels, np.array([label for _, label in found], dtype=np.int64))
-
-
-def opened(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    """(c, h, w) uint8 of an image file; a BenchmarkError where it does not open (its sha256 is shown)."""
+def opened(source: Path | BinaryIO, shape: tuple[int, int, int], name: str, file: Path) -> np.ndarray:
+    """(c, h, w) uint8 of an image; a BenchmarkError where it does not open, with the sha256 of the file that it stands in."""
     try:
-        with Image.open(path) as image:
+        with Image.open(source) as image:
             return to_pixels(image, shape)
     except BenchmarkError as error:
-        raise BenchmarkError(f"{path}: {error}") from None
+        raise BenchmarkError(f"{name}: {error}") from None
     except (UnidentifiedImageError, OSError) as error:
-        digest = files.sha256_file(path)
-        raise BenchmarkError(f"{path} does not open as an image (sha256 {digest}): {error}") from None
+        digest = files.sha256_file(file)
+        raise BenchmarkError(
+            f"{name} does not open as an image (sha256 {digest}): {error}; put the data set's own file there again"
+        ) from None
 
 
 def to_pixels(image: Image.Image, shape: tuple[int, int, int]) -> np.ndarray:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image, UnidentifiedImageError
 
-from benchmark.data.image_folder import to_pixels
+from benchmark.data.image_folder import opened
 from benchmark.data.images import Images
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -45,7 +43,10 @@ def _read(root: Path, prefixes: tuple[str, ...], spec: DataSpec) -> Images:
         images = _column(table, IMAGE_COLUMNS, path)
         labels.append(_column(table, LABEL_COLUMNS, path).to_numpy())
         for row, cell in enumerate(images):
-            pixels.append(_decode(cell.as_py(), row, path, spec.shape))
+            struct = cell.as_py()
+            data = struct.get("bytes") if isinstance(struct, dict) else None
+            encoded = io.BytesIO(data if isinstance(data, bytes) else b"")
+            pixels.append(opened(encoded, spec.shape, f"{path}: row {row}", path))
     return Images(np.stack(pixels), np.concatenate(labels).astype(np.int64))
 
 
@@ -64,17 +65,3 @@ def _column(table: pa.Table, names: tuple[str, ...], path: Path) -> pa.ChunkedAr
         if name in table.column_names:
             return table.column(name)
     raise BenchmarkError(f"{path} has no column {' or '.join(names)}; it has {', '.join(table.column_names)}")
-
-
-def _decode(cell: dict[str, Any], row: int, path: Path, shape: tuple[int, int, int]) -> np.ndarray:
-    try:
-        with Image.open(io.BytesIO(cell["bytes"])) as image:
-            return to_pixels(image, shape)
-    except BenchmarkError as error:
-        raise BenchmarkError(f"{path}: row {row}: {error}") from None
-    except (UnidentifiedImageError, OSError, TypeError, KeyError) as error:
-        digest = files.sha256_file(path)
-        raise BenchmarkError(
-            f"{path}: row {row} does not decode as an image (sha256 {digest}): {error}; put the data set's own file there "
-            "again"
-        ) from None

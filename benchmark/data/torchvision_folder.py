@@ -9,12 +9,9 @@ Images are scaled and cropped around their centres to the track's shape (bilinea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from benchmark.data.image_folder import opened
+from benchmark.data.image_folder import load
 from benchmark.data.images import Images
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.data import DataSpec
@@ -39,7 +36,10 @@ def read(spec: DataSpec) -> dict[str, Images]:
     except (RuntimeError, OSError, KeyError, ValueError) as error:
         words = " ".join(str(error).split())
         raise BenchmarkError(f"{spec.dataset} in {root}: {words}; put torchvision's files there") from None
-    return {name: _load(*pool, spec) for name, pool in pools.items()}
+    for paths, _ in pools.values():
+        if missing := next((path for path in paths if not path.exists()), None):
+            raise BenchmarkError(f"{missing} is missing; unpack {spec.dataset}'s archive again")
+    return {name: load(*pool, spec) for name, pool in pools.items()}
 
 
 def _caltech101(root: Path) -> dict[str, tuple[list[Path], list[int]]]:
@@ -59,14 +59,3 @@ def _flowers102(root: Path) -> dict[str, tuple[list[Path], list[int]]]:
     held = {split: (part._image_files, part._labels) for split, part in parts.items()}
     train = (held["train"][0] + held["val"][0], held["train"][1] + held["val"][1])
     return {"train": train, "test": held["test"]}
-
-
-def _load(paths: Sequence[Path], labels: Sequence[int], spec: DataSpec) -> Images:
-    if not paths:
-        raise BenchmarkError(f"{spec.dataset} in {spec.path}: no image")
-    pixels = np.empty((len(paths), *spec.shape), np.uint8)  # filled in place: at 224 pixels the whole takes a gigabyte
-    for place, path in enumerate(paths):
-        if not path.exists():
-            raise BenchmarkError(f"{path} is missing; unpack {spec.dataset}'s archive again")
-        pixels[place] = opened(path, spec.shape)
-    return Images(pixels, np.array(labels, dtype=np.int64))

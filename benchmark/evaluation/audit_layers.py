@@ -16,8 +16,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
+from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet, exact_layer_bound, has_bound
 from benchmark.runtime.errors import BenchmarkError
 
 UNIT = 2.0**-53
@@ -92,7 +91,7 @@ def audit_layers(
     """
     tally = Tally()
     layers = list(float64_copy(model).children()) if type(model) is nn.Sequential else []
-    if not layers or any(type(layer) not in layer_bound.registry for layer in layers[:-1]):
+    if not layers or not all(map(has_bound, layers[:-1])):
         return tally
     x = images.double()
     with sdpa_kernel(SDPBackend.MATH):

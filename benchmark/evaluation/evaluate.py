@@ -30,12 +30,11 @@ from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.loading import tracks
 from benchmark.runtime import files, paths
-from benchmark.runtime.environment import environment
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.machine import environment
 from benchmark.specs.certificate import CertificateSpec
-from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, Engine
-from benchmark.specs.track import Track
+from benchmark.specs.track import SmoothingSpec, Track
 from benchmark.verdicts.ball import NO_FLOAT64, ROUNDING, distances
 from benchmark.verdicts.gradients import FiniteGradients
 from benchmark.verdicts.pieces import fitting

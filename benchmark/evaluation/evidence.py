@@ -34,10 +34,8 @@ from benchmark.results.per_image import PerImage, contradictions
 from benchmark.results.proportion import Proportion
 from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.track import Track
+from benchmark.specs.track import CorruptionSpec, SmoothingSpec, Track
 
 ROUNDING = 1e-12
 SHARED = ("label", "clean_prediction", "clean_margin")  # columns of every step

@@ -1,4 +1,4 @@
-"""Dot-product self-attention: as vision transformers have it, and with bounded weights in a residual."""
+"""Dot-product self-attention: as vision transformers have it, with bounded weights in a residual, with scores normalised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmark.layers.kinds import Argument, known, number, positive, side, truth, whole
 from benchmark.layers.lipschitz import BoundedLinear
+
+HEADS: dict[str, Any] = {"width": side("query.weight", 1), "heads": whole(1)}
+LEAST = 1e-12  # of the divisor of normalised scores
+
+
+def divided(width: int, heads: int) -> int:
+    """The number of heads; a ValueError where they do not divide the width."""
+    if heads < 1 or width % heads:
+        raise ValueError(f"{heads} heads do not divide width {width}")
+    return heads
 
 
 def rows_by_head(weight: torch.Tensor, heads: int) -> torch.Tensor:
@@ -44,7 +55,15 @@ class AttentionByHeads(nn.Module):
         """(n, heads, tokens, width / heads) to (n, tokens, width)."""
         return self.output(mixed.transpose(1, 2).flatten(2))
 
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """What the heads give, before the projection: (n, heads, tokens, width / heads)."""
+        raise NotImplementedError
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.projected(self.mixed(x))
+
+
+@known(**HEADS, qkv_bias=Argument(truth, lambda layer: layer.query.bias is not None), scale=number)
 class SelfAttention(AttentionByHeads):
     """Heads of softmax(scale Q K^T) V side by side, then a projection: (n, tokens, width) to the same, without a residual.
 
@@ -60,11 +79,9 @@ class SelfAttention(AttentionByHeads):
 
     def __init__(self, width: int, heads: int, *, qkv_bias: bool = True, scale: float = 0.0) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"{heads} heads do not divide width {width}")
+        self.heads, self.scale = divided(width, heads), scale
         if not 0 <= scale < math.inf:
             raise ValueError(f"scale {scale} should be positive, or 0 for 1 / sqrt(width / heads)")
-        self.heads, self.scale = heads, scale
         self.factor = scale * math.sqrt(width // heads) if scale else 1.0  # of the scores over 1 / sqrt(width / heads)
         self.query, self.key, self.value = (nn.Linear(width, width, bias=qkv_bias) for _ in range(3))
         self.output = nn.Linear(width, width)
@@ -72,19 +89,20 @@ class SelfAttention(AttentionByHeads):
     def mixed(self, x: torch.Tensor, offsets: torch.Tensor | None = None) -> torch.Tensor:
         """softmax(scale Q K^T) V by head: (n, heads, tokens, width / heads).
 
-        Args:
-            offsets: (n or 1, heads, tokens, tokens), added to the scores, as attention_window.py does. This layer's bounds
-                are without them.
+        `offsets` (n or 1, heads, tokens, tokens) are added to the scores (attention_window.py); bounds are without them.
         """
         query, key = self.split(self.query(x)), self.split(self.key(x))
         if self.factor != 1:  # not by the function's own argument, which would keep faster kernels away
             query = query * self.factor
         return nn.functional.scaled_dot_product_attention(query, key, self.values(x), attn_mask=offsets)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.projected(self.mixed(x))
 
-
+@known(
+    width=side("query.raw", 1),
+    heads=whole(1),
+    qk_norm=Argument(positive, lambda layer: layer.query.norm),
+    vo_norm=Argument(positive, lambda layer: layer.value.norm),
+)
 class ResidualAttention(AttentionByHeads):
     """x + sum over heads of softmax(x W_Q (x W_K)^T / sqrt(d / heads)) x W_V W_O: (n, tokens, width) to the same.
 
@@ -94,14 +112,38 @@ class ResidualAttention(AttentionByHeads):
 
     def __init__(self, width: int, heads: int, *, qk_norm: float, vo_norm: float) -> None:
         super().__init__()
-        if width % heads:
-            raise ValueError(f"{heads} heads do not divide width {width}")
-        self.heads = heads
-        self.query = BoundedLinear(width, width, norm=qk_norm, bias=False)
-        self.key = BoundedLinear(width, width, norm=qk_norm, bias=False)
-        self.value = BoundedLinear(width, width, norm=vo_norm, bias=False)
-        self.output = BoundedLinear(width, width, norm=vo_norm, bias=False)
+        self.heads = divided(width, heads)
+        self.query, self.key, self.value, self.output = (
+            BoundedLinear(width, width, norm=norm, bias=False) for norm in (qk_norm, qk_norm, vo_norm, vo_norm)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query, key, value = (self.split(part(x)) for part in (self.query, self.key, self.value))
         return x + self.projected(nn.functional.scaled_dot_product_attention(query, key, value))
+
+
+@known(**HEADS)
+class LipschitzNormAttention(AttentionByHeads):
+    """concat over heads of softmax(Q K^T / c) V, times W_O: (n, tokens, width) to the same, without a residual. LNFormer's
+    (Lipschitz normalisation; Dasoulas, Scaman & Virmaux 2021).
+
+    c = max(u v, u w, v w) for each image and head, u = ||Q||_F, v and w the largest row norms of K and V (Dasoulas et al.
+    2021, in the form of Hu et al. 2024, appendix D). At Q = K = V = 0 the scores are 0 / 0; c is therefore not let
+    below 1e-12, which changes nothing else unless all scores are that small. No biases.
+
+    It has no certificate here: the published constant, (41) of Hu et al. 2024, lacks W_V and is exceeded
+    (`unsound_paper_formula.py`), and a proven one is not known to us.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = divided(width, heads)
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        """softmax(Q K^T / c) V by head: (n, heads, tokens, width / heads)."""
+        query, key, value = (self.split(linear(x)) for linear in (self.query, self.key, self.value))
+        u = torch.linalg.vector_norm(query, dim=(-2, -1))  # n, heads
+        v, w = (torch.linalg.vector_norm(y, dim=-1).amax(-1) for y in (key, value))
+        divisor = torch.maximum(torch.maximum(u * v, u * w), v * w).clamp(min=LEAST)
+        return (query @ key.mT / divisor[..., None, None]).softmax(-1) @ value

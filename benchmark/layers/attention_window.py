@@ -8,6 +8,7 @@ from torch import nn
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_grid import on_grid
 from benchmark.layers.attention_l2 import L2Attention
+from benchmark.layers.kinds import Argument, known, side, whole
 
 MASKED = -100.0  # added to the scores across a border, as Swin's code has it
 
@@ -99,10 +100,7 @@ class DotProductWindowAttention(WindowAttention):
     It has no global Lipschitz constant, and no bound here: `L2WindowAttention` stands in for it.
 
     Args:
-        qkv_bias: whether Q, K and V have biases; the projection always has one.
-
-    Raises:
-        ValueError: heads do not divide the width, or as of `WindowAttention`.
+        qkv_bias: whether Q, K and V have biases; the projection always has one. Others as of `WindowAttention`.
     """
 
     content: SelfAttention
@@ -111,6 +109,28 @@ class DotProductWindowAttention(WindowAttention):
         self, width: int, heads: int, *, side: int, window: int, shift: int = 0, qkv_bias: bool = True
     ) -> None:
         super().__init__(SelfAttention(width, heads, qkv_bias=qkv_bias), side=side, window=window, shift=shift)
+
+
+@known(
+    width=side("content.query.weight", 1),
+    heads=Argument(whole(1), lambda layer: layer.content.heads),
+    side=whole(1, 64),  # its mask, which no tensor of the description pays for, has side^2 window^2 numbers
+    window=whole(1, 16),
+    shift=whole(0, 16),
+)
+class L2WindowAttention(WindowAttention):
+    """CertViT's stand-in for Swin's attention (Gupta & Verma 2023), after which a window holds L2 attention.
+
+    In a window, P_h = softmax over j of -||x_i W_Q,h - x_j W_Q,h||^2 / s + B_h,ij, and the output is concat over heads of
+    P_h X A_h W_V,h, times W_O, as in `L2Attention`, which is the `content`: (n, side^2, width) to the same.
+
+    Weights across a masked border are at most e^(max_j (B_ij - B_ii) - 100). Arguments and errors as of `WindowAttention`.
+    """
+
+    content: L2Attention
+
+    def __init__(self, width: int, heads: int, *, side: int, window: int, shift: int = 0) -> None:
+        super().__init__(L2Attention(width, heads), side=side, window=window, shift=shift)
 
 
 def _relative_places(window: int) -> torch.Tensor:

@@ -9,7 +9,10 @@ import math
 import torch
 from torch import nn
 
+from benchmark.layers.kinds import Argument, known, wholes
 
+
+@known(shape=Argument(wholes(1), lambda layer: layer.theta.shape), constant=1.0)
 class ClippedReLU(nn.Module):
     """min(max(z, 0), theta), one threshold a unit: (n, *shape) to the same. 1-Lipschitz.
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from benchmark.runtime.errors import BenchmarkError
+
 SIDE = 384  # of the matrix of a convolution, the smaller: up to it all eigenvalues are quick
 NUMBERS = 2**22  # of the basis that it is formed from, or of the matrix
 
@@ -25,6 +27,22 @@ def convolution_matrix(layer: nn.Conv2d, weight: torch.Tensor, height: int, widt
         return None
     basis = torch.eye(inputs, dtype=weight.dtype).reshape(inputs, layer.in_channels, height, width)
     return layer._conv_forward(basis, weight, None).flatten(1)
+
+
+def check_convolution(layer: nn.Conv2d) -> None:
+    """Raise a BenchmarkError where `convolution_upper` knows no bound."""
+    if layer.dilation != (1, 1) or layer.padding_mode != "zeros":
+        raise BenchmarkError("Conv2d with a dilation or a padding mode other than zeros has no norm in training")
+
+
+def convolution_upper(layer: nn.Conv2d, height: int, width: int) -> torch.Tensor:
+    """A bound of the norm of a zero-padded convolution of height x width images, before rounding: () float64."""
+    weight = layer.weight.detach().double()
+    if (matrix := convolution_matrix(layer, weight, height, width)) is not None:
+        return torch.linalg.matrix_norm(matrix, ord=2).to(weight.device)
+    groups = weight.unflatten(0, (layer.groups, -1))
+    blocks = torch.stack([zero_padded_frequencies(group, height, width, layer.stride) for group in groups])
+    return torch.linalg.matrix_norm(blocks, ord=2).max()
 
 
 def zero_padded_frequencies(

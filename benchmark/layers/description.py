@@ -19,8 +19,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmark.layers.arguments import shown
-from benchmark.layers.kinds import BY_NAME, BY_TYPE, Kind
+from benchmark.layers import (  # noqa: F401  they declare their layers
+    attention,
+    attention_grid,
+    attention_l2,
+    attention_window,
+    clipped_relu,
+    isometries,
+    lipschitz,
+    normalise,
+    residual,
+    resize,
+    scaled_cosine,
+    token_convolution,
+    tokens,
+)
+from benchmark.layers.kinds import BY_NAME, BY_TYPE, Kind, shown
 from benchmark.runtime.errors import BenchmarkError, said
 
 DEPTH = 16  # of layers inside layers
@@ -30,7 +44,7 @@ Tree = dict[str, Any]
 
 
 def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
-    """The description of a network of known layers (kinds.py), each by its exact type.
+    """The description of a network of known layers, each by its exact type.
 
     Returns:
         The tree, and copies of all parameters and persistent buffers, contiguous float32, on the model's device.
@@ -47,8 +61,8 @@ def describe(model: nn.Module) -> tuple[Tree, dict[str, torch.Tensor]]:
 def rebuild(tree: object, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     """The network of a description that anybody may have written: in evaluation mode, frozen, its parameters copies.
 
-    Guarantee: it consists of the layers of kinds.py alone, made by their constructors; no code but theirs runs. On one
-    machine it has the logits of the network described, bit for bit, as long as that is such a network.
+    Guarantee: it consists of known layers alone, made by their constructors; no code but theirs runs. On one machine it has
+    the logits of the network described, bit for bit, as long as that is such a network.
 
     Args:
         tree: as `describe` gives it, or as it comes back from JSON.
@@ -165,11 +179,7 @@ def _got(layer: nn.Module, name: str, what: str) -> Any:
 
 
 def _check_tree(tree: object) -> None:
-    """That it is made of nodes, not too many; without recursion, which a deep one would exhaust.
-
-    Raises:
-        BenchmarkError: it is not.
-    """
+    """Raise a BenchmarkError for what is not made of nodes, or of too many; without recursion, which a deep tree exhausts."""
     left, count = [(tree, 0)], 0
     while left:
         node, depth = left.pop()
@@ -222,10 +232,7 @@ def _made(kind: Kind, arguments: Mapping[str, Any], parts: list[Any], path: str)
 
 
 def _check_tensors(tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
-    """
-    Raises:
-        BenchmarkError: a tensor is missing, unknown, or not a plain finite one of its shape, or they are on several devices.
-    """
+    """Raise a BenchmarkError for a tensor that is missing, unknown, not plain, finite and of its shape, or elsewhere."""
     if lacking := [name for name in expected if name not in tensors]:
         raise BenchmarkError(f"the description lacks the tensor {lacking[0]}")
     if extra := [name for name in tensors if name not in expected]:

@@ -1,8 +1,8 @@
 """Layers that keep lengths: tokens shifted over their grid, and the absolute value.
 
-Between orthogonal maps they make a 1-Lipschitz convolutional network that hardly shortens gradients: a shift of some channels
-by one place and a map of channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the
-channels is, but for a rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
+Between orthogonal maps they make a 1-Lipschitz convolutional network: a shift of some channels by one place and a map of
+channels is a convolution of 3x3 (Wu et al. 2018, shift), and the absolute value of half of the channels is, but for a
+rotation, the sorting of pairs (Anil et al. 2019, GroupSort).
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention_grid import on_grid
+from benchmark.layers.kinds import known, whole
 
 
+@known(side=whole(1, 1024), moved=whole(1))
 class ShiftTokens(nn.Module):
     """Rolls channels over a side x side grid of tokens, `moved` of them one place down, as many up, right and left; the rest
     stay: (n, side^2, width) to the same. An isometry (it only reorders). What leaves the grid comes in at the other edge.
@@ -36,6 +38,7 @@ class ShiftTokens(nn.Module):
         return torch.cat(parts, dim=3).flatten(1, 2)
 
 
+@known(folded=whole(1))
 class Absolute(nn.Module):
     """The absolute value of the first `folded` channels: (..., width) to the same. 1-Lipschitz, and keeps all lengths.
 

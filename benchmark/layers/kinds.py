@@ -1,39 +1,35 @@
-"""The layers that a network's description may name, each with its constructor's arguments: how they are read from a layer,
-and what they may be.
+"""What is known of a layer, declared beside it by `known`: its constructor's arguments, as a description of a network has
+them, and its global Lipschitz constant, as training counts it. certificates/bounds has its proven bounds.
 
-Read are attributes that the constructor sets, or shapes of parameters. Arguments that only say where parameters start are
-left out, since the parameters come with the description.
+Arguments are read from attributes that the constructor sets, or from shapes of parameters. Those that only say where
+parameters start are left out, since the parameters come with the description. A check returns the argument as the
+constructor takes it, or raises a ValueError that says what it should be: somebody else may have written the description.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from benchmark.layers.arguments import Check, either, number, one_of, positive, truth, whole, wholes
-from benchmark.layers.attention import ResidualAttention, SelfAttention
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.layers.isometries import Absolute, ShiftTokens
-from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
-from benchmark.layers.normalise import Normalise
-from benchmark.layers.residual import Residual, WeightedResidual
-from benchmark.layers.resize import Resize
-from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention
-from benchmark.layers.token_convolution import (
-    BoundedSliceConvolution,
-    BoundedTokenConvolution,
-    SliceConvolution,
-    TokenConvolution,
-)
-from benchmark.layers.tokens import ClassToken, LayerProject, MeanPool, MergeTokens, Patchify, Positions, TakeToken
+from benchmark.layers.convolution_matrices import check_convolution, convolution_upper
+from benchmark.runtime.errors import BenchmarkError
+
+Check = Callable[[Any], Any]
+Layer = TypeVar("Layer", bound=type[nn.Module])
+
+LARGEST_SIZE = 2**20
+LARGEST_NUMBER = 2.0**127  # what float32 holds, about
+LONGEST = 64  # of a list
+# The largest |slope| of GELU by `approximate`, rounded up; the first is Phi(2^.5) + 2^.5 phi(2^.5).
+GELU_SLOPE = {"none": 1.1289042, "tanh": 1.1289931}
 
 
 @dataclass(frozen=True)
@@ -42,132 +38,229 @@ class Argument:
     read: Callable[[Any], Any]  # from a layer
 
 
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """A linear map, or several alike, read from its layer's weights at each use.
+
+    `run` takes vectors of `shape` (maps, *inputs), float32, to their images (maps, *outputs), without a bias; `upper`
+    gives bounds of the norms, (maps,) float64.
+    """
+
+    run: Callable[[Tensor], Tensor]
+    shape: tuple[int, ...]
+    upper: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A layer's Lipschitz constant: `of` makes it, (), from the norms of `maps`, each (maps,), in order."""
+
+    maps: tuple[LinearMap, ...]
+    of: Callable[[Sequence[Tensor]], Tensor]
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A layer that may be described. `parts`: what it contains that is described as layers of their own: "" for nothing,
-    "body" for one layer that its constructor takes first, "sequence" for any number.
+    """A layer that may be described.
+
+    `parts` is what it contains that is described as layers of their own: "" for nothing, "body" for one layer that its
+    constructor takes first, "sequence" for any number. `constant` is a number, or what gives it for a layer and x, an
+    input (1, *shape) whose shape alone counts; None where training has none.
     """
 
     layer: type[nn.Module]
     arguments: Mapping[str, Argument]
-    parts: str = ""
+    parts: str
+    constant: float | Callable[[Any, Tensor], float | Constant] | None
 
 
-def _kind(layer: type[nn.Module], parts: str = "", /, **arguments: Check | Argument) -> Kind:
-    """A bare check is of the attribute of the argument's name."""
+BY_NAME: dict[str, Kind] = {}
+BY_TYPE: dict[type[nn.Module], Kind] = {}
+
+
+def known(
+    parts: str = "",
+    /,
+    *,
+    constant: float | Callable[[Any, Tensor], float | Constant] | None = None,
+    **arguments: Check | Argument,
+) -> Callable[[Layer], Layer]:
+    """Decorate a layer's class to make it a `Kind`. A bare check is of the attribute of the argument's name."""
     full = {
         name: given if isinstance(given, Argument) else Argument(given, attrgetter(name))
         for name, given in arguments.items()
     }
-    return Kind(layer, full, parts)
+
+    def register(layer: Layer) -> Layer:
+        if layer.__name__ in BY_NAME:
+            raise ValueError(f"two layers are called {layer.__name__}, and descriptions know them by name")
+        BY_NAME[layer.__name__] = BY_TYPE[layer] = Kind(layer, full, parts, constant)
+        return layer
+
+    return register
 
 
-def _side(parameter: str, axis: int) -> Argument:
+def whole(least: int, most: int = LARGEST_SIZE) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"should be a whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def wholes(least: int, most: int = LARGEST_SIZE, *, many: int | None = None) -> Check:
+    """A list of `many` whole numbers, of 1 to LONGEST where that is None."""
+    one = whole(least, most)
+
+    def check(value: Any) -> tuple[int, ...]:
+        if type(value) is not list or not 1 <= len(value) <= LONGEST or (many and len(value) != many):
+            raise ValueError(f"should be a list of {many or f'1 to {LONGEST}'} whole numbers")
+        return tuple(one(part) for part in value)
+
+    return check
+
+
+def number(value: Any) -> float:
+    if type(value) not in (int, float) or not abs(value) <= LARGEST_NUMBER:  # a NaN too
+        raise ValueError("should be a finite number that float32 holds")
+    return value
+
+
+def positive(value: Any) -> float:
+    if not number(value) > 0:
+        raise ValueError("should be positive")
+    return value
+
+
+def truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("should be true or false")
+    return value
+
+
+def one_of(*options: str) -> Check:
+    def check(value: Any) -> str:
+        if type(value) is not str or value not in options:
+            raise ValueError(f"should be one of {', '.join(options)}")
+        return value
+
+    return check
+
+
+def side(parameter: str, axis: int) -> Argument:
     """A size that is the length of a parameter's axis."""
     return Argument(whole(1), lambda layer: attrgetter(parameter)(layer).shape[axis])
 
 
-def _shape(parameter: str) -> Argument:
-    return Argument(wholes(1), lambda layer: attrgetter(parameter)(layer).shape)
-
-
-def _at_least(least: float, attribute: str) -> Argument:
+def at_least(least: float, attribute: str) -> Argument:
     """A number that the layer rounds to float32, which may end below the least that its constructor takes."""
     return Argument(positive, lambda layer: max(attrgetter(attribute)(layer), least))
 
 
 BIAS = Argument(truth, lambda layer: layer.bias is not None)
-HEADS = whole(1)
 PAIR = wholes(1, 1024, many=2)
-PADDING = either(wholes(0, 64, many=2), one_of("same", "valid"))
-SLICES = {
-    "width": Argument(whole(1), lambda layer: sum(one.weight.shape[0] for one in layer.slices)),
-    "kernels": Argument(wholes(1, 1024), lambda layer: [one.weight.shape[2] for one in layer.slices]),
-}
-KERNEL = {"width": _side("weight", 0), "kernel": _side("weight", 2)}
-ATTENTION: dict[str, Check | Argument] = {"width": _side("query.weight", 1), "heads": HEADS}
 
-KINDS = (
-    _kind(nn.Sequential, "sequence"),
-    _kind(nn.Linear, in_features=whole(1), out_features=whole(1), bias=BIAS),
-    _kind(
-        nn.Conv2d,
-        in_channels=whole(1),
-        out_channels=whole(1),
-        kernel_size=PAIR,
-        stride=PAIR,
-        padding=PADDING,
-        dilation=PAIR,
-        groups=whole(1),
-        bias=BIAS,
-        padding_mode=one_of("zeros", "reflect", "replicate", "circular"),
-    ),
-    _kind(nn.ReLU, inplace=truth),
-    _kind(nn.LeakyReLU, negative_slope=number, inplace=truth),
-    _kind(nn.GELU, approximate=one_of("none", "tanh")),
-    _kind(nn.Tanh),
-    _kind(nn.Sigmoid),
-    _kind(nn.Softplus, beta=number, threshold=number),
-    _kind(nn.LayerNorm, normalized_shape=wholes(1), eps=number, elementwise_affine=truth, bias=BIAS),
-    _kind(nn.Flatten, start_dim=whole(-16, 16), end_dim=whole(-16, 16)),
-    _kind(nn.Identity),
-    _kind(nn.Dropout, p=number, inplace=truth),
-    _kind(Normalise, mean=number, std=positive),
-    _kind(Resize, size=whole(1, 1024)),
-    _kind(Patchify, patch=whole(1, 1024)),
-    _kind(MergeTokens, side=whole(2, 1024)),
-    _kind(Positions, tokens=_side("offset", 0), width=_side("offset", 1)),
-    _kind(ClassToken, width=_side("token", 0)),
-    _kind(TakeToken, index=whole(-65536, 65535)),
-    _kind(MeanPool),
-    _kind(LayerProject, radius=positive),
-    _kind(Residual, "body"),
-    _kind(WeightedResidual, "body", width=_side("alpha", 0)),
-    _kind(BoundedLinear, inputs=_side("raw", 1), outputs=_side("raw", 0), norm=positive, bias=BIAS),
-    _kind(OrthogonalLinear, inputs=_side("raw", 1), outputs=_side("raw", 0)),
-    _kind(NormalisedHead, width=_side("raw", 1), classes=_side("raw", 0)),
-    _kind(SLLBlock, width=_side("weight", 0), hidden=_side("weight", 1)),
-    _kind(SmoothSLLBlock, width=_side("weight", 0), hidden=_side("weight", 1), bend=_at_least(1e-6, "bend")),
-    _kind(ClippedReLU, shape=_shape("theta")),
-    _kind(CenterNorm, width=_side("gamma", 0)),
-    _kind(
-        SelfAttention,
-        **ATTENTION,
-        qkv_bias=Argument(truth, lambda layer: layer.query.bias is not None),
-        scale=number,
-    ),
-    _kind(
-        ResidualAttention,
-        width=_side("query.raw", 1),
-        heads=HEADS,
-        qk_norm=Argument(positive, attrgetter("query.norm")),
-        vo_norm=Argument(positive, attrgetter("value.norm")),
-    ),
-    _kind(L2Attention, **ATTENTION),
-    _kind(ReleasedL2Attention, **ATTENTION),
-    _kind(LipschitzNormAttention, **ATTENTION),
-    _kind(ScaledCosineAttention, **ATTENTION, eps=_at_least(1e-12, "eps")),
-    _kind(
-        L2WindowAttention,
-        width=_side("content.query.weight", 1),
-        heads=Argument(HEADS, attrgetter("content.heads")),
-        side=whole(1, 64),  # its mask, which no tensor of the description pays for, has side^2 window^2 numbers
-        window=whole(1, 16),
-        shift=whole(0, 16),
-    ),
-    _kind(
-        GridAttention,
-        width=_side("value.raw", 1),
-        heads=HEADS,
-        inner=whole(1),
-        side=whole(1, 64),  # its places, which no tensor of the description pays for, are side^4 numbers
-    ),
-    _kind(ShiftTokens, side=whole(1, 1024), moved=whole(1)),
-    _kind(Absolute, folded=whole(1)),
-    _kind(SliceConvolution, **KERNEL),
-    _kind(BoundedSliceConvolution, width=_side("raw", 0), kernel=_side("raw", 2), norm=positive),
-    _kind(TokenConvolution, **SLICES),
-    _kind(BoundedTokenConvolution, **SLICES, norm=Argument(positive, lambda layer: layer.slices[0].norm)),
-)
-BY_NAME = {kind.layer.__name__: kind for kind in KINDS}
-BY_TYPE = {kind.layer: kind for kind in KINDS}
+
+def shown(value: Any) -> str:
+    """A value that somebody else wrote, in a few characters and without line breaks."""
+    if type(value) is int and value.bit_length() > 100:
+        return "of more than 30 digits"  # Python refuses to write thousands of them
+    return " ".join(reprlib.repr(value).split())[:60]
+
+
+def layer_constants(layers: Iterable[nn.Module], x: Tensor) -> list[Constant]:
+    """The constants of layers in order, the first given inputs of the shape of x (1, *shape).
+
+    Raises:
+        BenchmarkError: a layer, by its exact type, has none.
+    """
+    found = []
+    with torch.no_grad():
+        for layer in layers:
+            found.append(_constant(layer, x))
+            x = layer(x.clone())  # an activation may work in place
+    return found
+
+
+def _constant(layer: nn.Module, x: Tensor) -> Constant:
+    name, kind = type(layer).__name__, BY_TYPE.get(type(layer))
+    if name == "LayerNorm":
+        raise BenchmarkError(
+            "LayerNorm has a global Lipschitz constant of up to 1/sqrt(eps), too large to train with; use LayerProject"
+        )
+    if name in DOT_PRODUCTS:
+        raise BenchmarkError(f"{name} has no global Lipschitz constant (Kim et al. 2021); use L2Attention")
+    if kind is None or kind.constant is None:
+        raise BenchmarkError(f"no global Lipschitz constant is known in training for the layer {name}")
+    value = kind.constant if isinstance(kind.constant, float) else kind.constant(layer, x)
+    return value if isinstance(value, Constant) else Constant((), lambda norms: torch.tensor(value))
+
+
+DOT_PRODUCTS = (
+    "SelfAttention", "ResidualAttention", "ReleasedL2Attention", "DotProductWindowAttention", "MultiheadAttention",
+)  # fmt: skip
+
+
+def matrices(read: Callable[[], Tensor]) -> LinearMap:
+    """v -> v M, for matrices M (maps, rows, columns) that are read at each use."""
+    return LinearMap(
+        lambda v: (v[:, None] @ read().float())[:, 0],
+        tuple(read().shape[:2]),
+        lambda: torch.linalg.matrix_norm(read().detach().double(), ord=2),
+    )
+
+
+def linear_constant(layer: Any, x: Tensor) -> Constant:
+    """The norm of a layer's `weight` (outputs, inputs), which acts on each token."""
+    return Constant((matrices(lambda: layer.weight.mT[None]),), lambda norms: norms[0][0])
+
+
+def _convolution_constant(layer: nn.Conv2d, x: Tensor) -> Constant:
+    check_convolution(layer)
+    height, width = x.shape[2:]
+    found = LinearMap(
+        lambda v: layer._conv_forward(v, layer.weight.float(), None),
+        tuple(x.shape),
+        lambda: convolution_upper(layer, height, width)[None],
+    )
+    return Constant((found,), lambda norms: norms[0][0])
+
+
+def _sequence_constant(layer: nn.Sequential, x: Tensor) -> Constant:
+    parts = layer_constants(layer, x)
+
+    def constant(norms: Sequence[Tensor]) -> Tensor:
+        given = iter(norms)
+        return product([part.of(list(islice(given, len(part.maps)))) for part in parts])
+
+    return Constant(tuple(found for part in parts for found in part.maps), constant)
+
+
+def product(constants: Sequence[Tensor]) -> Tensor:
+    """() of (), on the device of those that lie on one."""
+    return math.prod(constants, start=torch.ones(()))
+
+
+def _padding(value: Any) -> Any:
+    return one_of("same", "valid")(value) if type(value) is str else wholes(0, 64, many=2)(value)
+
+
+# PyTorch's own layers
+known("sequence", constant=_sequence_constant)(nn.Sequential)
+known(in_features=whole(1), out_features=whole(1), bias=BIAS, constant=linear_constant)(nn.Linear)
+known(
+    in_channels=whole(1), out_channels=whole(1), kernel_size=PAIR, stride=PAIR, padding=_padding, dilation=PAIR,
+    groups=whole(1), bias=BIAS, padding_mode=one_of("zeros", "reflect", "replicate", "circular"),
+    constant=_convolution_constant,
+)(nn.Conv2d)  # fmt: skip
+known(inplace=truth, constant=1.0)(nn.ReLU)
+known(negative_slope=number, inplace=truth)(nn.LeakyReLU)
+known(approximate=one_of("none", "tanh"), constant=lambda layer, _: GELU_SLOPE[layer.approximate])(nn.GELU)
+known()(nn.Tanh)
+known()(nn.Sigmoid)
+known(beta=number, threshold=number)(nn.Softplus)
+known(normalized_shape=wholes(1), eps=number, elementwise_affine=truth, bias=BIAS)(nn.LayerNorm)
+known(start_dim=whole(-16, 16), end_dim=whole(-16, 16), constant=1.0)(nn.Flatten)
+known(constant=1.0)(nn.Identity)
+known(p=number, inplace=truth)(nn.Dropout)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.derived import DerivedLinear, DerivedWeight
+from benchmark.layers.kinds import BIAS, at_least, known, linear_constant, positive, side
 
 SHIFT = 1e-9  # of the mean of a Gram matrix's diagonal, added to it
 
@@ -26,6 +27,7 @@ def almost_orthogonal(weight: torch.Tensor) -> torch.Tensor:
     return weight * torch.where(gram > 0, gram.clamp(min=1e-30).rsqrt(), 0.0)
 
 
+@known(inputs=side("raw", 1), outputs=side("raw", 0), norm=positive, bias=BIAS, constant=linear_constant)
 class BoundedLinear(DerivedLinear):
     """x W^T + b with the spectral norm of W at most `norm`: (..., in) to (..., out)."""
 
@@ -55,6 +57,7 @@ def orthonormal(weight: torch.Tensor) -> torch.Tensor:
     return torch.linalg.solve_triangular(factor, weight, upper=False)
 
 
+@known(inputs=side("raw", 1), outputs=side("raw", 0), constant=linear_constant)
 class OrthogonalLinear(DerivedLinear):
     """x W^T + b with orthonormal rows, or columns where outputs exceed inputs: (..., in) to (..., out). 1-Lipschitz.
 
@@ -80,6 +83,7 @@ class OrthogonalLinear(DerivedLinear):
         return nn.functional.linear(x.double(), weight, bias.double()).to(x.dtype)
 
 
+@known(width=side("weight", 0), hidden=side("weight", 1))
 class SLLBlock(DerivedWeight):
     """x - 2 W T^-1 relu(W^T x + b), 1-Lipschitz (Araujo et al. 2023, theorem 3): (..., width) to the same.
 
@@ -113,6 +117,7 @@ class SLLBlock(DerivedWeight):
         return x - 2 * active @ self.weight.mT
 
 
+@known(width=side("weight", 0), hidden=side("weight", 1), bend=at_least(1e-6, "bend"))
 class SmoothSLLBlock(SLLBlock):
     """An SLL block whose ReLU's kink is rounded off: f(z) = (z + h)^2 / (4 h) for |z| < h, max(z, 0) elsewhere.
 
@@ -138,6 +143,7 @@ class SmoothSLLBlock(SLLBlock):
         return torch.where(z.abs() < self.bend, (z + self.bend) ** 2 / (4 * self.bend), torch.relu(z))
 
 
+@known(width=side("raw", 1), classes=side("raw", 0), constant=linear_constant)
 class NormalisedHead(DerivedLinear):
     """A linear classifier with rows of norm 1: (n, width) to (n, classes)."""
 

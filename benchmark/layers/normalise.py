@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from benchmark.layers.kinds import known, number, positive
 
+
+@known(mean=number, std=positive, constant=lambda layer, _: 1 / layer.std)
 class Normalise(nn.Module):
     """(x - mean) / std per channel, inside the model: attacks and radii see [0, 1] pixels.
 

@@ -7,7 +7,15 @@ import math
 import torch
 from torch import nn
 
+from benchmark.layers.kinds import Constant, known, layer_constants, side
 
+
+def _residual_constant(layer: Residual, x: torch.Tensor) -> Constant:
+    (body,) = layer_constants([layer.body], x)
+    return Constant(body.maps, lambda norms: 1 + body.of(norms))
+
+
+@known("body", constant=_residual_constant)
 class Residual(nn.Module):
     """x + body(x): any shape to the same. (1 + L)-Lipschitz when `body` is L-Lipschitz.
 
@@ -26,6 +34,7 @@ class Residual(nn.Module):
         return x + branch
 
 
+@known("body", width=side("alpha", 0))
 class WeightedResidual(nn.Module):
     """x + alpha * body(x), alpha a learned vector over the last axis: (..., width) to the same.
 

@@ -7,9 +7,11 @@ import math
 import torch
 from torch import nn
 
-from benchmark.layers.attention import AttentionByHeads
+from benchmark.layers.attention import HEADS, AttentionByHeads, divided
+from benchmark.layers.kinds import at_least, known, side
 
 
+@known(**HEADS, eps=at_least(1e-12, "eps"))
 class ScaledCosineAttention(AttentionByHeads):
     """concat over heads of nu softmax(tau Q^ K^^T) V^, times W_O: (n, tokens, width) to the same, without a residual.
 
@@ -31,13 +33,11 @@ class ScaledCosineAttention(AttentionByHeads):
 
     def __init__(self, width: int, heads: int, *, eps: float, nu: float = 1.0, tau: float = 1.0) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"{heads} heads do not divide width {width}")
+        self.heads = divided(width, heads)
         if not 1e-12 <= eps <= 1e6:
             raise ValueError(f"eps {eps} should be between 1e-12 and 1e6")
         if not (math.isfinite(nu) and math.isfinite(tau)):
             raise ValueError(f"nu {nu} and tau {tau} should be finite")
-        self.heads = heads
         self.eps = float(torch.tensor(eps, dtype=torch.float32, device="cpu"))
         self.nu = nn.Parameter(torch.tensor(float(nu)))
         self.tau = nn.Parameter(torch.tensor(float(tau)))
@@ -55,9 +55,6 @@ class ScaledCosineAttention(AttentionByHeads):
         scores = self.tau * (query @ key.mT)
         return self.nu * (scores.softmax(-1) @ value)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.projected(self.mixed(x))
-
     def _rows(self, y: torch.Tensor) -> torch.Tensor:
         """y / sqrt(|y|^2 + eps) of each head's rows: (n, tokens, width) to (n, heads, tokens, width / heads)."""
         y = self.split(y)
@@ -71,6 +68,7 @@ def start_at_norm_one(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
+@known(width=side("gamma", 0))
 class CenterNorm(nn.Module):
     """gamma * d / (d - 1) (x - mean of x) + beta, token by token: (..., d) to the same (Qi et al. 2023).
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from benchmark.layers.derived import DerivedWeight
+from benchmark.layers.kinds import Argument, known, positive, side, whole, wholes
+
+SLICES: dict[str, Any] = {
+    "width": Argument(whole(1), lambda layer: sum(one.weight.shape[0] for one in layer.slices)),
+    "kernels": Argument(wholes(1, 1024), lambda layer: [one.weight.shape[2] for one in layer.slices]),
+}
 
 
+@known(width=side("weight", 0), kernel=side("weight", 2))
 class SliceConvolution(nn.Module):
     """A convolution over tokens, zero padding kernel // 2, stride 1: (n, tokens, width) to the same.
 
@@ -28,6 +36,7 @@ class SliceConvolution(nn.Module):
         return convolve(x, self.weight, self.bias)
 
 
+@known(width=side("raw", 0), kernel=side("raw", 2), norm=positive)
 class BoundedSliceConvolution(DerivedWeight):
     """A `SliceConvolution` whose norm is at most `norm` on any number of tokens.
 
@@ -78,14 +87,10 @@ def almost_orthogonal_convolution(kernel: torch.Tensor) -> torch.Tensor:
     norm 1. F^T F has the entries r_ij(s) = sum_(o,t) w_oit w_oj(t+s) between channel i and channel j, s places apart. With
     d_i = (sum_j sum_s |r_ij(s)|)^(-1/2) at each place, |F D x|^2 <= sum |r_ij| |d_i x_i| |d_j x_j| <= sum |r_ij| (d_i^2 x_i^2
     + d_j^2 x_j^2) / 2 = |x|^2, by r_ij(s) = r_ji(-s). A channel of zeros stays zero. A kernel that keeps all lengths is left
-    as it is. To divide the whole kernel by its norm instead wastes less of random kernels, but on digits such convolutions,
-    without a residual, certified 1 to 3 points less (3 seeds).
+    as it is.
 
     Args:
-        kernel: (outputs, inputs, k), float64.
-
-    Returns:
-        The same shape.
+        kernel: (outputs, inputs, k), float64; the result is like it.
     """
     taps = kernel.shape[2]
     total = kernel.new_zeros(kernel.shape[1])
@@ -98,7 +103,7 @@ def almost_orthogonal_convolution(kernel: torch.Tensor) -> torch.Tensor:
 class _Slices(nn.Module):
     """Convolutions of equal slices of the channels, their outputs side by side."""
 
-    slices: nn.ModuleList
+    slices: Any  # an nn.ModuleList of convolutions
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(self.slices) == 1:
@@ -107,6 +112,7 @@ class _Slices(nn.Module):
         return torch.cat([one(part) for one, part in zip(self.slices, parts, strict=True)], dim=-1)
 
 
+@known(**SLICES)
 class TokenConvolution(_Slices):
     """One convolution over tokens for each slice of the channels: (n, tokens, width) to the same.
 
@@ -124,14 +130,10 @@ class TokenConvolution(_Slices):
         self.slices = nn.ModuleList(SliceConvolution(share, kernel) for kernel in kernels)
 
 
+@known(**SLICES, norm=Argument(positive, lambda layer: layer.slices[0].norm))
 class BoundedTokenConvolution(_Slices):
-    """A `TokenConvolution` of norm at most `norm` on any number of tokens, by construction.
-
-    Slices act apart, so each may have all of it.
-
-    Args:
-        width, kernels: as of `TokenConvolution`.
-        norm: positive; of the spectral norm from (n, tokens, width), one image at a time.
+    """A `TokenConvolution` of spectral norm at most `norm` on any number of tokens, by construction. Slices act apart, so
+    each may have all of it.
 
     Raises:
         ValueError: as `TokenConvolution`, or a norm that is not positive.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
+from benchmark.layers.kinds import known, positive, side, whole
 
+
+@known(patch=whole(1, 1024), constant=1.0)
 class Patchify(nn.Module):
     """Cuts an image into patches: (n, c, h, w) to (n, tokens, c * patch * patch). An isometry (it only reorders)."""
 
@@ -18,6 +23,7 @@ class Patchify(nn.Module):
         return patches.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
 
 
+@known(side=whole(2, 1024), constant=1.0)
 class MergeTokens(nn.Module):
     """Puts each 2x2 square of a side x side grid of tokens side by side, down first, as Swin's patch merging does before its
     norm and linear layer (Liu et al. 2021): (n, side^2, width) to (n, side^2 / 4, 4 width). An isometry (it only reorders).
@@ -39,6 +45,7 @@ class MergeTokens(nn.Module):
         return squares.permute(0, 1, 3, 4, 2, 5).reshape(len(x), self.side**2 // 4, 4 * x.shape[2])
 
 
+@known(tokens=side("offset", 0), width=side("offset", 1), constant=1.0)
 class Positions(nn.Module):
     """Adds a learned offset to each token: (n, tokens, width) to the same. An isometry."""
 
@@ -50,6 +57,7 @@ class Positions(nn.Module):
         return x + self.offset
 
 
+@known(width=side("token", 0), constant=1.0)
 class ClassToken(nn.Module):
     """Puts one learned token before the others: (n, tokens, width) to (n, tokens + 1, width). An isometry."""
 
@@ -61,6 +69,7 @@ class ClassToken(nn.Module):
         return torch.cat([self.token.expand(len(x), 1, -1), x], dim=1)
 
 
+@known(index=whole(-65536, 65535), constant=1.0)
 class TakeToken(nn.Module):
     """One token, the class token by default: (n, tokens, width) to (n, width). 1-Lipschitz."""
 
@@ -72,6 +81,7 @@ class TakeToken(nn.Module):
         return x[:, self.index]
 
 
+@known(constant=lambda _, x: 1 / math.sqrt(x.shape[1]))
 class MeanPool(nn.Module):
     """The mean over tokens: (n, tokens, width) to (n, width). 1/sqrt(tokens)-Lipschitz from the Frobenius norm."""
 
@@ -79,6 +89,7 @@ class MeanPool(nn.Module):
         return x.mean(1)
 
 
+@known(radius=positive, constant=1.0)
 class LayerProject(nn.Module):
     """Projects each token onto the l2 ball of `radius` (Havens et al. 2024, eq. 29): the stand-in for LayerNorm.
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.training import TrainingSpec
@@ -56,13 +59,44 @@ def component(folder: str, name: str, parameters: Mapping[str, object]) -> Modul
     return module
 
 
-def check_parameters(function: Callable[..., object], given: Mapping[str, object], where: str) -> None:
-    """A BenchmarkError for a keyword-only parameter that `function` does not know or that is missing."""
+def typed_component(folder: str, name: str, parameters: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
+    """The same with the parameters in their types; a BenchmarkError also for a value that its type does not allow."""
+    module = component(folder, name, parameters)
+    entry, words = ENTRIES[folder]
+    return module, typed_parameters(getattr(module, entry), parameters, f"{words} {name}")
+
+
+def check_parameters(
+    function: Callable[..., object], given: Mapping[str, object], where: str, filled: Collection[str] = ("seed", "loss")
+) -> None:
+    """Raise a BenchmarkError for a keyword-only parameter that `function` does not know, or that is missing; the caller gives
+    those in `filled`.
+    """
     known = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    known = {name: p for name, p in known.items() if name not in ("seed", "loss")}
+    known = {name: p for name, p in known.items() if name not in filled}
     for name in given:
         if name not in known:
             raise BenchmarkError(f"{where}: unknown parameter {name!r}{near_miss(name, known)}")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in given:
             raise BenchmarkError(f"{where}: the parameter {name!r} is missing")
+
+
+def typed_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the values of keyword-only parameters in the types of this project's `function`.
+
+    Raises:
+        BenchmarkError: as `check_parameters`, and for a value that its type does not allow.
+    """
+    check_parameters(function, given, where)
+    known = inspect.signature(function, eval_str=True).parameters
+    return {name: _in_type(known[name].annotation, value, f"{where}: {name}") for name, value in given.items()}
+
+
+def _in_type(annotation: Any, value: Any, where: str) -> Any:
+    whole = isinstance(value, float) and value.is_integer()  # a recipe's numbers come as floats
+    try:
+        return TypeAdapter(annotation).validate_python(int(value) if whole else value, strict=True)
+    except ValidationError as error:
+        wrong = error.errors()[0]["msg"].replace("Input should", "should", 1)
+        raise BenchmarkError(f"{where} {value} {wrong}") from None

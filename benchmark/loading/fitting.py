@@ -17,7 +17,7 @@ from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.components import component
+from benchmark.loading.components import component, typed_component
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import Split, load_weights, start_from, tensors
 from benchmark.results.training import Preparation, TrainingResult
@@ -29,7 +29,7 @@ from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
-from benchmark.training import overfitting, selection
+from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
 from benchmark.training.checkpoint import TrainingProgress
@@ -39,7 +39,8 @@ from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
 from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import Score
+from benchmark.training.selection import Score, selection_metric
+from benchmark.training.steps import Steps
 from benchmark.verdicts.gradients import attackable
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def fit(
     attack = training_attack(spec.attack) if spec.attack else None
     objective, by = training_objective(spec, attack), spec.selection
     chosen = training_attack(by.attack) if by.attack else None
-    metric = selection.selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
+    selected_by, score = selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
@@ -86,29 +87,33 @@ def fit(
     started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
-        best, done = train(
+        steps = Steps(
             model,
             objective,
             spec,
-            train_split,
-            validation,
-            fabric=fabric,
-            seed=run.seed,
-            checkpoint=folder / "checkpoint.safetensors",
-            metric=metric,
+            fabric,
+            train_split[0][:1],
             augment=augment_of(spec.augmentation, row.track.data),
             closing=augment_of(spec.closing.augmentation, row.track.data) if spec.closing else None,
             penalties=training_penalties(spec, row.submission.name, model),
-            monitor=monitor,
             ranks=ranks,
             recorder=CudaRecorder(fabric.device) if run.compile else None,
+        )
+        best, done = train(
+            steps,
+            train_split,
+            validation,
+            seed=run.seed,
+            checkpoint=folder / "checkpoint.safetensors",
+            metric=score,
+            monitor=monitor,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
     watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
-        selected_by=metric.selected_by,
+        selected_by=selected_by,
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,
@@ -198,7 +203,7 @@ def check_recipe(spec: TrainingSpec) -> None:
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
     for penalty in spec.penalties:
-        component("training/penalties", penalty.name, penalty.parameters)
+        typed_component("training/penalties", penalty.name, penalty.parameters)
     for step in spec.prepare:
         preparation(step)
 
@@ -247,10 +252,10 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
 
 
 def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
-    module = component("training", spec.objective, spec.parameters)
+    module, parameters = typed_component("training", spec.objective, spec.parameters)
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
         raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
-    return module.objective(attack, **spec.parameters)
+    return module.objective(attack, **parameters)
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
@@ -264,9 +269,9 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
 
     found = {}
     for penalty in spec.penalties:
+        module, parameters = typed_component("training/penalties", penalty.name, penalty.parameters)
         try:
-            module = component("training/penalties", penalty.name, penalty.parameters)
-            found[penalty.name] = module.penalty(model, attention, **penalty.parameters)
+            found[penalty.name] = module.penalty(model, attention, **parameters)
         except BenchmarkError as error:
             raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
     return found

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from benchmark.runtime import files
-from benchmark.runtime.device import device_name
+from benchmark.runtime.machine import device_name
 from benchmark.runtime.paths import PARAMS
 from benchmark.runtime.yaml_file import read_model
 from benchmark.specs.run import RunSettings

@@ -133,7 +133,8 @@ def _defining(entry: str, folder: Path) -> set[str]:
 
 @cache
 def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
-    return f"\ndef {entry}(".encode() in b"\n" + Path(path).read_bytes()
+    code = b"\n" + Path(path).read_bytes()
+    return any(f"\n{start}".encode() in code for start in (f"def {entry}(", f"{entry} = "))
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

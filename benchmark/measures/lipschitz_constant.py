@@ -12,10 +12,8 @@ from benchmark.runtime.errors import BenchmarkError
 
 
 def measure(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, *, seed: int) -> dict[str, float]:
-    """Of the whole network and of what stands below its last layer; the images' shape alone counts.
-
-    Raises:
-        BenchmarkError: no plain sequence, or a layer without a known constant (named).
+    """Of the whole network and of what stands below its last layer; the images' shape alone counts. Raises
+    BenchmarkError: no plain sequence, or a layer without a known constant (named).
     """
     if type(model) is not nn.Sequential or len(model) < 2:
         raise BenchmarkError("measure lipschitz_constant: the model should be a plain nn.Sequential of known layers")

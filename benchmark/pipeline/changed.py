@@ -13,12 +13,9 @@ from benchmark.runtime import code, git
 
 
 def changed_rows(names: Sequence[str], commit: str, everything: bool = False) -> list[Row]:
-    """The rows of these tracks that changes since `commit`, committed or not, can move, in order.
-
-    Rows with `default: false` count only where their own folder changed, or with `everything`. A comment counts too.
-
-    Raises:
-        BenchmarkError: an unknown track, or a submission that does not load.
+    """The rows of these tracks that changes since `commit`, committed or not, can move, in order. Rows with `default:
+    false` count only where their own folder changed, or with `everything`. A comment counts too. Raises BenchmarkError:
+    an unknown track, or a submission that does not load.
     """
     touched, digests = git.changed_since(commit), cache(code.digests)
     found = []

@@ -35,16 +35,17 @@ def check_place() -> None:
 
 
 def changed_stages(files: Sequence[Path]) -> set[str]:
-    """The stages, `<dvc.yaml>:<name>`, that DVC would run now for these files and what they depend on; those after them not.
+    """The stages, `<dvc.yaml>:<name>`, that DVC would run now for these files and what they depend on; none after those."""
+    changed = json.loads(ask("status", "--json", "--with-deps", *map(str, files)))
+    return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in changed}
 
-    Raises:
-        BenchmarkError: dvc fails.
-    """
-    command = [*DVC, "status", "--json", "--with-deps", *map(str, files)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+
+def ask(*arguments: str, cwd: Path | None = None) -> str:
+    """What dvc prints. Raise BenchmarkError where it fails."""
+    result = subprocess.run([*DVC, *arguments], capture_output=True, text=True, env=environment(), cwd=cwd, check=False)
     if result.returncode:
-        raise BenchmarkError(f"dvc status failed: {failure(result.stderr or result.stdout)}")
-    return {stage if ":" in stage else f"dvc.yaml:{stage}" for stage in json.loads(result.stdout)}
+        raise BenchmarkError(f"dvc {arguments[0]} failed: {failure(result.stderr or result.stdout)}")
+    return result.stdout
 
 
 def run(

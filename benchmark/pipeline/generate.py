@@ -21,13 +21,13 @@ from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.results.brought import FOLDER as BROKEN
-from benchmark.results.headline import headline_names
+from benchmark.results.record import headline_names
 from benchmark.results.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track
-from benchmark.studies.declared import papers_file
-from benchmark.studies.published_files import published_files
+from benchmark.steps.base import Step
+from benchmark.studies.declared import papers_file, published_files
 
 FOLDER = Path("pipelines")
 DEFAULT_TRACK = "digits"
@@ -52,7 +52,7 @@ def row_file(track: str, row: str) -> Path:
 
 
 def rows_file(track: str, everything: bool = False) -> Path:
-    """The names of the rows of a board, in order."""
+    """The names of the rows of a board, in order; its numbers, which git keeps for `dvc metrics diff`, stand beside."""
     return FOLDER / track / ("_all" if everything else "") / "rows.json"
 
 
@@ -111,40 +111,30 @@ def _boards(rows: Sequence[Row]) -> dict[bool, list[Row]]:
     return {False: default} | ({True: [*rows]} if len(default) < len(rows) else {})
 
 
-def board_rows(track: str, rows: Sequence[Row]) -> dict[Path, str]:
-    """The names of the rows of each board, by file."""
-    named = {everything: [row.name for row in chosen] for everything, chosen in _boards(rows).items()}
-    return {rows_file(track, everything): json.dumps(names, indent=1) + "\n" for everything, names in named.items()}
-
-
 def _track_files(track: Track, rows: Sequence[Row]) -> dict[Path, str]:
-    boards = {board_file(track.name, everything): everything for everything in (False, True)}
-    found = board_rows(track.name, rows)
-    for file, stages in definitions(track, rows).items():
-        found[file] = _text(file, stages, track if file in boards else None, boards.get(file, False))
+    contents: dict[Path, dict[str, Any]] = {
+        file: {"stages": stages} for file, stages in definitions(track, rows).items()
+    }
+    found: dict[Path, str] = {}
+    for everything, chosen in _boards(rows).items():
+        file, names = rows_file(track.name, everything), [row.name for row in chosen]
+        found[file] = json.dumps(names, indent=1) + "\n"
+        board = board_file(track.name, everything)
+        folder = "/".join([".."] * (len(board.parts) - 1) + [str(file.parent)])
+        # one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board
+        contents[board] |= {
+            "metrics": [f"{folder}/leaderboard.json"],
+            "plots": [
+                {f"{track.name} {x}": {"x": x, "y": {f"{folder}/leaderboard.csv": "row"}, "template": "bar_horizontal"}}
+                for x in headline_names(track)
+            ],
+        }
+    for file, content in contents.items():
+        if up := "/".join([".."] * (len(file.parts) - 1)):
+            stages = {name: {"cmd": stage["cmd"], "wdir": up, **stage} for name, stage in content["stages"].items()}
+            content = content | {"stages": stages}
+        found[file] = HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
     return found
-
-
-def _text(path: Path, stages: dict[str, Any], board_of: Track | None = None, everything: bool = False) -> str:
-    up = "/".join([".."] * (len(path.parts) - 1))
-    if up:
-        stages = {name: {"cmd": stage["cmd"], "wdir": up, **stage} for name, stage in stages.items()}
-    content: dict[str, Any] = {"stages": stages}
-    if board_of:
-        content |= _board_extras(board_of, up, everything)
-    return HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
-
-
-def _board_extras(track: Track, up: str, everything: bool) -> dict[str, Any]:
-    """Top-level metrics and plots: one JSON and one CSV serve `dvc metrics` and `dvc plots` for the whole board."""
-    folder = numbers_folder(track.name, everything).as_posix()
-    folder = f"{up}/{folder}" if up else folder
-    table = f"{folder}/leaderboard.csv"
-    plots = [
-        {f"{track.name} {name}": {"x": name, "y": {table: "row"}, "template": "bar_horizontal"}}
-        for name in headline_names(track)
-    ]
-    return {"metrics": [f"{folder}/leaderboard.json"], "plots": plots}
 
 
 def board_folder(track: str, everything: bool = False) -> Path:
@@ -152,35 +142,30 @@ def board_folder(track: str, everything: bool = False) -> Path:
     return WORK / track / "all" if everything else WORK / track
 
 
-def numbers_folder(track: str, everything: bool = False) -> Path:
-    """Where a board's numbers are written, which git keeps: `dvc metrics diff` compares them with any revision's."""
-    return rows_file(track, everything).parent
-
-
 def _inputs_stage(track: str) -> dict[str, Any]:
     """Runs at every repro; what it writes is small, and kept while it is written anew, since stages may be reading it."""
     return {
         "cmd": f"python -m benchmark.pipeline.inputs {track}",
         "always_changed": True,
-        "outs": [{inputs.folder(track).as_posix(): {"cache": False, "persist": True}}],
+        "outs": [{str(inputs.folder(track)): {"cache": False, "persist": True}}],
     }
 
 
 def _data_stage(track: Track) -> dict[str, Any]:
     return {
         "cmd": f"{PYTHON} data {track.name}",
-        "deps": [_posix(inputs.file(track.name, "data")), *([track.data.path] if track.data.path else [])],
-        "outs": [_posix(WORK / track.name / "data")],
+        "deps": [str(inputs.file(track.name, "data")), *([track.data.path] if track.data.path else [])],
+        "outs": [str(WORK / track.name / "data")],
     }
 
 
-def _row_stage(stage: str, row: Row, steps: Sequence[protocol.Planned]) -> dict[str, Any]:
+def _row_stage(stage: str, row: Row, steps: Sequence[Step]) -> dict[str, Any]:
     track, own = row.track.name, {one.folder for one in steps}
     read = [path for one in steps for path in one.reads if path not in own and path.parent not in own]
     return {
         "cmd": f"{PYTHON} {stage} {track} {row.name}",
-        "deps": [*(_posix(one.inputs) for one in steps), *map(_posix, dict.fromkeys(read))],
-        "outs": [{_posix(one.folder): {"persist": True}} for one in steps],
+        "deps": [*(str(one.inputs) for one in steps), *map(str, dict.fromkeys(read))],
+        "outs": [{str(one.folder): {"persist": True}} for one in steps],
     }
 
 
@@ -192,16 +177,12 @@ def _board_stage(track: Track, rows: Sequence[Row], everything: bool) -> dict[st
     deps += [row.folder / "record" for row in rows]
     deps += published_files(track.name)
     deps += [marks] if (marks := PUBLISHED / track.name / REPRODUCED).exists() else []
-    numbers = [numbers_folder(track.name, everything) / name for name in ("leaderboard.json", "leaderboard.csv")]
+    numbers = [rows_file(track.name, everything).with_name(f"leaderboard.{kind}") for kind in ("json", "csv")]
     return {
         "cmd": f"python -m leaderboard.build {track.name}" + (" all" if everything else ""),
-        "deps": [_posix(path) for path in deps],
+        "deps": [str(path) for path in deps],
         "outs": [
-            _posix(board_folder(track.name, everything) / "site"),
-            *({_posix(path): {"cache": False}} for path in numbers),
+            str(board_folder(track.name, everything) / "site"),
+            *({str(path): {"cache": False}} for path in numbers),
         ],
     }
-
-
-def _posix(path: Path) -> str:
-    return path.as_posix()

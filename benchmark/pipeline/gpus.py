@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from benchmark.loading.run_settings import device_of, run_settings
 from benchmark.specs.run import RunSettings
@@ -39,25 +37,17 @@ def default_jobs(settings: RunSettings) -> int:
     return max(1, gpus // _each(settings) if gpus else (os.cpu_count() or 1) // settings.train.processes)
 
 
-class Places:
-    """Places for `jobs` stages at a time, dealt out over the shared GPUs in turn, as many each as share a training."""
-
-    def __init__(self, settings: RunSettings, jobs: int) -> None:
-        gpus, each = shared_gpus(settings), _each(settings)
-        together = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - len(gpus) % each, each)]
-        together = together or ([",".join(gpus)] if gpus else [])
-        self.free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        for place in range(jobs):
-            self.free.put(together[place % len(together)] if together else None)
-
-    @contextmanager
-    def one(self) -> Iterator[str | None]:
-        """Takes a place, waiting for a free one: its GPUs, with commas between; None where stages are not spread over any."""
-        gpu = self.free.get()
-        try:
-            yield gpu
-        finally:
-            self.free.put(gpu)
+def places(settings: RunSettings, jobs: int) -> queue.SimpleQueue[str | None]:
+    """Places for `jobs` stages at a time: the GPUs of each, with commas between, as many as share a training, dealt out over
+    the shared ones in turn; None where stages are not spread over any.
+    """
+    gpus, each = shared_gpus(settings), _each(settings)
+    together = [",".join(gpus[first : first + each]) for first in range(0, len(gpus) - len(gpus) % each, each)]
+    together = together or ([",".join(gpus)] if gpus else [])
+    free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    for place in range(jobs):
+        free.put(together[place % len(together)] if together else None)
+    return free
 
 
 def _each(settings: RunSettings) -> int:

@@ -39,10 +39,8 @@ def file(track: str, name: str) -> Path:
 
 
 def write(track: str) -> None:
-    """Write the inputs of every step of a track, and remove those of steps that are gone.
-
-    Raises:
-        BenchmarkError: the track does not load.
+    """Write the inputs of every step of a track, and remove those of steps that are gone. Raises BenchmarkError: the
+    track does not load.
     """
     _update(folder(track), contents(track))
 
@@ -80,9 +78,7 @@ def contents(track: str) -> dict[Path, dict[str, Any]]:
     """Every file and what it should hold, but for rows and studies that are broken, which are named on stderr."""
     rules, found = tracks.load(track), {}
     digests = cache(code.digests)  # rows share most of their code: each entry is followed once
-    found[file(track, "data")] = _inputs(
-        [protocol.step_file("data"), *data.step.components(rules)], data.step.settings(rules), [], digests
-    )
+    found[file(track, "data")] = _inputs(data.entries(rules), rules.data.model_dump(mode="json"), [], digests)
     found[file(track, "leaderboard")] = _inputs([Path("leaderboard/build.py")], {}, [], digests)
     for row in load_rows(track):
         found |= unless_broken(row.name, partial(of_row, row, digests)) or {}

@@ -30,10 +30,7 @@ def alone() -> Iterator[None]:
 
 
 def check_rwlock() -> None:
-    """
-    Raises:
-        BenchmarkError: a killed dvc left its list of running commands cut short, by which every dvc after it fails.
-    """
+    """Raises BenchmarkError: a killed dvc left its list of running commands cut short, by which every dvc after it fails."""
     try:
         whole = isinstance(json.loads(RWLOCK.read_text() or "{}"), dict)
     except FileNotFoundError:
@@ -45,14 +42,9 @@ def check_rwlock() -> None:
 
 
 def cut_short() -> list[Path]:
-    """The dvc.lock files that a killed dvc left cut short.
-
-    Raises:
-        BenchmarkError: one holds the conflict markers of a merge.
-    """
-    return [
-        path for path in (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock")) if path.exists() and not _whole(path)
-    ]
+    """The dvc.lock files that a killed dvc left cut short. Raises BenchmarkError: one holds a merge's conflict markers."""
+    locks = (Path("dvc.lock"), *Path("pipelines").rglob("dvc.lock"))
+    return [path for path in locks if path.exists() and not _whole(path)]
 
 
 def remove_cut(report: Callable[[str], None]) -> None:

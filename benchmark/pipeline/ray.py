@@ -8,8 +8,6 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +17,10 @@ from typing import Any
 from benchmark import protocol
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, locks, repro
+from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
-from benchmark.pipeline.repro import Report, Runner, Targets
-from benchmark.runtime import environment, files
+from benchmark.pipeline.repro import Runner, Targets
+from benchmark.runtime import files, git, machine
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 
@@ -63,31 +62,20 @@ def _sources(row: Row) -> list[str]:
 def default_remote() -> tuple[str, str]:
     """Return the name and the URL of the default DVC remote; raise BenchmarkError if there is none."""
     with contextlib.suppress(BenchmarkError):
-        if name := _output(*dvc.DVC, "config", "core.remote").strip():
-            return name, _output(*dvc.DVC, "config", f"remote.{name}.url").strip()
+        if name := dvc.ask("config", "core.remote").strip():
+            return name, dvc.ask("config", f"remote.{name}.url").strip()
     raise BenchmarkError(
         "no default DVC remote carries the results between machines; run: dvc remote add --default <name> <folder or URL>"
     )
 
 
-def _output(*command: str, cwd: Path | None = None) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-    if result.returncode:
-        words = " ".join(command).removeprefix(f"{sys.executable} -m ")
-        raise BenchmarkError(f"{words} failed: {dvc.last_line(result.stderr or result.stdout)}")
-    return result.stdout
-
-
 @contextlib.contextmanager
 def _checkout(rows: Sequence[Row], remote: str, url: str) -> Iterator[Path]:
     """A folder with the files that git tracks or does not ignore, and what else the stages read of this machine."""
-    listed = _output("git", "ls-files", "-coz", "--exclude-standard")
+    listed = git.run("ls-files", "-coz", "--exclude-standard")
     steps = [step for row in rows for step in protocol.plan(row)]
-    given = {
-        path
-        for step in steps
-        for path in (step.inputs, *step.reads)
-        if path == step.inputs or path.parts[0] != WORK.name
+    given = {step.inputs for step in steps} | {
+        path for step in steps for path in step.reads if path.parts[0] != WORK.name
     }
     paths = {*listed.split("\0"), ".dvc/config.local", *map(str, given)}
     with tempfile.TemporaryDirectory(prefix="rvb-") as name:
@@ -98,10 +86,10 @@ def _checkout(rows: Sequence[Row], remote: str, url: str) -> Iterator[Path]:
                 shutil.copytree(path, folder / path, dirs_exist_ok=True)
             elif Path(path).exists():
                 shutil.copy2(path, folder / path)
-        _output(*dvc.DVC, "config", "--local", "core.no_scm", "true", cwd=folder)
-        _output(*dvc.DVC, "config", "--local", "cache.dir", "../cache", cwd=folder)  # one for all copies
+        dvc.ask("config", "--local", "core.no_scm", "true", cwd=folder)
+        dvc.ask("config", "--local", "cache.dir", "../cache", cwd=folder)  # one for all copies
         if url.startswith("/"):
-            _output(*dvc.DVC, "remote", "modify", "--local", remote, "url", url, cwd=folder)
+            dvc.ask("remote", "modify", "--local", remote, "url", url, cwd=folder)
         yield folder
 
 
@@ -197,7 +185,7 @@ def _take(ray: Any, job: Any, key: str) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    found = environment.environment()
+    found = machine.environment()
     return {name: version for name, version in found.items() if name not in ("arithmetic", "threads")}
 
 

@@ -22,14 +22,14 @@ from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import costs, dvc, generate, inputs, locks
-from benchmark.pipeline.gpus import GPUS, Places
+from benchmark.pipeline.dvc import Report
+from benchmark.pipeline.gpus import GPUS, places
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.studies.grids import Grid
 
 MANY = 1000  # rows that are sent to a cluster at a time, which has a queue of its own
-Report = Callable[[str], None]
 # does stages, `<dvc.yaml>:<name>`, of a row one after another, and gives up once the event is set; raises BenchmarkError
 Runner = Callable[[Row, Sequence[str], Event], None]
 Targets = Mapping[str, Sequence[str]]  # by row, its stages that are to run
@@ -56,7 +56,8 @@ def repro(
             engine cannot run, or DVC in a state that a person must mend.
     """
     rows, boards = chosen_rows(track, names, everything)
-    prepare(track, rows, report)
+    foreign = [row.source for row in with_sources(rows) if row.source and row.source.track.name != track]
+    prepare(track, foreign, report)
     chosen = [row.name for row in rows]
     targets = {row.name: stages(row)[: None if row.name in chosen else 1] for row in with_sources(rows)}
 
@@ -92,15 +93,14 @@ def repro(
     close(track, boards, report)
 
 
-def prepare(track: str, rows: Sequence[Row], report: Report) -> None:
-    """Write what DVC reads of the submissions, the inputs files and the data; train what rows of other tracks bring."""
+def prepare(track: str, sources: Sequence[Row], report: Report) -> None:
+    """Write what DVC reads of the submissions, the inputs files and the data; train `sources`, from which others start."""
     dvc.check_place()
     locks.check_rwlock()
     locks.remove_cut(report)
     for line in generate.write():
         report(line)
-    foreign = [row.source for row in with_sources(rows) if row.source and row.source.track.name != track]
-    for source in {_file(source): source for source in foreign}.values():
+    for source in {_file(source): source for source in sources}.values():
         dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
     dvc.run(["repro", str(generate.data_file(track))], f"{track}-data", report)
 
@@ -111,13 +111,16 @@ def here(jobs: int, report: Report) -> Runner:
     On the CPU, rows of which fewer are left than `jobs` do several of their steps at a time.
     """
     settings = run_settings()
-    places, shared = Places(settings, jobs), {protocol.CORES: str(jobs)} if settings.devices == "cpu" else {}
+    free, shared = places(settings, jobs), {protocol.CORES: str(jobs)} if settings.devices == "cpu" else {}
 
     def run(row: Row, targets: Sequence[str], _: Event) -> None:
-        with places.one() as gpu:
+        gpu = free.get()
+        try:
             variables = shared if gpu is None else {GPUS: gpu}
             arguments = ["--wait-for-lock", "repro", "-s", *targets]
             dvc.run(arguments, f"{row.track.name}-{row.name}", report, row.name, variables)
+        finally:
+            free.put(gpu)
 
     return run
 
@@ -193,10 +196,8 @@ def dry_run(track: str, report: Report, names: Sequence[str] = (), everything: b
 
 
 def chosen_rows(track: str, names: Sequence[str], everything: bool) -> tuple[list[Row], list[Path]]:
-    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders.
-
-    Raises:
-        BenchmarkError: unknown track or row, or a track without rows.
+    """The rows that a run brings up to date, and the dvc.yaml of each board that it renders. Raises BenchmarkError:
+    unknown track or row, or a track without rows.
     """
     tracks.load(track)
     named, rows = [load_row(track, name) for name in dict.fromkeys(names)], load_rows(track)
@@ -234,12 +235,12 @@ def stages(row: Row) -> list[str]:
 
 
 def haste(row: Row) -> tuple[float, bool, int]:
-    """Return a key that sorts rows which take longest first: by what their steps took (costs.py), endless where that is not
-    known; then those trained against attacks, which their images withstand for long; then those of many steps.
+    """A key that sorts rows which take longest first: by what their steps took, endless where that is not known; then those
+    trained against attacks, which their images withstand for long; then those of many steps.
     """
     known, steps = costs.costs(row), len(protocol.plan(row))
-    took = sum(one["wall_seconds"] for one in known.values()) if len(known) == steps else float("inf")
-    return -took, not (row.settings.training and row.settings.training.attack), -steps
+    seconds = sum(cost["wall_seconds"] for cost in known.values()) if len(known) == steps else float("inf")
+    return -seconds, not (row.settings.training and row.settings.training.attack), -steps
 
 
 def refresh_times(track: str, everything: bool) -> None:
@@ -253,21 +254,10 @@ def refresh_times(track: str, everything: bool) -> None:
 
 def repro_study(grid: Grid, report: Report) -> None:
     """Bring the data that a study needs and the weights from which its networks start up to date by DVC; then the study.
-
-    Its steps keep their results under their own keys. DVC has no stage for it.
-
-    Raises:
-        BenchmarkError: as `repro`.
+    Its steps keep their results under their own keys. DVC has no stage for it. Raises BenchmarkError: as `repro`.
     """
-    track, file = grid.track.name, generate.data_file(grid.track.name)
-    dvc.check_place()
-    locks.check_rwlock()
-    locks.remove_cut(report)
-    for line in generate.write():
-        report(line)
-    dvc.run(["repro", str(file)], f"{track}-data", report)
-    for source in {_file(row): row for row in grid.sources()}.values():
-        dvc.run(["repro", f"{_file(source)}:train"], f"{source.track.name}-{source.name}", report, source.name)
+    track = grid.track.name
+    prepare(track, grid.sources(), report)
     inputs.write_study(track, grid.id)
     study = [sys.executable, "-m", "benchmark.protocol", "study", track, grid.id]
     if subprocess.run(study, env=dvc.environment()).returncode:

@@ -23,14 +23,14 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     """
     if changed := changed_settings(published, grid):
         raise BenchmarkError(f"{grid.file} asks for other {', '.join(changed)} than were published; publish it again")
-    if not (grid.data / "data.json").exists():
-        raise BenchmarkError(f"{grid.data} is missing; run `rvb step data --track {grid.track.name}`")
     first = grid.networks()[0]  # it starts from no other network
     assert first.network is not None
+    if not (first.data / "data.json").exists():
+        raise BenchmarkError(f"{first.data} is missing; run `rvb step data --track {grid.track.name}`")
     row = replace(first, network=replace(first.network, study=f"{grid.id}-check"))
     inputs.write_row(row)
     for one in protocol.plan(row):
-        one.step.execute(one.name, row, again=True)
+        one.execute(again=True)
     retrained = results.run_of(row)
     for folder in (row.folder, row.inputs, row.times):
         shutil.rmtree(folder.parent)

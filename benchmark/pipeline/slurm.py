@@ -15,8 +15,9 @@ import psutil
 
 from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, locks, repro
+from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
-from benchmark.pipeline.repro import Report, Runner, Targets
+from benchmark.pipeline.repro import Runner, Targets
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
@@ -28,12 +29,9 @@ JOBS = WORK / "slurm" / "jobs.json"  # the last job of each row
 
 
 def run(track: str, report: Report, names: Sequence[str] = (), everything: bool = False) -> None:
-    """Bring rows of the track and its board up to date by SLURM jobs, and wait for them.
-
-    A coordinator that was killed leaves its jobs running; the next one waits for them first.
-
-    Raises:
-        BenchmarkError: no submitit or SLURM, another coordinator, or rows that failed.
+    """Bring rows of the track and its board up to date by SLURM jobs, and wait for them. A coordinator that was killed
+    leaves its jobs running; the next one waits for them first. Raises BenchmarkError: no submitit or SLURM, another
+    coordinator, or rows that failed.
     """
     with locks.alone():
         try:

@@ -1,4 +1,4 @@
-"""A row's model judging images anew, and its verdicts held against recorded ones.
+"""A row's model judging images anew, and its verdicts and certified radii held against recorded ones.
 
 In the arithmetic of the Record every margin has to be the same to the bit. Elsewhere a margin may stray by TOLERANCE of the
 largest logit; where that could turn a verdict, the verdict is undecided: no contradiction, and not checked either.
@@ -6,6 +6,7 @@ largest logit; where that could turn a verdict, the verdict is undecided: no con
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,15 +14,21 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from benchmark.attacks import pgd
+from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, column
 from benchmark.replay.findings import Findings, some
 from benchmark.results.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import ROUNDING, distances
-from benchmark.verdicts.prediction import logits, margins
+from benchmark.verdicts.ball import ROUNDING, distances, into_ball
+from benchmark.verdicts.prediction import logits, margins, predict
 from benchmark.verdicts.replaced_attention import ReplacedAttention
 
+SHORT = 1e-3  # relative: how much smaller a radius may come out, since each batch ends its search at another place
+RESTARTS, STEPS = 4, 20  # of PGD down the margin, at a certified radius
 TOLERANCE = 1e-4  # of 1 + the largest logit, where rounding differs
 UNSTEADY = (RANDOM, "the model changes its own")  # reasons of the open division: another pass may say otherwise
 
@@ -95,7 +102,8 @@ def replay_clean(judge: Judge, evidence: pa.Table, steady: bool, findings: Findi
     if steady:
         found = judge.verdicts(judge.images)
         judge.compare(evidence, "clean_", found, findings, np.ones(len(judge.images), dtype=bool))
-        findings.check(f"clean predictions and margins, {_how(judge)}", len(judge.images))
+        how = "bit for bit" if judge.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"
+        findings.check(f"clean predictions and margins, {how}", len(judge.images))
 
 
 def replay_without_attention(judge: Judge, evidence: pa.Table, findings: Findings) -> None:
@@ -129,8 +137,14 @@ def replay_attack(
         findings.contradict(f"{name} pixels", "in [0, 1]", "not finite", image)
     known = torch.where(finite[:, None, None, None], adversarial, judge.images)  # nothing is asked about NaN
     use = finite.cpu().numpy()
-    _check_inside(known, judge.images, threat, name, findings)
     moved = distances(known, judge.images)
+    for image in (moved[threat.norm] > threat.eps + ROUNDING).nonzero()[:, 0].tolist():
+        far = f"{float(moved[threat.norm][image]):.9g}"
+        findings.contradict(f"{name} ball", f"{threat.label} at most", far, image)
+    low, high = known.flatten(1).amin(1), known.flatten(1).amax(1)
+    for image in ((low < 0) | (high > 1)).nonzero()[:, 0].tolist():
+        pixels = f"pixels from {float(low[image]):.9g} to {float(high[image]):.9g}"
+        findings.contradict(f"{name} box", "pixels in [0, 1]", pixels, image)
     for norm in ("Linf", "L2"):
         recorded, found = column(evidence, f"{name}:{norm.lower()}"), moved[norm].cpu().numpy()
         near = ~(np.abs(recorded - found) <= (0.0 if judge.exact else ROUNDING))
@@ -145,18 +159,6 @@ def replay_attack(
     return True
 
 
-def _check_inside(
-    adversarial: torch.Tensor, images: torch.Tensor, threat: ThreatModel, name: str, findings: Findings
-) -> None:
-    far = distances(adversarial, images)[threat.norm]
-    for image in (far > threat.eps + ROUNDING).nonzero()[:, 0].tolist():
-        findings.contradict(f"{name} ball", f"{threat.label} at most", f"{float(far[image]):.9g}", image)
-    low, high = adversarial.flatten(1).amin(1), adversarial.flatten(1).amax(1)
-    for image in ((low < 0) | (high > 1)).nonzero()[:, 0].tolist():
-        pixels = f"pixels from {float(low[image]):.9g} to {float(high[image]):.9g}"
-        findings.contradict(f"{name} box", "pixels in [0, 1]", pixels, image)
-
-
 def note_undecided(judge: Judge, findings: Findings) -> None:
     """Says how many verdicts were left open because of rounding."""
     if judge.undecided:
@@ -166,5 +168,47 @@ def note_undecided(judge: Judge, findings: Findings) -> None:
         )
 
 
-def _how(judge: Judge) -> str:
-    return "bit for bit" if judge.exact else f"to {TOLERANCE:g} of the largest logit, which turns no verdict"
+def recheck(judge: Judge, spec: CertificateSpec, radii: np.ndarray, sample: int, seed: int, findings: Findings) -> bool:
+    """Certifies `sample` of the certified images again (0: all), drawn by `seed`, and attacks each at its recorded radius.
+
+    The certificate has to give at least the recorded l2 `radii` (n,), less SHORT. False where it could not be asked.
+    """
+    certified = np.flatnonzero(radii > 0)
+    count = min(sample, len(certified)) if sample else len(certified)
+    chosen = np.sort(np.random.default_rng(seed).choice(certified, count, replace=False))
+    place = torch.from_numpy(chosen).to(judge.images.device)
+    try:
+        again = certified_radii(judge.model, judge.images[place], judge.labels[place], _finer(spec), judge.batch_size)
+    except BenchmarkError as error:
+        findings.unchecked.append(f"certificates: {error}")
+        return False
+    for image, radius in zip(chosen.tolist(), again.tolist(), strict=True):
+        if radius < radii[image] * (1 - SHORT):
+            findings.contradict("certified l2 radius", f"{radii[image]:.9g}", f"{radius:.9g}", image)
+        _attack(judge, image, float(radii[image]), seed, findings)
+    findings.check(f"of {len(certified)} certified radii made again (at least, to {SHORT:g}) and attacked", count)
+    return True
+
+
+def _finer(spec: CertificateSpec) -> CertificateSpec:
+    """The same certificate, searching finely enough for SHORT where it has a `precision`."""
+    known = inspect.signature(certificate_module(spec.name).certify).parameters
+    if "precision" not in known:
+        return spec
+    precision = min(float(spec.parameters.get("precision", known["precision"].default)), SHORT / 2)
+    return spec.model_copy(update={"parameters": {**spec.parameters, "precision": precision}})
+
+
+def _attack(judge: Judge, image: int, radius: float, seed: int, findings: Findings) -> None:
+    """PGD within the certified ball, judged by the float32 model."""
+    threat = ThreatModel(norm="L2", eps=radius)
+    start = judge.images[image].repeat(RESTARTS, 1, 1, 1)
+    labels = judge.labels[image].repeat(RESTARTS)
+    found = pgd.attack(
+        judge.model, start, labels, threat, seed=seed + image, steps=STEPS, step_size=radius / 5, climb="margin"
+    )
+    found = into_ball(found, start, threat, "pgd at the certified radius")
+    margin = predict(judge.model, found, labels, RESTARTS).margin
+    if not (margin > 0).all():
+        words = f"broken there by pgd (margin {float(margin.min()):.6g})"
+        findings.contradict("certified l2 radius", f"{radius:.9g}", words, image)

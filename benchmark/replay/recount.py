@@ -41,7 +41,7 @@ def check_itself(record: Record, images: PerImage | None, findings: Findings) ->
         again = Proportion.of(share.count, share.n) if 0 <= share.count <= share.n > 0 else None
         counts_images = not name.startswith("corrupted")  # an image has several corrupted copies
         if again is None or (counts_images and not _same(share, again)):
-            findings.contradict(f"share of {name}", _words(share), "none" if again is None else _words(again))
+            findings.contradict(f"share of {name}", _words(share), _words(again))
     findings.check("shares with their intervals, worked out again", len(numbers(record)))
     if images is None:
         findings.unchecked.append("the sums over images: the Record's numbers by image are not here")
@@ -54,40 +54,35 @@ def check_itself(record: Record, images: PerImage | None, findings: Findings) ->
 
 def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -> None:
     """Certified <= robust <= clean per image, by the radii and scores that stand beside the Record."""
-    scores, radii = {"clean": images.score("clean")}, images.radii.get("certified", (0.0,) * record.n)
-    scores |= {r.threat.label: images.score(f"robust {r.threat.label}") for r in record.robust}
-    counted = {"clean": record.n} | {r.threat.label: r.accuracy.n for r in record.robust}
-    if any(score is None or len(score) != counted[name] for name, score in scores.items()) or len(radii) != record.n:
+    counted = {"clean": record.n} | {f"robust {one.threat.label}": one.accuracy.n for one in record.robust}
+    scores = {name: np.array(images.score(name) or [], dtype=int) for name in counted}
+    radii = np.array(images.radii.get("certified", (0.0,) * record.n))
+    if any(len(scores[name]) != n for name, n in counted.items()) or len(radii) != record.n:
         return  # `contradictions` has said it
-    clean = scores["clean"] or []
-    for image, radius in enumerate(radii):
-        if radius > 0 and not clean[image]:
-            findings.contradict("certified, but wrong when clean", f"l2 {radius:.6g}", "wrong when clean", image)
-        for one in record.robust:
-            if image >= one.accuracy.n:
-                continue  # not attacked
-            stands = (scores[one.threat.label] or [])[image]
-            if stands > clean[image]:
-                findings.contradict(f"robust {one.threat.label}, but wrong when clean", "robust", "wrong", image)
-            if one.threat.norm == "L2" and radius >= one.threat.eps > 0 and not stands:
-                findings.contradict(
-                    f"certified, but broken within {one.threat.label}", f"l2 {radius:.6g}", "broken", image
-                )
+    clean = scores["clean"]
+    for image in np.flatnonzero((radii > 0) & (clean == 0)).tolist():
+        findings.contradict("certified, but wrong when clean", f"l2 {radii[image]:.6g}", "wrong when clean", image)
+    for one in record.robust:
+        label, eps = one.threat.label, one.threat.eps
+        standing = scores[f"robust {label}"]
+        n = len(standing)  # those that are attacked
+        for image in np.flatnonzero(standing > clean[:n]).tolist():
+            findings.contradict(f"robust {label}, but wrong when clean", "robust", "wrong", image)
+        reached = (radii[:n] >= eps) & (one.threat.norm == "L2") & (eps > 0)
+        for image in np.flatnonzero(reached & (standing == 0)).tolist():
+            findings.contradict(f"certified, but broken within {label}", f"l2 {radii[image]:.6g}", "broken", image)
 
 
 def numbers(record: Record) -> dict[str, Proportion]:
     """All shares of a Record by name."""
-    found = shares(record)
-    if record.corrupted:
-        rules = record.corrupted.rules
-        found |= {
-            f"corrupted severity {s}": p for s, p in zip(rules.severities, record.corrupted.severities, strict=True)
-        }
-        for one in record.corrupted.corruptions:
-            found |= {f"corrupted {one.name} {s}": p for s, p in zip(rules.severities, one.severities, strict=True)}
+    every = shares(record)
+    if copies := record.corrupted:
+        parts = [("severity", copies.severities), *((one.name, one.severities) for one in copies.corruptions)]
+        for name, values in parts:
+            every |= {f"corrupted {name} {s}": p for s, p in zip(copies.rules.severities, values, strict=True)}
     if record.attention:
-        found |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
-    return found
+        every |= {"uniform attention": record.attention.uniform.clean, "no attention": record.attention.none.clean}
+    return every
 
 
 def whole(evidence: pa.Table, record: Record, findings: Findings) -> bool:
@@ -134,15 +129,28 @@ def recount(record: Record, images: PerImage | None, evidence: pa.Table, track: 
         one, other = was.get(name), now.get(name)
         if one is None or other is None or not _same(one, other):
             findings.contradict(name, _words(one), _words(other))
-    if _changed(record) != _changed(again):
-        words = "predictions that change when attention is replaced"
-        findings.contradict(words, _changed(record), _changed(again))
+    ours, theirs = (
+        one.attention and (one.attention.uniform.changed, one.attention.none.changed) for one in (record, again)
+    )
+    if ours != theirs:
+        findings.contradict("predictions that change when attention is replaced", ours, theirs)
     _gate(findings, lambda: check_sandwich(evidence, record.row))
     if rules := record.smoothed and record.smoothed.rules:
         _gate(findings, lambda: check_smoothed(evidence, rules, record.row))
     findings.check("numbers counted again from the evidence, and the sandwich gate", len(now))
-    if images is not None:
-        _compare_images(images, per_image(evidence, again), findings)
+    if images is None:
+        return
+    by_image = per_image(evidence, again)
+    for kind, before, after in (
+        ("of an image", images.scores, by_image.scores),
+        ("radius", images.radii, by_image.radii),
+    ):
+        for name in {**before, **after}:
+            recorded, found = (np.array([*side.get(name, ())]) for side in (before, after))
+            if len(recorded) != len(found):
+                findings.contradict(f"images with {name} {kind}", len(recorded), len(found))
+            else:
+                findings.compare(f"{name} {kind}", recorded, found)
 
 
 def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
@@ -156,9 +164,12 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     if record.certificate:
         changed["certified"] = counting.certified(evidence, track, record.certificate.name)
     if record.division == "closed":
-        changed["attacks"] = tuple(
-            one.model_copy(update={"accuracy": proportion(_standing(evidence, one.id))}) for one in record.attacks
-        )
+        right, attacks = column(evidence, "clean_margin") > 0, []
+        for attack in record.attacks:
+            success = column(evidence, f"{attack.id}:success")
+            accuracy = proportion(right[: len(success)] & ~success)
+            attacks.append(attack.model_copy(update={"accuracy": accuracy}))
+        changed["attacks"] = tuple(attacks)
     if record.smoothed:
         made = record.smoothed
         changed["smoothed"] = smoothed(evidence, track.certified_radii, made.rules, made.guarantee)
@@ -170,32 +181,11 @@ def recounted(record: Record, evidence: pa.Table, track: Track) -> Record:
     return record.model_copy(update=changed)
 
 
-def _changed(record: Record) -> tuple[int, int] | None:
-    found = record.attention
-    return None if found is None else (found.uniform.changed, found.none.changed)
-
-
-def _standing(evidence: pa.Table, attack: str) -> np.ndarray:
-    success = column(evidence, f"{attack}:success")
-    return (column(evidence, "clean_margin")[: len(success)] > 0) & ~success
-
-
 def _gate(findings: Findings, gate: Callable[[], None]) -> None:
     try:
         gate()
     except BenchmarkError as error:
         findings.contradict(str(error).removeprefix(f"{findings.row}: ").partition("; ")[0])
-
-
-def _compare_images(recorded: PerImage, found: PerImage, findings: Findings) -> None:
-    kinds = (("of an image", recorded.scores, found.scores), ("radius", recorded.radii, found.radii))
-    for kind, ours, theirs in kinds:
-        for name in dict.fromkeys([*ours, *theirs]):
-            one, other = (np.array([*side.get(name, ())]) for side in (ours, theirs))
-            if len(one) != len(other):
-                findings.contradict(f"images with {name} {kind}", len(one), len(other))
-            else:
-                findings.compare(f"{name} {kind}", one, other)
 
 
 def _same(one: Proportion, other: Proportion) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,16 +34,18 @@ class Stored:
     adversarial: Mapping[str, Path]
 
 
+@dataclass
 class Digests:
     """Files held against the digests of a Record.
 
     `own` says that they stand beside it, so that other bytes contradict it; else they are of another build, and say nothing.
     """
 
-    def __init__(self, record: Record, own: bool, findings: Findings) -> None:
-        self.record, self.own, self.findings = record, own, findings
-        self.right: list[str] = []
-        self.missing: list[str] = []
+    record: Record
+    own: bool
+    findings: Findings
+    right: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def of_file(self, name: str, path: Path, recorded: str = "") -> bool:
         """Whether the file is what the Record's sha256 `name`, or `recorded`, says."""
@@ -77,7 +79,12 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
     if record.settings.weights and record.settings.weights.path:
         digests.of_file("weights as given", Path(record.settings.weights.path))
     path = row.folder / "record" / "evidence.parquet"
-    evidence = _table(path, findings) if digests.of_file("evidence", path) or (own and path.is_file()) else None
+    evidence = None
+    if digests.of_file("evidence", path) or (own and path.is_file()):
+        try:
+            evidence = pq.read_table(path)
+        except (pa.ArrowException, OSError) as error:
+            findings.contradict(f"{path} cannot be read ({str(error).splitlines()[0]})")
     images = _data(row, digests)
     adversarial = _adversarial(row, digests)
     for picture in record.pictures:
@@ -89,28 +96,19 @@ def read(row: Row, record: Record, own: bool, findings: Findings) -> Stored:
     return Stored(images, weights, evidence, adversarial)
 
 
-def _table(path: Path, findings: Findings) -> pa.Table | None:
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        findings.contradict(f"{path} cannot be read ({str(error).splitlines()[0]})")
-        return None
-
-
 def _data(row: Row, digests: Digests) -> Images | None:
     """The images that count, where the test split is the Record's; the other splits are looked at too."""
     found = None
     for split in SPLITS:
-        path = row.data / f"{split}.safetensors"
+        name, path = f"data {split}", row.data / f"{split}.safetensors"
         if not path.is_file() or not (row.data / "data.json").is_file():
-            digests.missing.append(f"data {split}")
+            digests.missing.append(name)
             continue
         try:
             images = load_split(row.data, split)
         except BenchmarkError as error:
-            digests.findings.contradict(f"data {split}: {error}")
+            digests.findings.contradict(f"{name}: {error}")
             continue
-        name = f"data {split}"
         if digests.same(name, images.digest(), path) and split == "test":
             rules = row.track.evaluation
             found = images.take(evaluation_index(len(images), rules.images, rules.seed))
@@ -122,17 +120,15 @@ def _adversarial(row: Row, digests: Digests) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for suite in dict.fromkeys(attack.suite for attack in digests.record.attacks):
         name, ids = f"adversarial images {suite}", [a.id for a in digests.record.attacks if a.suite == suite]
-        folder = row.folder / f"attack-{suite}"
-        path = next((p for p in (folder / KEPT, folder / "adversarial.safetensors") if p.is_file()), None)
-        if path:
+        left = [row.folder / f"attack-{suite}" / file for file in (KEPT, "adversarial.safetensors")]
+        path = next((path for path in left if path.is_file()), row.folder / "record" / KEPT)
+        if path in left:
             right = digests.of_file(name, path)
-        else:
-            path = row.folder / "record" / KEPT
-            content = read_tensors(path, ids)
-            if not isinstance(content, dict):
-                digests.missing.append(name)
-                continue
+        elif isinstance(content := read_tensors(path, ids), dict):
             right = digests.same(name, files.sha256_bytes(save(content)), path)
+        else:
+            digests.missing.append(name)
+            continue
         if right or digests.own:
             found |= dict.fromkeys(ids, path)
     return found
@@ -152,20 +148,19 @@ def read_tensors(path: Path, names: list[str]) -> dict[str, torch.Tensor] | str:
 def check_kept(row: Row, record: Record, stored: Stored, findings: Findings) -> None:
     """The images that stand beside a Record for its readers: the clean ones, and what attacks made of them."""
     path = row.folder / "record" / KEPT
+    attacks = [attack.id for attack in record.attacks if stored.adversarial.get(attack.id, path).name == KEPT]
     if stored.images is None:
         findings.unchecked.append(f"{path}: the data are not here")
         return
-    attacks = [attack.id for attack in record.attacks if stored.adversarial.get(attack.id, path).name == KEPT]
     content = read_tensors(path, ["clean", *attacks])
-    if not isinstance(content, dict):
+    if isinstance(content, str):
         findings.unchecked.append(content)
         return
-    for name, kept in content.items():
-        source = stored.adversarial.get(name)
-        if name == "clean":
-            _compare(name, torch.from_numpy(stored.images.floats()), kept, path, findings)
-        elif source not in (None, path) and isinstance(other := read_tensors(Path(source), [name]), dict):
-            _compare(name, other[name], kept, path, findings)
+    _compare("clean", torch.from_numpy(stored.images.floats()), content["clean"], path, findings)
+    for name in attacks:
+        source = stored.adversarial.get(name, path)
+        if source != path and isinstance(other := read_tensors(source, [name]), dict):
+            _compare(name, other[name], content[name], path, findings)
     findings.check(f"sets of images in {KEPT} compared with their source", len(content))
 
 

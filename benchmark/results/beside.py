@@ -5,8 +5,7 @@ from __future__ import annotations
 from benchmark.results.certificate import CertifiedResult
 from benchmark.results.proportion import Proportion
 from benchmark.specs.base import Frozen
-from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.specs.smoothing import SmoothingSpec
+from benchmark.specs.track import CorruptionSpec, SmoothingSpec
 
 
 class WithoutAttention(Frozen):

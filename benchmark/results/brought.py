@@ -85,22 +85,18 @@ class Lowered(Frozen):
 
 
 def read(folder: Path, record: Record) -> tuple[Brought, ...]:
-    """What was brought against this very network; nothing where no file is in `folder`, that of the track's broken images.
+    """What was brought against this very network, by the file in `folder`, that of the track's broken images.
 
-    Raises:
-        BenchmarkError: the file is damaged, or names an image or a threat that the Record does not have.
+    A BenchmarkError for a file that is damaged, or names an image or a threat that the Record does not have.
     """
     path = folder / f"{record.row}.json"
     if not path.exists():
         return ()
-    found = load(path)
+    row = load(path)
     threats = {robust.threat.label for robust in record.robust}
-    brought = tuple(one for one in found.brought if not _is_of_another(found, one, record))
-    for image in [image for one in brought for image in one.images]:
-        if image.image >= record.n or not {*image.lost} <= threats:
-            raise BenchmarkError(
-                f"{path} names image {image.image} or a ball that {record.row} does not have; write it again"
-            )
+    brought = tuple(one for one in row.brought if not _is_of_another(row, one, record))
+    if any(image.image >= record.n or not {*image.lost} <= threats for one in brought for image in one.images):
+        raise BenchmarkError(f"{path} names an image or a ball that {record.row} does not have; write it again")
     return brought
 
 
@@ -109,24 +105,21 @@ def load(path: Path) -> BrokenRow:
     return files.read_model(path, BrokenRow, "bring it back with git, or delete it")
 
 
-def stale(found: BrokenRow, record: Record | None) -> str:
+def stale(row: BrokenRow, record: Record | None) -> str:
     """Why part of what was brought says nothing of the Record that is published, in words; "" where all of it does."""
     if record is None:
         return "images of a row that is not published"
-    old = [one for one in found.brought if _is_of_another(found, one, record)]
+    old = [one for one in row.brought if _is_of_another(row, one, record)]
     return f"images by {old[0].credit} of other weights or rules than the published Record's" if old else ""
 
 
-def _is_of_another(found: BrokenRow, one: Brought, record: Record) -> bool:
-    return found.track_version != record.track_version or one.weights != record.sha256.get("weights")
+def _is_of_another(row: BrokenRow, one: Brought, record: Record) -> bool:
+    return row.track_version != record.track_version or one.weights != record.sha256.get("weights")
 
 
 def lowered(record: Record, scores: Scores | None, brought: Sequence[Brought]) -> tuple[Record, Scores | None]:
     """The Record and its scores with what was brought counted: an image that is broken within a ball is lost there, and a
-    certificate that is contradicted certifies nothing any more.
-
-    Raises:
-        BenchmarkError: something was brought, and the Record's numbers by image are not there.
+    certificate that is contradicted certifies nothing any more. A BenchmarkError where numbers by image are lacking.
     """
     if not brought:
         return record, scores
@@ -162,22 +155,22 @@ def lowered_all(
 def effect(record: Record, scores: Scores, known: Sequence[Brought], new: Brought) -> tuple[Lowered, ...]:
     """What `new` takes of each robust accuracy after what was known before."""
     before, was = lowered(record, scores, known)
-    after, now = lowered(record, scores, [*known, new])
+    after, _ = lowered(record, scores, [*known, new])
     found = []
     for one, other in zip(before.robust, after.robust, strict=True):
-        name = f"robust {one.threat.label}"
-        pairs = enumerate(zip((was or {}).get(name, ""), (now or {}).get(name, ""), strict=True))
-        lost = tuple(image for image, (digit, again) in pairs if digit != again)
-        found.append(Lowered(threat=one.threat.label, before=one.accuracy.count, after=other.accuracy.count, lost=lost))
+        label, standing = one.threat.label, (was or {}).get(f"robust {one.threat.label}", "")
+        broken = {image.image for image in new.images if label in image.lost}
+        lost = tuple(image for image in sorted(broken) if standing[image] == "1")
+        found.append(Lowered(threat=label, before=one.accuracy.count, after=other.accuracy.count, lost=lost))
     return tuple(found)
 
 
 def credits(brought: Sequence[Brought]) -> dict[str, str]:
     """By the name of a robust accuracy who lowered it, by how many images; an image is the first one's who brought it."""
-    taken: dict[str, dict[int, str]] = {}
+    first: dict[str, dict[int, str]] = {}
     for one in brought:
         for image in one.images:
             for label in image.lost:
-                taken.setdefault(f"robust {label}", {}).setdefault(image.image, one.credit)
-    counts = {name: Counter(images.values()) for name, images in taken.items()}
+                first.setdefault(f"robust {label}", {}).setdefault(image.image, one.credit)
+    counts = {name: Counter(images.values()) for name, images in first.items()}
     return {name: ", ".join(f"−{n} {who}" for who, n in each.items()) for name, each in counts.items()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from benchmark.specs.base import Frozen
 
 

@@ -6,36 +6,126 @@ Units there: accuracies are percent, mostly as strings; eps is a fraction such a
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from benchmark.results.attack import RobustResult
-from benchmark.results.claimed import ClaimedBoard, ClaimedRow
 from benchmark.results.record import Record
 from benchmark.runtime import files
-from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.errors import BenchmarkError, explain
+from benchmark.specs.base import Frozen
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 
 CLAIMED = Path("leaderboard/claimed")
 SAME = 1e-5  # relative difference of two radii that are one
-NEEDED = ("name", "authors", "dataset", "architecture", "eps", "clean_acc", "autoattack_acc")
+
+
+def radius(text: object) -> float:
+    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
+    if re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
+        above, _, below = str(text).partition("/")
+        divisor = Fraction(below.strip() or "1")
+        value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
+        if 0 < value < math.inf:
+            return value
+    raise ValueError(f"{text!r} is no radius above 0; give it as 8/255 or 0.5")
+
+
+def percent(text: object) -> float:
+    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
+    try:
+        value = float(str(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of percent") from None
+    if not 0 <= value <= 100:
+        raise ValueError(f"{text!r} is no share between 0 and 100 percent")
+    return value / 100
+
+
+Percent = Annotated[float, BeforeValidator(percent)]
+Text = Annotated[str, BeforeValidator(lambda text: text or "")]
+
+
+Share = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+class ClaimedRow(Frozen):
+    """One model's numbers as they are published, none of them measured here. Accuracies are fractions.
+
+    `external` is a lower robust accuracy than AutoAttack's that somebody found by another attack. `source` is the
+    published file, `sha256` its digest.
+    """
+
+    name: str = Field(min_length=1)
+    title: str
+    authors: str
+    venue: str = ""
+    link: str = ""
+    architecture: str
+    additional_data: bool | None = None
+    threat: ThreatModel
+    clean: float = Share
+    autoattack: float = Share
+    external: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    unreliable: bool = False
+    footnote: str = ""
+    source: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+    @property
+    def robust(self) -> float:
+        """The lowest robust accuracy known."""
+        return self.autoattack if self.external is None else min(self.autoattack, self.external)
+
+    @field_validator("link")
+    @classmethod
+    def _a_web_address(cls, link: str) -> str:
+        if link and not link.startswith(("https://", "http://")):
+            raise ValueError(f"{link!r} is no web address")
+        return link
+
+    @model_validator(mode="after")
+    def _plausible(self) -> ClaimedRow:
+        if self.robust > self.clean:
+            raise ValueError(f"robust accuracy {self.robust:g} above clean accuracy {self.clean:g}")
+        return self
+
+
+class ClaimedBoard(Frozen):
+    """`leaderboard/claimed/<track>/<board>.json`: the rows of another board that fit a track's data set and radii."""
+
+    board: str
+    url: str
+    rows: tuple[ClaimedRow, ...]
+
+
+class _File(BaseModel):
+    """The fields of a published row that are read; others are left alone."""
+
+    title: str = Field(alias="name")
+    authors: str
+    dataset: str
+    architecture: str
+    eps: Annotated[float, BeforeValidator(radius)]
+    clean: Percent = Field(alias="clean_acc")
+    autoattack: Percent = Field(alias="autoattack_acc")
+    external: Annotated[float | None, BeforeValidator(lambda text: percent(text) if text else None)] = None
+    additional_data: bool | None = None
+    venue: Text = ""
+    link: Text = ""
+    footnote: Text = ""
+    unreliable: Annotated[bool, BeforeValidator(bool)] = False
 
 
 def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
-    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name.
-
-    Returns:
-        The board, and a line for each file left out, with the reason: broken, or of another radius.
-
-    Raises:
-        BenchmarkError: the track has no counterpart there, or the folder holds none of its rows.
+    """The rows of `folder` (RobustBench's model_info) that fit the track's data set and one of its radii, by name; and a line
+    for each file left out, with the reason: broken, or of another radius. A BenchmarkError where there are none.
     """
     if track.robustbench is None:
         raise BenchmarkError(f"track {track.name} says no `robustbench` data set, so none of its rows are comparable")
@@ -61,78 +151,20 @@ def read_board(folder: Path, track: Track) -> tuple[ClaimedBoard, list[str]]:
 
 
 def read_row(path: Path, dataset: str) -> ClaimedRow:
-    """One published row; its folder names the norm.
-
-    Raises:
-        BenchmarkError: no JSON object, a missing field, another data set, or a number in another unit; one line.
-    """
-    raw = path.read_bytes()
+    """One published row; its folder names the norm. A BenchmarkError for a file that is no such row of `dataset`."""
+    row = files.read_model(path, _File, "mend it, or take it out")
+    if row.dataset != dataset:
+        raise BenchmarkError(f"{path}: is of data set {row.dataset!r}, not {dataset}")
+    if row.clean <= 0.01:
+        raise BenchmarkError(f"{path}: clean_acc looks like a fraction; RobustBench writes percent")
+    norm = path.parent
     try:
-        content = json.loads(raw)
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: no valid JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise BenchmarkError(f"{path}: should be an object of fields")
-    for field in NEEDED:
-        if content.get(field) is None:
-            raise BenchmarkError(f"{path}: the field {field!r} is missing")
-    if content["dataset"] != dataset:
-        raise BenchmarkError(f"{path}: is of data set {content['dataset']!r}, not {dataset}")
-    try:
-        return _row(path, content, files.sha256_bytes(raw))
+        threat = ThreatModel.model_validate({"norm": norm.name, "eps": row.eps})
+        source = f"model_info/{norm.parent.name}/{norm.name}/{path.name}"
+        fields = row.model_dump(exclude={"dataset", "eps"})
+        return ClaimedRow(name=path.stem, threat=threat, source=source, sha256=files.sha256_file(path), **fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        words = first["msg"].removeprefix("Value error, ")
-        raise BenchmarkError(f"{path}: {'.'.join(map(str, first['loc'])) or 'row'}: {words}") from None
-    except ValueError as error:
-        raise BenchmarkError(f"{path}: {error}") from None
-
-
-def _row(path: Path, content: dict[str, Any], digest: str) -> ClaimedRow:
-    clean = percent(content["clean_acc"], "clean_acc")
-    if clean <= 0.01:
-        raise ValueError(f"clean_acc {content['clean_acc']} looks like a fraction; RobustBench writes percent")
-    external = content.get("external")
-    return ClaimedRow(
-        name=path.stem,
-        title=content["name"],
-        authors=content["authors"],
-        venue=content.get("venue") or "",
-        link=content.get("link") or "",
-        architecture=content["architecture"],
-        additional_data=content.get("additional_data"),
-        threat=ThreatModel.model_validate({"norm": path.parent.name, "eps": radius(content["eps"])}),
-        clean=clean,
-        autoattack=percent(content["autoattack_acc"], "autoattack_acc"),
-        external=None if external in (None, "") else percent(external, "external"),
-        unreliable=bool(content.get("unreliable")),
-        footnote=content.get("footnote") or "",
-        source=f"model_info/{path.parent.parent.name}/{path.parent.name}/{path.name}",
-        sha256=digest,
-    )
-
-
-def radius(text: object) -> float:
-    """A radius in pixels of [0, 1] from "8/255", "0.5" or a number; a ValueError for anything else, 0 included."""
-    if not re.fullmatch(r"\s*\d*\.?\d+(e-?\d+)?(\s*/\s*\d*\.?\d+)?\s*", str(text), re.IGNORECASE):
-        raise ValueError(f"eps {text!r} is no radius; give it as 8/255 or 0.5")
-    above, _, below = str(text).partition("/")
-    divisor = Fraction(below.strip() or "1")
-    value = float(Fraction(above.strip()) / divisor) if divisor else 0.0
-    if not 0 < value < math.inf:
-        raise ValueError(f"eps {text!r} is no radius above 0; give it as 8/255 or 0.5")
-    return value
-
-
-def percent(text: object, field: str) -> float:
-    """A fraction from percent, as text or number; a ValueError when it lies outside 0 to 100."""
-    try:
-        value = float(str(text))
-    except ValueError:
-        raise ValueError(f"{field} {text!r} is no number of percent") from None
-    if isinstance(text, bool) or not 0 <= value <= 100:
-        raise ValueError(f"{field} {text!r} is no share between 0 and 100 percent")
-    return value / 100
+        raise explain(error, ClaimedRow, str(path)) from None
 
 
 def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
@@ -142,23 +174,24 @@ def same_threat(one: ThreatModel, other: ThreatModel) -> bool:
 def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any]:
     """A record's numbers at `threat` as a RobustBench row: the fields of its ModelInfo, and `external`, `unreliable`.
 
-    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more.
-
-    Raises:
-        BenchmarkError: the row was not judged by AutoAttack there.
+    `autoattack_acc` is what AutoAttack alone leaves, `external` the lower number where another attack broke more. A
+    BenchmarkError where the row was not judged by AutoAttack.
     """
-    alone = [a for a in record.attacks if a.spec.attack == "autoattack" and same_threat(a.spec.threat, threat)]
-    found = [r for r in record.robust if same_threat(r.threat, threat)]
+    judged = [attack for attack in record.attacks if attack.spec.attack == "autoattack"]
+    alone = [attack for attack in judged if same_threat(attack.spec.threat, threat)]
+    found = [robust for robust in record.robust if same_threat(robust.threat, threat)]
     if not alone or not found:
-        known = ", ".join(a.spec.threat.label for a in record.attacks if a.spec.attack == "autoattack") or "nothing"
+        known = ", ".join(attack.spec.threat.label for attack in judged) or "nothing"
         raise BenchmarkError(f"{record.row} was not judged by AutoAttack at {threat.label}, but at {known}")
     name = f"robust {threat.label}"
     claimed = (claim.value for claim in record.claims if (claim.track, claim.metric) == (record.track, name))
+    start = record.settings.training.init_from if record.settings.training else None
+    more_data = start is not None and start.track not in (None, record.track)
     row = {
         "link": record.paper.url,
         "name": record.paper.title,
         "authors": record.paper.authors,
-        "additional_data": _additional_data(record),
+        "additional_data": more_data if record.trust == "rebuilt" else None,  # unknown of weights trained elsewhere
         "number_forward_passes": 1,
         "dataset": track.robustbench or track.name,
         "venue": "N/A",
@@ -174,14 +207,6 @@ def exported(record: Record, track: Track, threat: ThreatModel) -> dict[str, Any
     if record.reliability:
         row["unreliable"] = bool(record.reliability.failing)
     return row
-
-
-def _additional_data(record: Record) -> bool | None:
-    """Whether training saw more than the track's data; None, that is unknown, of weights trained elsewhere."""
-    start = record.settings.training.init_from if record.settings.training else None
-    if record.trust != "rebuilt":
-        return None
-    return start is not None and start.track not in (None, record.track)
 
 
 def _footnote(record: Record, found: RobustResult) -> str:

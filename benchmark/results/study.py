@@ -11,6 +11,7 @@ from benchmark.results.points import Points
 from benchmark.results.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
+from benchmark.specs.submission import Claim, Paper
 
 
 class CellResult(GridCell):
@@ -73,3 +74,22 @@ class PublishedStudy(Frozen):
     result: StudyResult
     findings: tuple[Finding, ...] = Field(default=())
     findings_code: str = ""  # sha256 of what computed them
+
+
+class DeclaredPaper(Frozen):
+    """A submission with a row or a study on the track. `studies` by name, those over a row's seeds among them."""
+
+    summary: str
+    paper: Paper
+    claims: tuple[Claim, ...] = ()
+    studies: dict[str, Study] = Field(default={})
+
+
+def measure_of(label: str) -> str:
+    """The measure that gave what has this label."""
+    return label.partition(": ")[0]
+
+
+def is_named(label: str, measures: tuple[str, ...]) -> bool:
+    """Whether a figure that names `measures` means what has this label: by all of it, or by what is before a colon in it."""
+    return any(label == one or label.startswith(f"{one}: ") for one in measures)

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from benchmark.results.points import Points
-from benchmark.results.quantiles import is_named
-from benchmark.results.study import PublishedStudy, Run
+from benchmark.results.study import PublishedStudy, is_named, measure_of
 
 
 @dataclass(frozen=True)
@@ -70,14 +69,12 @@ class PointSheet:
 
 def panels(study: PublishedStudy) -> tuple[Panel, ...]:
     """Every measure's points, in each cell those of its first seed, measure by measure."""
-    first: dict[str, Run] = {}
-    for run in study.result.runs:
-        first.setdefault(run.cell, run)
+    first = {run.cell: run for run in reversed(study.result.runs)}
     return tuple(
-        Panel(cell, label, run.seed, run.points[label])
+        Panel(cell.name, label, first[cell.name].seed, first[cell.name].points[label])
         for label in point_labels(study)
-        for cell, run in first.items()
-        if label in run.points
+        for cell in study.result.cells
+        if label in first[cell.name].points
     )
 
 
@@ -95,28 +92,23 @@ def point_labels(study: PublishedStudy) -> tuple[str, ...]:
     named = [*figure.measures] if figure else []
     found = dict.fromkeys(label for run in study.result.runs for label in run.points)
     places = {label: (named.index(label) if label in named else len(named), label) for label in found}
-    return tuple(sorted(found, key=lambda label: (order.index(label.partition(": ")[0]), places[label])))
+    return tuple(sorted(found, key=lambda label: (order.index(measure_of(label)), places[label])))
 
 
 def point_sheets(study: PublishedStudy) -> tuple[PointSheet, ...]:
     """A sheet a measure, drawn or not."""
-    found = panels(study)
-    cells = len({panel.cell for panel in found})
-    sheets = []
+    found, sheets = panels(study), []
+    several = len({panel.cell for panel in found}) > 1
     for label in dict.fromkeys(panel.label for panel in found):
         chosen = [panel for panel in found if panel.label == label]
         axes = chosen[0].points.axes
         rows = tuple(
-            (f"{panel.cell}: {one.name}" if cells > 1 else one.name, *_texts(one))
+            (f"{panel.cell}: {one.name}" if several else one.name, *_texts(one))
             for panel in chosen
             for one in panel.numbers
         )
-        heads = (
-            "points",
-            f"centre: {axes[0]}, {axes[1]}" if axes else "centre",
-            "spread",
-            "nearest is of its class, %",
-        )
+        centre = f"centre: {axes[0]}, {axes[1]}" if axes else "centre"
+        heads = ("points", centre, "spread", "nearest is of its class, %")
         sheets.append(PointSheet(f"{label}, seed {chosen[0].seed}", heads, rows))
     return tuple(sheets)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from scipy.special import stdtrit
 
-from benchmark.results.quantiles import curves_like_quantiles
-from benchmark.results.study import PublishedStudy, Run
+from benchmark.results.study import PublishedStudy, Run, is_named, measure_of
 from benchmark.specs.study import BUILTIN, Value, last_word
 
 
@@ -40,6 +40,8 @@ class Spread:
 
 ERROR = 0.05
 MOST = 4  # differences that a sentence names
+LEAST = 21  # levels from which the shape of a distribution can be drawn
+SHOWN = (0.05, 0.25, 0.5, 0.75, 0.95)  # of those, by tables
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,18 @@ class Effect:
 
 @dataclass(frozen=True)
 class Table:
+    """A study's numbers. `told` are the columns of which differences are told: all but quantiles, which are drawn."""
+
     study: PublishedStudy
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     effects: tuple[Effect, ...]
-    words: tuple[str, ...]
+    told: tuple[int, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the differences show: a sentence a number or curve; a single one where there is nothing to compare."""
+        return _sentences(self.told, self.columns, self.lines)
 
     @property
     def claims(self) -> tuple[bool, ...]:
@@ -129,14 +138,25 @@ class Table:
         return tuple(i for i, column in enumerate(self.columns) if column.x is None)
 
     @property
-    def told(self) -> tuple[int, ...]:
-        """The columns of which differences are told: all but quantiles, which are drawn."""
-        quantiles = curves_like_quantiles(self.study)
-        return tuple(i for i, column in enumerate(self.columns) if column.label not in quantiles)
-
-    @property
     def compared(self) -> bool:
         return any(entry.difference is not None for line in self.lines for entry in line.entries[:1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One curve of one cell."""
+
+    name: str
+    entries: tuple[tuple[Column, Entry], ...]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One measure's curves over the places `heads`."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[Row, ...]
 
 
 def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
@@ -144,22 +164,67 @@ def read(folder: Path, names: str = "*.json") -> list[PublishedStudy]:
     return [PublishedStudy.model_validate_json(path.read_text()) for path in sorted(folder.glob(names))]
 
 
+def quantile_curves(study: PublishedStudy) -> tuple[str, ...]:
+    """Labels of the curves that the study draws as violins: over LEAST levels or more, rising from 0 to 1."""
+    figure = study.study.figure
+    if figure is None or figure.draw != "violins":
+        return ()
+    chosen = [label for label in study.result.x if not figure.measures or is_named(label, figure.measures)]
+    return tuple(
+        label
+        for label, x in [(label, study.result.x[label]) for label in chosen]
+        if len(x) >= LEAST and x[0] == 0 and x[-1] == 1 and all(a < b for a, b in pairwise(x))
+    )
+
+
+def _like_quantiles(study: PublishedStudy) -> set[str]:
+    """Those, and what else the same measures give over the same levels, drawn or not."""
+    x = study.result.x
+    alike = {(measure_of(label), x[label]) for label in quantile_curves(study)}
+    return {label for label in x if (measure_of(label), x[label]) in alike}
+
+
 def table(study: PublishedStudy) -> Table:
-    found = columns(study)
+    found, n, quantiles = columns(study), study.result.n, _like_quantiles(study)
     by_cell = {cell.name: [run for run in study.result.runs if run.cell == cell.name] for cell in study.result.cells}
     against = _against(study)
     compared = sum(other is not None for other in against.values())
     lines = []
     for name, runs in by_cell.items():
-        claims = study.study.claims.get(name, {})
-        entries = tuple(
-            _entry(c, runs, by_cell.get(against[name] or ""), compared, claims, study.result.n) for c in found
-        )
+        claims, others = study.study.claims.get(name, {}), by_cell.get(against[name] or "")
+        entries = tuple(_entry(column, runs, others, compared, claims, n) for column in found)
         fooled = sum(bool(run.training.overfitting and run.training.overfitting.found) for run in runs)
         lines.append(Line(name, against[name], entries, fooled, runs[0].parameters))
-    effects = _effects(study, found, by_cell)
-    made = Table(study, found, tuple(lines), effects, ())
-    return replace(made, words=_sentences(made.told, found, lines))
+    told = tuple(i for i, column in enumerate(found) if column.label not in quantiles)
+    return Table(study, found, tuple(lines), _effects(study, found, by_cell), told)
+
+
+def sheets(table: Table) -> tuple[Sheet, ...]:
+    """Each measure's curves, places side by side; of quantiles some levels alone."""
+    quantiles = _like_quantiles(table.study)
+    measures: dict[str, dict[str, list[int]]] = {}
+    for i, column in enumerate(table.columns):
+        if column.x is not None and (column.label not in quantiles or column.x in SHOWN):
+            measures.setdefault(measure_of(column.label), {}).setdefault(column.label, []).append(i)
+    found = []
+    for measure, curves in measures.items():
+        first = [table.columns[i] for i in next(iter(curves.values()))]
+        rows = tuple(
+            Row(
+                _of_curve(line.cell, label, len(table.lines)),
+                tuple((table.columns[i], line.entries[i]) for i in places),
+            )
+            for line in table.lines
+            for label, places in curves.items()
+            if not all(math.isnan(line.entries[i].mean) for i in places)  # as of a block that a setting has not
+        )
+        found.append(Sheet(measure + first[0].unit, tuple(f"{column.x:g}" for column in first), rows))
+    return tuple(found)
+
+
+def _of_curve(cell: str, label: str, cells: int) -> str:
+    curve = label.partition(": ")[2]
+    return ": ".join(part for part in (cell if cells > 1 or not curve else "", curve) if part)
 
 
 def columns(study: PublishedStudy) -> tuple[Column, ...]:
@@ -176,7 +241,7 @@ def columns(study: PublishedStudy) -> tuple[Column, ...]:
 
     def place(column: Column) -> tuple[int, int]:
         return (
-            order.index(column.label.partition(": ")[0]),
+            order.index(measure_of(column.label)),
             drawn.index(column.label) if column.label in drawn else len(drawn),
         )
 
@@ -256,8 +321,7 @@ def _effects(study: PublishedStudy, found: tuple[Column, ...], by_cell: dict[str
     return tuple(effects)
 
 
-def _sentences(told: Sequence[int], found: tuple[Column, ...], lines: list[Line]) -> tuple[str, ...]:
-    """One of each number, one of each curve, of those `told`; a single one where there is nothing to compare."""
+def _sentences(told: Sequence[int], found: Sequence[Column], lines: Sequence[Line]) -> tuple[str, ...]:
     if len(lines) == 1:
         return ("One setting, nothing to compare.",)
     by_label: dict[str, list[tuple[int, Column]]] = {}

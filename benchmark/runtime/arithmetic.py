@@ -2,7 +2,7 @@
 
 Left alone, torch, oneDNN, MKL, numpy and OpenBLAS choose kernels by processor, and their last bits differ; training makes
 whole images of a last bit (docs/the-numbers.md). They read these variables once, when they are imported or first used.
-What no variable reaches stands in vector_functions.py; matrix products, which MKL makes slow so, in products.py.
+What no variable reaches, and matrix products, which MKL makes slow so, stand in kernels.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VARIABLES = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_CBWR": "COMPATIBLE",  # the one branch that MKL takes on Intel's and AMD's processors alike
-    "OPENBLAS_CORETYPE": "Haswell",  # of numpy and scipy, and of torch by products.py
+    "OPENBLAS_CORETYPE": "Haswell",  # of numpy and scipy, and of torch by kernels.py
     # names of numpy before 2.4 and after; each passes over those that it does not know
     "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL "
     "AVX512_SPR X86_V4",
@@ -35,10 +35,8 @@ def possible(wanted: Arithmetic) -> Arithmetic:
 
 
 def fix(wanted: Arithmetic) -> None:
-    """Sets what the libraries read. Has to come before any of them is imported, in every process that computes.
-
-    Raises:
-        BenchmarkError: they were imported before, with other kernels.
+    """Sets what the libraries read. Has to come before any of them is imported, in every process that computes. Raises
+    BenchmarkError: they were imported before, with other kernels.
     """
     if possible(wanted) == "native" or in_force() == "portable":
         return

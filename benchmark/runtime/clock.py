@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmark.runtime import files
 
 BLOCKS = "blocks"  # the folder, in a step's scratch folder, of what speaks of some images each
-CPU_CLOCK = 2  # of a process, in the number of its clock: man 3 clock_getcpuclockid
 
 
 class Clock:
@@ -55,13 +55,11 @@ class Clock:
 
 def core_seconds() -> float:
     """Return the seconds that cores spent on this process and on those that it has started, ended or not."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    alive = 0.0
-    for path in Path("/proc/self/task").glob("*/children"):  # of each thread; Linux alone has them
-        for child in map(int, path.read_text().split()):
-            with contextlib.suppress(OSError):  # it has just ended
-                alive += time.clock_gettime((~child << 3) | CPU_CLOCK)
-    return time.process_time() + ended.ru_utime + ended.ru_stime + alive
+    seconds = sum(psutil.Process().cpu_times()[:4])  # with those that have ended
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            seconds += sum(child.cpu_times()[:2])
+    return seconds
 
 
 def device_cost(seconds: Mapping[str, Any]) -> float:

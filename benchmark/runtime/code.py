@@ -5,7 +5,8 @@ the Record, so the three cannot disagree. A test compares it with what a running
 
 A file counts by its syntax tree: comments, docstrings and layout change no result, so they make nothing stale. A file
 that is no Python counts by its bytes. A submission's files are followed within its own folder; another's are refused.
-What a tree says is kept in `KEPT` by the sha256 of the file's path and bytes: only an edited file is parsed again.
+What a tree says is kept in `KEPT` by the sha256 of the parser and of the file's path and bytes: only an edited file is
+parsed again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import ast
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import WORK
 
 LONGEST = 10_000  # bits of a number that Python writes in tens
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 PACKAGES = ("benchmark", "leaderboard", "autoattack")
 KEPT = WORK / "parsed.json"
 # of a file: the sha256 of its syntax tree, whether importing it does nothing, and its imports (line, path)
@@ -60,23 +62,22 @@ def combined(digests: Mapping[str, str]) -> str:
 
 
 def to_keep() -> bytes:
-    """What `KEPT` should hold: what was parsed here and before, under a seal; nothing where that grew too long."""
-    table = json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
-    return _seal(table) + b"\n" + table
+    """What `KEPT` should hold: what was parsed here and before; nothing where that grew too long."""
+    return json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
 
 
 @cache
 def _kept() -> dict[str, Parsed]:
-    """What was parsed, by sha256; empty where `KEPT` is missing, damaged, another version's or not for a sandbox to read."""
-    with contextlib.suppress(OSError):
-        seal, _, table = KEPT.read_bytes().partition(b"\n")
-        return json.loads(table) if seal == _seal(table) else {}
+    """What was parsed, by sha256; empty where `KEPT` is missing, damaged or not for a sandbox to read."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(KEPT.read_bytes())
     return {}
 
 
-def _seal(table: bytes) -> bytes:
-    """The sha256 of a table, of this code and of Python's version, both of which parse."""
-    return files.sha256_bytes(Path(__file__).read_bytes() + sys.version.encode() + table).encode()
+@cache
+def _parser() -> bytes:
+    """What parses: this code, and Python."""
+    return Path(__file__).read_bytes() + sys.version.encode()
 
 
 def check(path: Path) -> None:
@@ -89,7 +90,7 @@ def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
     content = path.read_bytes()
     if path.suffix != ".py":
         return files.sha256_bytes(content), False, []
-    sha256 = files.sha256_bytes(path.as_posix().encode() + content)
+    sha256 = files.sha256_bytes(_parser() + path.as_posix().encode() + content)
     if sha256 not in _kept():
         _kept()[sha256] = _parse(path, content)
     return _kept()[sha256]
@@ -106,46 +107,33 @@ def tree_of(path: Path, content: bytes) -> ast.Module:
 
 def _parse(path: Path, content: bytes) -> Parsed:
     tree = tree_of(path, content)
-    imports = [(node.lineno, module.as_posix()) for node in _statements(tree) for module in _named(node, path)]
     inert = all(_is_text(node) or _does_nothing(node) for node in tree.body)
+    imports = [(node.lineno, module.as_posix()) for node in _statements(tree) for module in _named(node, path)]
     return files.sha256_bytes(_canonical(tree).encode()), inert, imports
 
 
-class _Word(str):
-    """Text that is written as it is, beside values of the tree that are strings."""
-
-
 def _canonical(tree: ast.AST) -> str:
-    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field. It may be
-    nested deeper than Python's calls may.
+    """A syntax tree in words that do not depend on Python's version: no place, no docstring, no empty field.
+
+    No recursion: the tree may be nested deeper than Python's calls may. Each word says how many parts follow.
     """
     words: list[str] = []
     todo: list[object] = [tree]
     while todo:
         value = todo.pop()
-        if isinstance(value, _Word):
-            words.append(value)
-        elif isinstance(value, ast.AST):
-            fields = {name: _without_docstring(value, name, field) for name, field in ast.iter_fields(value)}
-            kept = [(_Word(f"{name}="), field) for name, field in fields.items() if field not in (None, [])]
-            todo += reversed([_Word(f"{type(value).__name__}("), *_separated(kept), _Word(")")])
+        if isinstance(value, ast.AST):
+            fields = dict(ast.iter_fields(value))
+            if isinstance(value, DOCUMENTED) and value.body and _is_text(value.body[0]):
+                fields["body"] = value.body[1:]
+            fields = {name: part for name, part in fields.items() if part not in (None, [])}
+            words.append(f"{type(value).__name__}({', '.join(fields)})")
+            todo += reversed(fields.values())
         elif isinstance(value, list):
-            todo += reversed([_Word("["), *_separated([(one,) for one in value]), _Word("]")])
+            words.append(f"{len(value)} parts")
+            todo += reversed(value)
         else:
             words.append(hex(value) if isinstance(value, int) and value.bit_length() > LONGEST else repr(value))
-    return "".join(words)
-
-
-def _separated(parts: Sequence[tuple[object, ...]]) -> Iterator[object]:
-    for place, part in enumerate(parts):
-        yield from (_Word(", "), *part) if place else part
-
-
-def _without_docstring(node: ast.AST, name: str, field: object) -> object:
-    has = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and name == "body"
-    if has and isinstance(field, list) and field and _is_text(field[0]):
-        return field[1:]
-    return field
+    return "\n".join(words)
 
 
 def _is_text(node: ast.AST) -> bool:

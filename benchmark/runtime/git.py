@@ -12,9 +12,7 @@ WRITTEN_BY_RUNS = ("**/dvc.lock", "pipelines/**/leaderboard.*", "leaderboard/res
 
 def merge_base(base: str) -> str:
     """The commit at which this branch left `base`, a branch or commit; where there is no such branch, origin's is taken.
-
-    Raises:
-        BenchmarkError: no git repository, no such branch, or no commit that both have.
+    Raises BenchmarkError: no git repository, no such branch, or no commit that both have.
     """
     known = [
         name for name in (base, f"origin/{base}") if _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
@@ -30,10 +28,8 @@ def merge_base(base: str) -> str:
 
 
 def clean_commit() -> str:
-    """Return the first 12 digits of the commit that is checked out.
-
-    Raises:
-        BenchmarkError: no commit, or uncommitted changes. Files that a run itself writes do not count.
+    """Return the first 12 digits of the commit that is checked out. Raises BenchmarkError: no commit, or uncommitted
+    changes. Files that a run itself writes do not count.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude,glob){path}" for path in WRITTEN_BY_RUNS))
@@ -66,14 +62,11 @@ def changed_since(commit: str) -> set[Path]:
 
 def run(*arguments: str) -> str:
     """Return what git prints; raise a BenchmarkError with its last line where it fails."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise BenchmarkError("git is not installed; install it") from None
+    done = _call(*arguments)
     if done.returncode:
-        words = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        words = (done.stderr or done.stdout).decode().strip().splitlines() or ["no output"]
         raise BenchmarkError(f"git {arguments[0]} failed: {words[-1]}")
-    return done.stdout
+    return done.stdout.decode()
 
 
 def known(path: str) -> bool:
@@ -87,8 +80,12 @@ def known_branch(name: str) -> bool:
 
 def _git(*arguments: str) -> bytes | None:
     """What git prints; None where it fails."""
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, check=False)
-    except FileNotFoundError:
-        raise BenchmarkError("git is not installed; install it, since this compares with another commit") from None
+    done = _call(*arguments)
     return None if done.returncode else done.stdout
+
+
+def _call(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise BenchmarkError("git is not installed; install it") from None

@@ -1,36 +1,108 @@
-"""What a machine computes with, beyond the versions of `environment`: two that agree in both round alike."""
+"""What results can depend on beside code and settings: versions (`environment`), and what a machine computes with
+(`machine`). Two that agree in both round alike.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
-from importlib.metadata import version
-
-import numpy as np
-import torch
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from benchmark.runtime import arithmetic
-from benchmark.runtime.device import gpu_name, processor
+from benchmark.runtime.errors import BenchmarkError
+
+PACKAGES = (
+    "torch", "torchvision", "timm", "pyautoattack", "robustbench", "foolbox", "numpy", "scipy", "robust-vit-bench",
+)  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Versions and arithmetic that a result can depend on. No host name, no date, no processor.
+
+    Packages that are not installed are left out: stages need neither DVC nor robustbench.
+    """
+    versions = {name: installed(name) for name in PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "arithmetic": arithmetic.in_force(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "1"),  # as torch_setup has it
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def installed(package: str) -> str:
+    """Return the version of a package; "" where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def machine() -> dict[str, str]:
     """The processor, what torch uses of it, and pyarrow's version (it writes the evidence). No host name."""
+    import torch
+
     return {
         "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "blas": _blas(),
+        "blas": _blas(torch.__config__.show()),
         "accelerator": gpu_name() or "none",
         "pyarrow": version("pyarrow"),
     }
 
 
-def _blas() -> str:
-    """The library for products of matrices; where they are numpy's (products.py), torch's too, which the rest of linear
+def _blas(of_torch: str) -> str:
+    """The library for products of matrices; where they are numpy's (kernels.py), torch's too, which the rest of linear
     algebra is. With the branch of its kernels where one is fixed.
     """
-    said = re.search(r"Math Kernel Library Version (\S+)", torch.__config__.show())
-    own = f"MKL {said[1]}, {os.environ.get('MKL_CBWR', 'kernels by processor')}" if said else "OpenBLAS or another"
+    import numpy as np
+
+    mkl = re.search(r"Math Kernel Library Version (\S+)", of_torch)
+    own = f"MKL {mkl[1]}, {os.environ.get('MKL_CBWR', 'kernels by processor')}" if mkl else "OpenBLAS or another"
     if arithmetic.in_force() == "native":
         return own
     library = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return f"{library['name']} {library['version']}, {os.environ['OPENBLAS_CORETYPE']}; {own}"
+
+
+def device_name(wanted: str) -> str:
+    """Of the device by which params.yaml calls it: `cpu`, `cuda`, `cuda:<index>` or `auto`."""
+    return (wanted != "cpu" and gpu_name(int(wanted.partition(":")[2] or 0))) or processor()
+
+
+@cache
+def gpu_name(index: int = 0) -> str:
+    """Return the name of a GPU; "" where there is none. A new process asks. One that asks by itself starts CUDA, which
+    its later forks could not use. A fork that asked failed on an H200: "initialization error". Raises BenchmarkError: it
+    does not tell.
+    """
+    import torch
+
+    if index >= torch.cuda.device_count():
+        return ""
+    if torch.cuda.is_initialized():
+        return torch.cuda.get_device_name(index)
+    command = [sys.executable, "-c", f"import torch; print(torch.cuda.get_device_name({index}))"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode:
+        said = (asked.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise BenchmarkError(f"the GPU does not tell its name ({said}); `nvidia-smi` shows its state")
+    return asked.stdout.strip()
+
+
+def processor() -> str:
+    """Its name, with family and model where Linux says them: virtual machines share names such as "AMD EPYC"."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    said = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in said:
+        return platform.processor() or platform.machine()
+    numbers = [f"{word} {said[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in said]
+    return f"{said['model name']} ({', '.join(numbers)})" if numbers else said["model name"]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmark.runtime import products, vector_functions
+from benchmark.runtime import kernels
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 
 T = TypeVar("T")
@@ -27,8 +27,7 @@ def set_up(device: str) -> torch.device:
 
     Where the process's arithmetic is portable (arithmetic.py), torch's functions and matrix products are made so too.
     """
-    vector_functions.mend()
-    products.replace()
+    kernels.replace()
     torch.set_num_threads(threads())
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # how many devices there are, asked without starting CUDA, which a fork could then not use
@@ -53,10 +52,8 @@ def set_up(device: str) -> torch.device:
 
 
 def start(device: torch.device) -> None:
-    """Start CUDA in this process, if it computes there.
-
-    Raises:
-        BenchmarkError: the GPU cannot be used; what the driver says, and what to do.
+    """Start CUDA in this process, if it computes there. Raises BenchmarkError: the GPU cannot be used; what the driver
+    says, and what to do.
     """
     if device.type != "cuda":
         return

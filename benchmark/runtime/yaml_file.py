@@ -50,10 +50,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **given: str) -> Model:
-    """A YAML file as such a model, with what is `given` beside it; read again when its version (files.py) changes.
-
-    Raises:
-        BenchmarkError: no YAML mapping, an unknown key (the near miss is suggested) or a bad value.
+    """A YAML file as such a model, with what is `given` beside it; read again when its version (files.py) changes. Raises
+    BenchmarkError: no YAML mapping, an unknown key (the near miss is suggested) or a bad value.
     """
     try:
         return model.model_validate(given | read_yaml(path))

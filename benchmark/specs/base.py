@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeVar
+
 from pydantic import BaseModel, ConfigDict
 
 from benchmark.runtime import files
+
+T = TypeVar("T")
 
 
 class Frozen(BaseModel):
     """A value that cannot change and that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def repeated(values: Iterable[T]) -> T | None:
+    """The first value that is given more than once."""
+    seen: list[T] = []
+    for value in values:
+        if value in seen:
+            return value
+        seen.append(value)
+    return None
 
 
 def to_json(record: BaseModel) -> str:

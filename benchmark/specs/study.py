@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, JsonValue, model_validator
 
 from benchmark.runtime.errors import near_miss
-from benchmark.specs.base import Frozen
+from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import AttackSpec, check_distinct
 
@@ -147,11 +147,9 @@ class Study(Frozen):
     def _consistent(self) -> Study:
         cells, labels = [cell.name for cell in self.grid()], [measure.label for measure in self.measures]
         for what, names in (("seed", self.seeds), ("cell", cells), ("measure", labels)):
-            twice = [name for name in names if list(names).count(name) > 1]
-            if twice:
-                raise ValueError(
-                    f"the {what} {twice[0]} stands twice; give each once" + ", with a `name`" * (what != "seed")
-                )
+            if (twice := repeated(names)) is not None:
+                named = "" if what == "seed" else ", with a `name`"
+                raise ValueError(f"the {what} {twice} stands twice; give each once{named}")
             if not names:
                 raise ValueError(f"no {what}: give at least one")
         for measure in self.measures:

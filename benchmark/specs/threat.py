@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from benchmark.specs.base import Frozen
+from benchmark.specs.base import Frozen, repeated
 
 Norm = Literal["Linf", "L2"]
 
@@ -79,7 +79,5 @@ def passes_for_autoattack(name: str) -> bool:
 
 def check_distinct(attacks: Sequence[AttackSpec], where: str) -> None:
     """A ValueError when two have the same id: one's verdicts would hide the other's."""
-    ids = [attack.id for attack in attacks]
-    twice = sorted({i for i in ids if ids.count(i) > 1})
-    if twice:
-        raise ValueError(f"the attack {twice[0]} stands twice {where}; give each once, or a `name` to one of them")
+    if twice := repeated(attack.id for attack in attacks):
+        raise ValueError(f"the attack {twice} stands twice {where}; give each once, or a `name` to one of them")

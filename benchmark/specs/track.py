@@ -1,20 +1,92 @@
-"""`benchmark/tracks/<name>.yaml`: the rules of one comparison."""
+"""`benchmark/tracks/<name>.yaml`: the rules of one comparison. Radii are in pixels of [0, 1]."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from benchmark.specs.base import Frozen
-from benchmark.specs.corruptions import SMALLEST, CorruptionSpec
+from benchmark.runtime.errors import near_miss
+from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.data import DataSpec, EvaluationSpec
-from benchmark.specs.pictures import PicturesSpec
-from benchmark.specs.smoothing import SmoothingSpec
 from benchmark.specs.threat import AttackSpec, Radius, ThreatModel, check_distinct
 
 ADAPTIVE = "adaptive"  # the suite of the attacks that were brought against one row
+
+
+# Hendrycks and Dietterich 2019 (Benchmarking Neural Network Robustness to Common Corruptions and Perturbations); the
+# strengths are those of the library that benchmark/data/corruptions.py calls, which are ImageNet-C's
+COMMON = (
+    "gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow",
+    "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # for validation
+SMALLEST = 32  # pixels a side that the corruptions need, and three channels
+
+
+class CorruptionSpec(Frozen):
+    """The corruptions of a track: each name at each severity, drawn by `seed` for each image by itself."""
+
+    names: tuple[str, ...] = Field(default=COMMON, min_length=1)
+    severities: tuple[int, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _known_and_distinct(self) -> CorruptionSpec:
+        for name in self.names:
+            if name not in COMMON + EXTRA:
+                raise ValueError(f"unknown corruption {name!r}{near_miss(name, COMMON + EXTRA)}")
+        for severity in self.severities:
+            if severity not in range(1, 6):
+                raise ValueError(f"unknown severity {severity}; known: 1, 2, 3, 4, 5")
+        if twice := repeated(self.names) or repeated(self.severities):
+            raise ValueError(f"{twice} stands twice in the corruptions; give each name and severity once")
+        return self
+
+    @property
+    def cells(self) -> tuple[tuple[str, int], ...]:
+        """(name, severity) of every corrupted copy of an image, in order."""
+        return tuple((name, severity) for name in self.names for severity in self.severities)
+
+
+class PicturesSpec(Frozen):
+    """Pictures of a model, after Debenedetti 2022 (Figures 11 to 14), by PGD of `steps` steps: against the first `images`
+    evaluation images in the Linf ball `eps`, and, from as many images of noise, towards random classes in the l2 ball of
+    each of `radii`.
+    """
+
+    images: int = Field(default=10, gt=0, le=32)
+    eps: float = Field(gt=0, le=1)
+    radii: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field(default=(), max_length=4)
+    steps: int = Field(default=100, gt=0)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> PicturesSpec:
+        if repeated(f"{radius:g}" for radius in self.radii):
+            raise ValueError("a radius stands twice; give each once")
+        return self
+
+
+class SmoothingSpec(Frozen):
+    """How every row of a track is smoothed: noise of deviation `sigma`, `n0` samples to choose the class, at most `n` to
+    bound its probability, which are looked at `looks` times while they are drawn. For each image, the radius is wrong with
+    probability at most `alpha`.
+    """
+
+    sigma: float = Field(gt=0, allow_inf_nan=False)
+    n0: int = Field(gt=0)
+    n: int = Field(gt=0)
+    looks: int = Field(default=1, gt=0, le=32)
+    alpha: float = Field(gt=0, lt=1)
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _looks_fit(self) -> SmoothingSpec:
+        if self.n < 2 ** (self.looks - 1):
+            raise ValueError(f"n {self.n} cannot be halved for {self.looks} looks; give fewer looks or a larger n")
+        return self
 
 
 class Track(Frozen):

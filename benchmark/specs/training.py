@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from benchmark.specs.base import Frozen
+from benchmark.specs.base import Frozen, repeated
 from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
@@ -107,11 +107,8 @@ class PenaltySpec(Frozen):
     parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
-class PrepareSpec(Frozen):
+class PrepareSpec(PenaltySpec):
     """A step that changes the starting weights before the epochs: the file `benchmark/training/prepare/<name>.py`."""
-
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    parameters: dict[str, int | float | bool | str] = Field(default={})  # the file's own
 
 
 class TrainingSpec(Frozen):
@@ -169,8 +166,7 @@ class TrainingSpec(Frozen):
     @model_validator(mode="after")
     def _each_once(self) -> TrainingSpec:
         for what, items in (("penalty", self.penalties), ("preparation", self.prepare)):
-            names = [item.name for item in items]
-            if twice := next((name for name in names if names.count(name) > 1), None):
+            if twice := repeated(item.name for item in items):
                 raise ValueError(f"the {what} {twice} is given twice; give it once, with all its parameters")
         return self
 
@@ -186,7 +182,7 @@ def recipe_problem(spec: TrainingSpec, shape: tuple[int, int, int]) -> str | Non
     problems += [_augmentation_problem(spec.augmentation, shape)]
     if spec.closing and (wrong := _augmentation_problem(spec.closing.augmentation, shape)):
         problems.append(f"closing.{wrong}")
-    return next((wrong for wrong in problems if wrong), None)
+    return next(filter(None, problems), None)
 
 
 def _augmentation_problem(augmentation: Augmentation, shape: tuple[int, int, int]) -> str | None:

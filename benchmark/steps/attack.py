@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,18 +28,16 @@ ASKED_AGAIN = 256  # images of an attack
 class Attack(EvaluationStep):
     """One name a suite that counts for the row: those of the track, and `adaptive`, brought against the row."""
 
-    name = "attack"
-    attacks = searches = True
-    several = True
+    declared_in = "suites"
+    attacks = searches = several = True
 
-    def applies(self, row: Row) -> bool:
-        return bool(row.suites)
-
-    def names(self, row: Row) -> list[str]:
+    @classmethod
+    def names(cls, row: Row) -> list[str]:
         return [f"attack-{suite}" for suite in row.suites]
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
-        suite = _suite(name)
+    @classmethod
+    def refuse(cls, row: Row, name: str) -> BenchmarkError:
+        suite = name.partition("-")[2]
         if not suite:
             return BenchmarkError("name the suite: attack-<suite>, such as attack-standard")
         if suite in row.track.development:
@@ -53,31 +50,36 @@ class Attack(EvaluationStep):
             )
         return BenchmarkError(f"track {row.track.name} has no suite {suite!r}{near_miss(suite, row.suites)}")
 
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        specs = row.suites[_suite(name)]
+    @property
+    def specs(self) -> tuple[AttackSpec, ...]:
+        return self.row.suites[self.what]
+
+    @property
+    def rules(self) -> dict[str, Any]:
         return {
-            "suite": [spec.model_dump(mode="json") for spec in specs],
+            "suite": [spec.model_dump(mode="json") for spec in self.specs],
             "engine": run_settings().evaluate.engine,
-            "division": row.submission.division,
-            "kept": _kept(row, _suite(name)),
+            "division": self.row.submission.division,
+            # the Record keeps the images of the track's first suite, and of attacks brought against the row
+            "kept": self.what in [*self.row.track.suites][:1] or self.what not in self.row.track.suites,
         }
 
-    def components(self, row: Row, name: str) -> list[Path]:
-        own = row.submission.name if _suite(name) == ADAPTIVE else ""
-        return [
-            *row.method_files,
-            *sorted({methods.attack_file(spec.attack, own) for spec in row.suites[_suite(name)]}),
-        ]
+    @property
+    def components(self) -> list[Path]:
+        own = self.row.submission.name if self.what == ADAPTIVE else ""
+        attacks = {methods.attack_file(spec.attack, own) for spec in self.specs}
+        return [*self.row.method_files, *sorted(attacks)]
 
-    def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
+    def companion(self, device: torch.device) -> AbstractContextManager[Any]:
         """What finds the attacks that the row's submission brings."""
         from benchmark.sandbox.attack import contributed_attacks
 
-        names = [spec.attack for spec in row.suites[ADAPTIVE]] if _suite(name) == ADAPTIVE else []
-        return contributed_attacks(row, names, device)
+        names = [spec.attack for spec in self.specs] if self.what == ADAPTIVE else []
+        return contributed_attacks(self.row, names, device)
 
-    def spares(self, row: Row, name: str) -> int:
-        return len(row.suites[_suite(name)]) + 1  # of each attack, and what was asked beside them
+    @property
+    def spares(self) -> int:
+        return len(self.specs) + 1  # of each attack, and what was asked beside them
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from safetensors.torch import save
@@ -86,17 +88,16 @@ class Attack(EvaluationStep):
         from benchmark.evaluation.run_attack import run_suite
         from benchmark.runtime import files
 
-        row, suite, size, report = work.row, _suite(work.name), subject.batch_size, _reporter(work)
+        row, size = work.row, subject.batch_size
         is_open = row.submission.division == "open"
         facts = inspect(subject.model, subject.images[:size], subject.labels[:size], row.submission)
         clean = subject.clean
-        specs, engine = row.suites[suite], work.settings["engine"]
         columns: dict[str, torch.Tensor] = {}
         adversarial: dict[str, torch.Tensor] = {}
         results = []
         for spec, state, after in run_suite(
-            subject.model, subject.images, subject.labels, specs, batch_size=size, folder=work.blocks,
-            engine=engine, report=report, brought=subject.companion, open_division=is_open,
+            subject.model, subject.images, subject.labels, self.specs, batch_size=size, folder=work.blocks,
+            engine=work.settings["engine"], report=work.say, brought=subject.companion, open_division=is_open,
             together=subject.together, wide=_wide(subject, row, facts.flops),
         ):  # fmt: skip
             # one process for both, since what it sees of an attack afresh is no clean image
@@ -108,13 +109,13 @@ class Attack(EvaluationStep):
             robust = clean.correct & state.robust & after.correct
             columns |= _evidence(spec, clean.correct & ~robust, after, state.adversarial, subject.images)
             adversarial[spec.id] = state.adversarial.cpu().contiguous()
-            results.append(_result(spec, suite, state, robust))
-            report(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
+            results.append(_result(spec, self.what, state, robust))
+            work.say(f"{spec.id}: {int(robust.sum())} of {len(subject.labels)} robust")
         images = save(adversarial)
         fields = {
             **facts.model_dump(mode="json"),
             "attacks": results,
-            "sha256": {f"adversarial images {suite}": files.sha256_bytes(images)},
+            "sha256": {f"adversarial images {self.what}": files.sha256_bytes(images)},
         }
         kept = work.settings["kept"]
         files_ = {"adversarial.safetensors": images}
@@ -129,11 +130,9 @@ def _attacked_afresh(
     state: AttackState,
     after: Predictions,
 ) -> Predictions:
-    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state` then
-    holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its own.
-
-    Raises:
-        BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
+    """Attack what stands in the process of `other`, which was never asked about it clean; the verdict on what `state`
+    then holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its
+    own. Raises BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
     """
     from benchmark.evaluation.asked_again import broken_afresh, compare
     from benchmark.verdicts.prediction import logits, predict
@@ -156,19 +155,6 @@ def _attacked_afresh(
     return predict(subject.model, state.adversarial, subject.labels, subject.batch_size)
 
 
-def _reporter(work: Work) -> Callable[[str], None]:
-    """Says on stderr what is running; the time so far is kept too."""
-    from rich.console import Console
-
-    console = Console(stderr=True, soft_wrap=True)
-
-    def report(text: str) -> None:
-        work.clock.lap()
-        console.print(f"{work.row.name}: {text}", highlight=False)
-
-    return report
-
-
 def _wide(subject: Subject, row: Row, flops: int) -> int:
     """Return how many images AutoAttack's larger calls take; `flops` are the model's on one image.
 
@@ -179,15 +165,6 @@ def _wide(subject: Subject, row: Row, flops: int) -> int:
     if subject.together or row.submission.division == "open":
         return subject.together or subject.batch_size
     return fuller(subject.batch_size, subject.images, flops)
-
-
-def _kept(row: Row, suite: str) -> bool:
-    """Whether its images stand in the Record: those of the track's first suite, and of attacks brought against the row."""
-    return suite in [*row.track.suites][:1] or suite not in row.track.suites
-
-
-def _suite(name: str) -> str:
-    return name.partition("-")[2]
 
 
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
@@ -213,13 +190,9 @@ def _evidence(
     from benchmark.verdicts.ball import distances
 
     moved = distances(adversarial, images)
-    return {
-        f"{spec.id}:success": success,
-        f"{spec.id}:prediction": after.prediction,
-        f"{spec.id}:margin": after.margin,
-        f"{spec.id}:linf": moved["Linf"],
-        f"{spec.id}:l2": moved["L2"],
-    }
+    columns = {"success": success, "prediction": after.prediction, "margin": after.margin}
+    columns |= {"linf": moved["Linf"], "l2": moved["L2"]}
+    return {f"{spec.id}:{name}": column for name, column in columns.items()}
 
 
-step = Attack()
+step = Attack

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmark.loading.rows import Row
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
@@ -12,15 +11,10 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 class Attention(EvaluationStep):
     """A column a replacement: what the network so changed predicts. None for a network in which no attention is found."""
 
-    name = "attention"
+    spares = 0  # it asks about the clean images alone
 
-    def applies(self, row: Row) -> bool:
-        return True
-
-    def spares(self, row: Row, name: str) -> int:
-        return 0  # it asks about the clean images alone
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
+    @property
+    def rules(self) -> dict[str, Any]:
         return {}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
@@ -46,4 +40,4 @@ class Attention(EvaluationStep):
         )
 
 
-step = Attention()
+step = Attention

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmark.loading.components import certificate_file
-from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.steps.base import Outcome, Work, needed
+from benchmark.specs.certificate import CertificateSpec
+from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 
 if TYPE_CHECKING:
@@ -20,24 +20,19 @@ if TYPE_CHECKING:
 class Certify(EvaluationStep):
     """The column `certified_l2`, from which the Record's certified accuracies are counted."""
 
-    name = "certify"
+    declared_in = "settings.certificate"
     refusal = "{row} declares no certificate on {track}"
 
-    def applies(self, row: Row) -> bool:
-        return row.settings.certificate is not None
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"certificate": needed(row.settings.certificate).model_dump(mode="json")}
-
-    def components(self, row: Row, name: str) -> list[Path]:
-        return [*row.method_files, certificate_file(needed(row.settings.certificate).name)]
+    @property
+    def components(self) -> list[Path]:
+        return [*self.row.method_files, certificate_file(self.declared.name)]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.evaluation.audit import Audit
         from benchmark.evaluation.certified_radii import certificate_module
         from benchmark.results.certificate import Certificate
 
-        spec = needed(work.row.settings.certificate)
+        spec = self.declared
         model, images, labels = subject.model, subject.images, subject.labels
         module = certificate_module(spec.name)
         gap, bound = module.float32_gap(model, images, labels)
@@ -46,7 +41,7 @@ class Certify(EvaluationStep):
                 f"{work.row.name}: {spec.name} bounds neither this network's margins nor their rounding by anything finite; "
                 "nothing can be certified: leave the certificate out"
             )
-        found = _certified(work, subject)
+        found = _certified(work, subject, spec)
         radii = found["certified_l2"]
         audit = Audit(model, images, labels, radii.to(subject.device), work.row.name).summary(
             partial(module.certify, **spec.parameters), int(found["disagrees"].sum())
@@ -66,14 +61,14 @@ class Certify(EvaluationStep):
         )
 
 
-def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
+def _certified(work: Work, subject: Subject, spec: CertificateSpec) -> dict[str, torch.Tensor]:
     """Radii of the images, and whether their verdicts differ between float32 and float64: the audit's attacks on each
     of their balls have failed.
     """
     from benchmark.evaluation.audit import Audit
     from benchmark.evaluation.certified_radii import certified_radii
 
-    spec, size = needed(work.row.settings.certificate), subject.batch_size
+    size = subject.batch_size
 
     def radii(places: range) -> dict[str, torch.Tensor]:
         block = slice(places.start, places.stop)
@@ -85,4 +80,4 @@ def _certified(work: Work, subject: Subject) -> dict[str, torch.Tensor]:
     return by_blocks(work, len(subject.images), size, radii, "certified")
 
 
-step = Certify()
+step = Certify

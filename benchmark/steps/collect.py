@@ -24,19 +24,21 @@ class Collect(Step):
     are counted here, since they come of all steps' evidence together.
     """
 
-    name = "collect"
+    @property
+    def components(self) -> list[Path]:
+        return []
 
-    def applies(self, row: Row) -> bool:
-        return True
+    @property
+    def folder(self) -> Path:
+        return self.row.folder / "record"
 
-    def folder(self, row: Row, name: str) -> Path:
-        return row.folder / "record"
+    @property
+    def reads(self) -> list[Path]:
+        return [self.row.data, *self.earlier]
 
-    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        return [row.data, *earlier]
-
-    def settings(self, row: Row, name: str) -> dict[str, Any]:
-        submission = row.submission
+    @property
+    def settings(self) -> dict[str, Any]:
+        row, submission = self.row, self.row.submission
         return {
             "track": row.track.model_dump(mode="json", exclude={"development", "title", "description", "robustbench"}),
             "submission": submission.model_dump(mode="json", exclude={"variants"}),
@@ -45,14 +47,8 @@ class Collect(Step):
             "start": initial_settings(row.settings, row.track.name, row.name).model_dump(mode="json"),
         }
 
-    def components(self, row: Row, name: str) -> list[Path]:
-        return []
-
     def run(self, work: Work) -> Outcome:
-        """
-        Raises:
-            BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written.
-        """
+        """Raises BenchmarkError: the sandwich gate found a contradiction, or steps disagree; no Record is written."""
         import io
 
         import pyarrow.parquet as pq
@@ -126,11 +122,9 @@ def _counted(row: Row, merged: pa.Table) -> dict[str, Any]:
 
 
 def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in all,
-    but for why a model is in the open division, of which each reason stands once, and what held the row's code.
-
-    Raises:
-        BenchmarkError: two steps say different things.
+    """What the steps add to the Record: lists of objects one after another, objects merged, anything else the same in
+    all, but for why a model is in the open division, of which each reason stands once, and what held the row's code.
+    Raises BenchmarkError: two steps say different things.
     """
     joined: dict[str, Any] = {}
     for stage, part in parts.items():
@@ -138,8 +132,8 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
             before = joined.get(name)
             if name not in joined or before == value:
                 joined[name] = value
-            elif isinstance(value, dict) and isinstance(before, dict) and not _conflicting(before, value):
-                joined[name] = {**before, **value}
+            elif isinstance(value, dict) and isinstance(before, dict) and value | before == before | value:
+                joined[name] = before | value
             elif _objects(value) and _objects(before):
                 joined[name] = before + value
             elif name == "wall":  # on machines that refuse parts of it: what held the row's code in every step
@@ -152,10 +146,6 @@ def _joined(row: Row, parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
                     "under work/, run `rvb repro`"
                 )
     return joined
-
-
-def _conflicting(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return any(one[name] != other[name] for name in one.keys() & other.keys())
 
 
 def _objects(value: object) -> bool:
@@ -176,9 +166,12 @@ def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
 
 def _published(folders: Sequence[Path]) -> dict[str, bytes]:
     """Files that the steps put beside the Record."""
-    homes = [folder / "record" for folder in folders]
-    found = [(home, path) for home in homes for path in sorted(home.rglob("*")) if path.is_file()]
-    return {path.relative_to(home).as_posix(): path.read_bytes() for home, path in found}
+    return {
+        path.relative_to(folder / "record").as_posix(): path.read_bytes()
+        for folder in folders
+        for path in sorted((folder / "record").rglob("*"))
+        if path.is_file()
+    }
 
 
 def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
@@ -191,4 +184,4 @@ def _one_environment(environments: dict[str, dict[str, str]]) -> dict[str, str]:
     return merged
 
 
-step = Collect()
+step = Collect

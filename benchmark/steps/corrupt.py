@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmark.loading.rows import Row
-from benchmark.specs.corruptions import CorruptionSpec
-from benchmark.steps.base import Outcome, Work, needed
+from benchmark.specs.track import CorruptionSpec
+from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, by_blocks
 
 if TYPE_CHECKING:
@@ -18,14 +17,8 @@ BLOCK = 25  # images between two checkpoints
 class Corrupt(EvaluationStep):
     """Columns `corrupted <name> <severity>`: whether the model is right on that copy; a tie counts as wrong."""
 
-    name = "corrupt"
+    declared_in = "track.corruptions"
     refusal = "track {track} declares no corruptions"
-
-    def applies(self, row: Row) -> bool:
-        return row.track.corruptions is not None
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"corruptions": needed(row.track.corruptions).model_dump(mode="json")}
 
     def versions(self) -> dict[str, str]:
         from benchmark.data.corruptions import versions
@@ -38,7 +31,7 @@ class Corrupt(EvaluationStep):
         from benchmark.data.corruptions import PARAMETERS, versions
         from benchmark.evaluation.evidence import corrupted
 
-        rules = needed(work.row.track.corruptions)
+        rules = self.declared
         right = corrupted_columns(work, subject, rules)
         evidence = pa.table({name: verdicts.numpy() for name, verdicts in right.items()})
         result = corrupted(evidence, rules, PARAMETERS, versions())
@@ -72,4 +65,4 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
     return by_blocks(work, len(subject.images), BLOCK, verdicts, "corrupted")
 
 
-step = Corrupt()
+step = Corrupt

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
@@ -66,28 +65,32 @@ class EvaluationStep(Step):
     attacks: bool = False  # so that it sees the track's attacked images alone
     searches: bool = False  # so that a GPU is asked about as many images at a time as its memory holds
 
-    def companion(self, row: Row, name: str, device: torch.device) -> AbstractContextManager[Any]:
+    def companion(self, device: torch.device) -> AbstractContextManager[Any]:
         """Processes of the step's own, made before this one computes on a GPU, which forks could then not use."""
         return nullcontext()
 
-    def spares(self, row: Row, name: str) -> int:
+    @property
+    def spares(self) -> int:
         """How many processes with the row's own model it takes to ask that model again; none where it is not."""
         return 1
 
-    @abstractmethod
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        """The settings that are this step's own."""
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The settings that are this step's own: what the row or the track declares for it."""
+        return {self.declared_in.rpartition(".")[2]: self.declared.model_dump(mode="json")}
 
     @abstractmethod
     def evaluate(self, work: Work, subject: Subject) -> Outcome: ...
 
-    def settings(self, row: Row, name: str) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
+        track = self.row.track
         return {
-            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "evaluation": row.track.evaluation.model_dump(mode="json"),
+            "data": track.data.model_dump(mode="json", exclude={"sha256", "path"}),
+            "evaluation": track.evaluation.model_dump(mode="json"),
             "device": run_settings().evaluate.device,
-            "model": row.settings.model,
-            **self.rules(row, name),
+            "model": self.row.settings.model,
+            **self.rules,
         }
 
     def run(self, work: Work) -> Outcome:
@@ -115,9 +118,9 @@ class EvaluationStep(Step):
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         # the row's process starts before an image or a label is read, of which it would else have a copy
         with (
-            self.companion(work.row, work.name, device) as companion,
+            self.companion(device) as companion,
             evaluated_model(work.row, device) as judged,
-            spare_models(work.row, device, 0 if judged.claimed else self.spares(work.row, work.name)) as spares,
+            spare_models(work.row, device, 0 if judged.claimed else self.spares) as spares,
         ):
             images, labels = evaluation_images(work.row, device)
             asked = None

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading.components import certificate_file
-from benchmark.loading.rows import Row
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
@@ -14,27 +13,26 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 class Formula(EvaluationStep):
     """Shares of images by formula and radius, in the Record's `measured` alone: no accuracy is counted from them."""
 
-    name = "formula"
+    declared_in = "settings.unsound_formulas"
     refusal = "{row} names no `unsound_formulas` on {track}"
 
-    def applies(self, row: Row) -> bool:
-        return bool(row.settings.unsound_formulas)
+    @property
+    def rules(self) -> dict[str, Any]:
+        return {"formulas": list(self.declared), "radii": list(self.row.track.certified_radii)}
 
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"formulas": list(row.settings.unsound_formulas), "radii": list(row.track.certified_radii)}
-
-    def components(self, row: Row, name: str) -> list[Path]:
-        return [*row.method_files, certificate_file("unsound_paper_formula")]
+    @property
+    def components(self) -> list[Path]:
+        return [*self.row.method_files, certificate_file("unsound_paper_formula")]
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.certificates.unsound_paper_formula import unsound_radius
 
         shown, radii = {}, work.row.track.certified_radii
-        for name in work.row.settings.unsound_formulas:
+        for name in self.declared:
             found = unsound_radius(name, subject.model, subject.images, subject.labels)
             reached = {f"{radius:g}": float((found.value >= radius).double().mean()) for radius in radii}
             shown[name] = {"formula": found.formula, "reached": reached}
         return Outcome(fields={"unsound": shown}, summary="published formulas, which certify nothing, are computed")
 
 
-step = Formula()
+step = Formula

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row
 from benchmark.results.pictures import Picture
 from benchmark.runtime import files
-from benchmark.specs.pictures import PicturesSpec
 from benchmark.specs.threat import ThreatModel
-from benchmark.steps.base import Outcome, Work, needed
+from benchmark.specs.track import PicturesSpec
+from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
 
 if TYPE_CHECKING:
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
 class Pictures(EvaluationStep):
     """A PNG a figure beside the Record, and the column `pictured <norm> <eps>`: what PGD broke counts as lost."""
 
-    name = "pictures"
+    declared_in = "track.pictures"
     refusal = "track {track} declares no pictures"
     attacks = True
 
-    def applies(self, row: Row) -> bool:
-        return row.track.pictures is not None
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {"pictures": needed(row.track.pictures).model_dump(mode="json"), "division": row.submission.division}
+    @property
+    def rules(self) -> dict[str, Any]:
+        return super().rules | {"division": self.row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
@@ -39,7 +36,7 @@ class Pictures(EvaluationStep):
 
         if work.row.submission.division == "open":
             subject = replace(subject, model=attackable(subject.model, *subject.first_batch)[0])
-        rules, model, labels = needed(work.row.track.pictures), subject.model, subject.labels
+        rules, model, labels = self.declared, subject.model, subject.labels
         threat = ThreatModel(norm="Linf", eps=rules.eps)
         shown = subject.images[: rules.images]
         attacked = perturbed(model, shown, labels[: rules.images], threat, steps=rules.steps, seed=rules.seed)
@@ -105,4 +102,4 @@ def _picture(name: str, rows: list[torch.Tensor], **words: str) -> tuple[Picture
     return Picture(file=f"{name}.png", sha256=files.sha256_bytes(data), **words), data
 
 
-step = Pictures()
+step = Pictures

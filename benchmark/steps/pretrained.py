@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmark.loading import submissions
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import WeightsSpec
-from benchmark.steps.base import Outcome, Step, Work, needed
+from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:
     import torch
@@ -22,32 +21,27 @@ SECONDS = 3600.0  # that a download may take
 class Pretrained(Step):
     """model.safetensors, where later stages look for trained weights."""
 
-    name = "pretrained"
+    declared_in = "settings.weights"
     refusal = "{row} is trained here; run `rvb step train {row}`"
 
-    def applies(self, row: Row) -> bool:
-        return row.settings.weights is not None
+    @property
+    def slow(self) -> list[str]:
+        return ["benchmark.sandbox.training", "torch._dynamo"]
 
-    def folder(self, row: Row, name: str) -> Path:
-        return row.folder / "train"
+    @property
+    def folder(self) -> Path:
+        return self.row.folder / "train"
 
-    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        given = needed(row.settings.weights)
-        return [Path(given.path)] if given.path else []
-
-    def settings(self, row: Row, name: str) -> dict[str, Any]:
-        return {
-            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            **row.settings.model_dump(mode="json", include={"model", "weights"}),
-        }
+    @property
+    def reads(self) -> list[Path]:
+        return [Path(self.declared.path)] if self.declared.path else []
 
     def versions(self) -> dict[str, str]:
         return {name: version(name) for name in ("torch", "timm", "robustbench")}
 
-    def execute(self, name: str, row: Row, again: bool = False) -> None:
-        if self.applies(row):
-            _check(needed(row.settings.weights), row)
-        super().execute(name, row, again)
+    def execute(self, again: bool = False) -> None:
+        _check(self.declared, self.row)
+        super().execute(again)
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
@@ -56,8 +50,7 @@ class Pretrained(Step):
         from benchmark.sandbox.confinement import largest_weights
         from benchmark.sandbox.submitted import in_force, in_words, start
 
-        row, parts, given = work.row, in_force(), needed(work.row.settings.weights)
-        path = Path(given.path) if given.path else None
+        row, parts, path = work.row, in_force(), next(iter(self.reads), None)
         if not parts:
             found = _found(row, path)
         else:
@@ -91,10 +84,7 @@ def _found(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
 
 
 def _check(given: WeightsSpec, row: Row) -> None:
-    """
-    Raises:
-        BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned.
-    """
+    """Raises BenchmarkError: the file is missing, lies in another submission's folder, or is not the one pinned."""
     from benchmark.runtime import files
 
     if given.path is None:
@@ -112,4 +102,4 @@ def _check(given: WeightsSpec, row: Row) -> None:
         )
 
 
-step = Pretrained()
+step = Pretrained

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,27 +17,29 @@ if TYPE_CHECKING:
     from benchmark.results.reliability import FailureIndicator
 
 
-class ReliabilityStep(EvaluationStep):
+class Reliability(EvaluationStep):
     """Columns `probe *`, and `probed <norm> <eps>`: what the probes broke within a ball counts as lost."""
 
-    name = "reliability"
     refusal = "track {track} declares no attack in a ball larger than a point; there is nothing to judge"
     attacks = True
 
-    def applies(self, row: Row) -> bool:
+    @classmethod
+    def applies(cls, row: Row) -> bool:
         return any(threat.eps for threat in row.track.threats)
 
-    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        return [row.data, row.weights, *(folder for folder in earlier if folder.name.startswith("attack-"))]
+    @property
+    def reads(self) -> list[Path]:
+        return [*super().reads, *(folder for folder in self.earlier if folder.name.startswith("attack-"))]
 
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        threats = [threat.model_dump(mode="json") for threat in row.track.threats]
-        return {"threats": threats, "division": row.submission.division}
+    @property
+    def rules(self) -> dict[str, Any]:
+        threats = [threat.model_dump(mode="json") for threat in self.row.track.threats]
+        return {"threats": threats, "division": self.row.submission.division}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.evaluation import indicators
         from benchmark.evaluation.probes import first_threat, probed_within, radii
-        from benchmark.results.reliability import Reliability
+        from benchmark.results.reliability import Reliability as Result
 
         threat = first_threat(work.row.track.threats)
         assert threat is not None  # the step applies
@@ -51,7 +52,7 @@ class ReliabilityStep(EvaluationStep):
             signals += indicators.suite_indicators(ran, right.numpy(), objections)
             new = indicators.probes_find_nothing_new(ran, (right & probed_within(found, threat)).numpy(), threat)
             signals += [new] if new else []
-        result = Reliability(
+        result = Result(
             threat=threat,
             signals=tuple(signals),
             gradients=indicators.gradient_norms(found),
@@ -133,4 +134,4 @@ def _suites(work: Work) -> tuple[list[Ran], tuple[str, ...]]:
     return ran, tuple(dict.fromkeys(said))
 
 
-step = ReliabilityStep()
+step = Reliability

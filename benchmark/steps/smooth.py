@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.smoothing import SmoothingSpec
-from benchmark.steps.base import Outcome, Work, needed
+from benchmark.specs.track import SmoothingSpec
+from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again, by_blocks
 
 if TYPE_CHECKING:
@@ -22,26 +22,24 @@ ASKED_AGAIN = 500  # copies of a block's images
 class Smooth(EvaluationStep):
     """Columns `smoothed_*`: class, radius and the counts from which they follow."""
 
-    name = "smooth"
+    declared_in = "track.smoothing"
     searches = True
+    spares = 2 + COPIES  # those that voted are asked again, and what was asked beside them
 
-    def applies(self, row: Row) -> bool:
+    @classmethod
+    def applies(cls, row: Row) -> bool:
         """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
-        return row.track.smoothing is not None and row.submission.division == "closed"
+        return super().applies(row) and row.submission.division == "closed"
 
-    def refuse(self, row: Row, name: str) -> BenchmarkError:
+    @classmethod
+    def refuse(cls, row: Row, name: str) -> BenchmarkError:
         if row.track.smoothing:
             return BenchmarkError(f"{row.name}: only rows of the closed division are smoothed")
         return BenchmarkError(f"track {row.track.name} declares no smoothing")
 
-    def spares(self, row: Row, name: str) -> int:
-        return 2 + COPIES  # those that voted are asked again, and what was asked beside them
-
-    def rules(self, row: Row, name: str) -> dict[str, Any]:
-        return {
-            "smoothing": needed(row.track.smoothing).model_dump(mode="json"),
-            "radii": list(row.track.certified_radii),
-        }
+    @property
+    def rules(self) -> dict[str, Any]:
+        return super().rules | {"radii": list(self.row.track.certified_radii)}
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import pyarrow as pa
@@ -50,7 +48,7 @@ class Smooth(EvaluationStep):
         from benchmark.evaluation.asked_again import check_radii
         from benchmark.evaluation.evidence import smoothed
 
-        rules = needed(work.row.track.smoothing)
+        rules = self.declared
         columns = smoothed_columns(work, subject, rules)
         if subject.asked:
             others = [subject.spares.pop() for _ in range(COPIES)]
@@ -91,4 +89,4 @@ def smoothed_columns(work: Work, subject: Subject, rules: SmoothingSpec) -> dict
         return by_blocks(work, len(subject.images), BLOCK, votes, "smoothed")
 
 
-step = Smooth()
+step = Smooth

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from benchmark.loading.components import recipe_files
 from benchmark.loading.rows import Row
 from benchmark.loading.run_settings import run_settings
 from benchmark.specs.run import TrainRun
-from benchmark.steps.base import Outcome, Step, Work, needed
+from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:
     from benchmark.training.checkpoint import TrainingProgress
@@ -19,30 +18,34 @@ if TYPE_CHECKING:
 class Train(Step):
     """model.safetensors and history.json; where a row is fine-tuned, from another row's weights."""
 
-    name = "train"
+    declared_in = "settings.training"
     refusal = "{row} has weights that were trained elsewhere; run `rvb step pretrained {row}`"
 
-    def applies(self, row: Row) -> bool:
-        return row.settings.training is not None
+    @property
+    def slow(self) -> list[str]:
+        return ["benchmark.sandbox.training", "torch._dynamo"]
 
-    def reads(self, row: Row, name: str, earlier: Sequence[Path]) -> list[Path]:
-        return [row.data, *([row.start] if row.start else [])]
+    @property
+    def reads(self) -> list[Path]:
+        return [self.row.data, *([self.row.start] if self.row.start else [])]
 
-    def settings(self, row: Row, name: str) -> dict[str, Any]:
-        return {
-            "data": row.track.data.model_dump(mode="json", exclude={"sha256", "path"}),
-            "run": _run(row).model_dump(mode="json"),
-            **row.settings.model_dump(mode="json", include={"model", "training"}),
-            **_source_settings(row),
-        }
+    @property
+    def settings(self) -> dict[str, Any]:
+        run, source = run_settings().train, self._source
+        if self.row.network:  # of a study, with a seed of its own
+            run = run.model_copy(update={"seed": self.row.network.seed})
+        more = {"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}
+        return super().settings | {"run": run.model_dump(mode="json"), **more}
 
-    def components(self, row: Row, name: str) -> list[Path]:
-        source = row.source if needed(row.settings.training).prepare else None
-        return [
-            *row.method_files,
-            *(source.method_files if source else []),
-            *recipe_files(needed(row.settings.training)),
-        ]
+    @property
+    def components(self) -> list[Path]:
+        source = self._source.method_files if self._source else []
+        return [*self.row.method_files, *source, *recipe_files(self.declared)]
+
+    @property
+    def _source(self) -> Row | None:
+        """The row that preparations start from, which may be another network."""
+        return self.row.source if self.declared.prepare else None
 
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
@@ -51,7 +54,7 @@ class Train(Step):
         from benchmark.sandbox.submitted import in_force, in_words
         from benchmark.sandbox.training import fit_sandboxed
 
-        spec, run = needed(work.row.settings.training), TrainRun.model_validate(work.settings["run"])
+        spec, run = self.declared, TrainRun.model_validate(work.settings["run"])
         held = in_words(in_force())
 
         def on_epoch(epoch: int, score: float) -> None:
@@ -80,22 +83,10 @@ class Train(Step):
         )
 
 
-def _source_settings(row: Row) -> dict[str, Any]:
-    """Of the row that preparations start from, which may be another network."""
-    source = row.source if needed(row.settings.training).prepare else None
-    return {"source": source.settings.model_dump(mode="json", include={"model"})} if source else {}
-
-
-def _run(row: Row) -> TrainRun:
-    """How this machine trains it; a network of a study has a seed of its own."""
-    run = run_settings().train
-    return run.model_copy(update={"seed": row.network.seed}) if row.network else run
-
-
 def _history(done: TrainingProgress) -> dict[str, list[float]]:
     """By epoch; where training was against an attack also the accuracy that it left, and that it and PGD left."""
     watched = {"trained": [a for a, _ in done.watched], "pgd": [b for _, b in done.watched]} if done.watched else {}
     return {"loss": done.losses, "score": done.scores, **watched}
 
 
-step = Train()
+step = Train

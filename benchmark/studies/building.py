@@ -5,19 +5,18 @@ from __future__ import annotations
 from functools import partial
 
 from benchmark.loading import methods
+from benchmark.loading.components import check_parameters
 from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import run
-from benchmark.studies import measures
 from benchmark.studies.grids import Grid, recipe
+from benchmark.studies.measures import PARTS, TRAINING, takes
 from benchmark.studies.own import SECONDS, finding, function_of, is_function
 
 
 def check(grid: Grid) -> None:
-    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours.
-
-    Raises:
-        BenchmarkError: networks, recipes or measures that do not fit.
+    """Build each network and recipe once, so that the last of a hundred cells does not fail after hours. Raises
+    BenchmarkError: networks, recipes or measures that do not fit.
     """
     sources = {row.source.submission.name for row in grid.networks() if row.source} - {grid.submission.name}
     run(partial(_check, grid), lambda _: None, grid.submission.name, *sorted(sources), seconds=SECONDS)
@@ -29,7 +28,7 @@ def _check(grid: Grid, _: object) -> None:
         try:
             model = methods.build_model(grid.submission, settings, grid.track)
             check_recipe(recipe(settings))
-            taken = {part for function in functions.values() for part in measures.parts_taken(function)}
+            taken = {part for function in functions.values() for part in PARTS if takes(function, part)}
             if "blocks" in taken:
                 finding("blocks").check_blocks(grid.submission.name, model, grid.track.data.shape)
             if "attention" in taken:
@@ -38,4 +37,5 @@ def _check(grid: Grid, _: object) -> None:
             raise BenchmarkError(f"{grid.file}: cell {cell!r}: {error}") from None
     for measure in grid.study.measures:
         if function := functions.get(measure.measure):
-            measures.check_parameters(function, measure.parameters, f"{grid.file}: measure {measure.label!r}")
+            place, filled = f"{grid.file}: measure {measure.label!r}", ("seed", TRAINING, *PARTS)
+            check_parameters(function, measure.parameters, place, filled)

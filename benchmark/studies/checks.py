@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmark.loading import submissions
-from benchmark.runtime import code, files
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import radius_problem
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
 MEASURES = Path("benchmark/measures")
-PARTS = {
-    name: Path(f"benchmark/loading/{name}.py") for name in ("blocks", "attention")
-}  # of a model, as measures take them
+PARTS = {part: Path(f"benchmark/loading/{part}.py") for part in ("blocks", "attention")}  # of a model, for measures
 
 
 def options(submission: str) -> set[str] | None:
@@ -64,51 +63,43 @@ def _own_measures(submission: str) -> Path:
     return submissions.FOLDER / submission / "measures.py"
 
 
-def findings_file(submission: str) -> Path:
-    return submissions.FOLDER / submission / "findings.py"
-
-
-def findings_code(submission: str) -> str:
-    """sha256 of the file that computes a study's findings; "" where there is none."""
-    path = findings_file(submission)
-    return code.digests(path)[path.as_posix()] if path.exists() else ""
-
-
-def certificate_of(settings: VariantOnTrack, measure: MeasureSpec) -> tuple[str, dict[str, Any]]:
-    """Name and parameters of the certificate that a measure of radii uses of a network with these settings."""
-    declared = settings.certificate
-    if measure.certificate or declared is None:
-        return measure.certificate or "", dict(measure.parameters)
-    return declared.name, {**declared.parameters, **measure.parameters}
+def certificate_of(settings: VariantOnTrack, measure: MeasureSpec) -> CertificateSpec:
+    """The certificate that a measure of radii uses of a network with these settings; a BenchmarkError where there is none."""
+    spec = CertificateSpec(name=measure.certificate) if measure.certificate else settings.certificate
+    if spec is None:
+        raise BenchmarkError("declares no certificate; name one in the measure")
+    return spec.model_copy(update={"parameters": {**spec.parameters, **measure.parameters}})
 
 
 def check_findings(grid: Grid) -> None:
     """A BenchmarkError for a function of findings.py that is not there."""
-    file, wanted = findings_file(grid.submission.name), grid.study.findings
-    known = _functions(file)
-    if wanted and wanted not in known:
-        where = f"{file} has none" if file.exists() else f"there is no {file}"
-        raise BenchmarkError(f"{grid.file}: findings: no function {wanted!r}; {where}{near_miss(wanted, known)}")
+    file, name = submissions.FOLDER / grid.submission.name / "findings.py", grid.study.findings
+    if name and name not in _functions(file):
+        raise BenchmarkError(
+            f"{grid.file}: findings: no function {name!r}; {_where(file)}{near_miss(name, _functions(file))}"
+        )
+
+
+def _where(file: Path) -> str:
+    return f"{file} has none" if file.exists() else f"there is no {file}"
 
 
 def check_claims(grid: Grid) -> None:
     """A BenchmarkError for a claim or a figure of a cell or measure that the study does not have."""
-    labels = [measure.label for measure in grid.study.measures]
-    for cell, claimed in grid.study.claims.items():
+    labels, figure, claims = [measure.label for measure in grid.study.measures], grid.study.figure, grid.study.claims
+    for cell in claims:
         if cell not in grid.cells:
             raise BenchmarkError(f"{grid.file}: claims: no cell {cell!r}{near_miss(cell, grid.cells)}")
-        for label in claimed:
-            if label.partition(": ")[0] not in labels:
-                raise BenchmarkError(f"{grid.file}: claims of {cell!r}: no measure {label!r}{near_miss(label, labels)}")
-    figure = grid.study.figure
-    for label in figure.measures if figure else ():
+    named = [(f"claims of {cell!r}", label) for cell, claimed in claims.items() for label in claimed]
+    named += [("figure", label) for label in (figure.measures if figure else ())]
+    for place, label in named:
         if label.partition(": ")[0] not in labels:
-            raise BenchmarkError(f"{grid.file}: figure: no measure {label!r}{near_miss(label, labels)}")
+            raise BenchmarkError(f"{grid.file}: {place}: no measure {label!r}{near_miss(label, labels)}")
     numbers = [measure.label for measure in grid.study.measures if measure.measure in BUILTIN]
-    asked = (figure.measures or labels) if figure and figure.draw == "scatter" else ()
-    if asked and all(label in numbers for label in asked):
+    drawn = (figure.measures or labels) if figure and figure.draw == "scatter" else ()
+    if drawn and all(label in numbers for label in drawn):
         raise BenchmarkError(
-            f"{grid.file}: figure: scatter draws points; {', '.join(asked)} {'give' if len(asked) > 1 else 'gives'} numbers; "
+            f"{grid.file}: figure: scatter draws points; {', '.join(drawn)} {'give' if len(drawn) > 1 else 'gives'} numbers; "
             "draw bars, or name a measure of your own that returns points"
         )
 
@@ -126,15 +117,14 @@ def check_measure(grid: Grid, measure: MeasureSpec) -> None:
         for name, settings in grid.cells.items():
             if not measure.of(name):
                 continue
-            certificate, _ = certificate_of(settings, measure)
-            if not certificate:
-                raise BenchmarkError(f"{place}: cell {name!r} declares no certificate; name one in the measure")
-            submissions.check_part("certificates", certificate, place)
+            try:
+                certificate = certificate_of(settings, measure)
+            except BenchmarkError as error:
+                raise BenchmarkError(f"{place}: cell {name!r} {error}") from None
+            submissions.check_part("certificates", certificate.name, place)
     elif measure.measure not in BUILTIN:
         file = _own_measures(grid.submission.name)
         known = {*_functions(file)} | {path.stem for path in MEASURES.glob("[a-z]*.py")}
         if measure.measure not in known:
-            where = f"{file} has none" if file.exists() else f"there is no {file}"
-            raise BenchmarkError(
-                f"{place}: no measure of that name; {where}{near_miss(measure.measure, [*BUILTIN, *known])}"
-            )
+            near = near_miss(measure.measure, [*BUILTIN, *known])
+            raise BenchmarkError(f"{place}: no measure of that name; {_where(file)}{near}")

@@ -1,4 +1,4 @@
-"""The papers and studies that submissions declare on a track, for the board, which cannot read submissions."""
+"""What the board, which cannot read submissions, is given of a track's papers and studies: declared, and published."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading import submissions
-from benchmark.results.declared_paper import DeclaredPaper
-from benchmark.runtime.paths import WORK
+from benchmark.results.study import DeclaredPaper, PublishedStudy
+from benchmark.runtime import files
+from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.studies.grids import Grid
 
 
@@ -27,3 +28,13 @@ def declared_papers(track: str, grids: Sequence[Grid]) -> dict[str, Any]:
 def papers_file(track: str) -> Path:
     """Where the board finds them."""
     return WORK / track / "inputs" / "papers.json"
+
+
+def published_files(track: str) -> list[Path]:
+    """The published studies of a track, `<submission>-<study>.json`."""
+    return sorted((PUBLISHED / track / "studies").glob("*.json"))
+
+
+def read_published(path: Path) -> PublishedStudy:
+    """Return a published study. Raise a BenchmarkError for a damaged file."""
+    return files.read_model(path, PublishedStudy, "bring it back with git, or publish the study again")

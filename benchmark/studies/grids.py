@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Network, Row, initial_settings, load_row
 from benchmark.loading.run_settings import run_settings
-from benchmark.runtime.errors import BenchmarkError, explain, fields_at, near_miss, unless_broken
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, explain, near_miss, unless_broken
 from benchmark.runtime.paths import WORK
-from benchmark.runtime.yaml_file import read_yaml
+from benchmark.runtime.yaml_file import read_model
 from benchmark.specs import seeds
 from benchmark.specs.study import Cell, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
@@ -65,55 +66,33 @@ def cell_settings(base: VariantOnTrack, cell: Cell, owner: Submission, track: Tr
 
 
 def _put(content: dict[str, Any], key: str, value: Any, owner: Submission, place: str) -> None:
-    """Sets a dotted key in a variant's settings; a BenchmarkError when nothing has that name."""
+    """Set a dotted key in a variant's settings; a BenchmarkError where its part is none, or `build` has no such option."""
     *above, last = key.split(".")
-    if above[:1] == ["training"] and above[1:2] and above[1] in LISTS:
-        _put_item(content, key, value, place)
-        return
-    if above == ["model"]:
-        known = checks.options(owner.name)
-        if known is not None and last not in known:
-            raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
-    else:
-        known = _fields(VariantOnTrack, above)
-        if (known is not None and last not in known) or (not above and last == "adaptive"):
-            raise BenchmarkError(f"{place}: {key!r} names no setting{near_miss(key, _dotted())}")
     here = content
+    if above[:1] == ["training"] and above[1:2] and above[1] in LISTS:
+        here, above = _item(content, key, place), ["parameters"]
+    elif key == "adaptive":
+        raise BenchmarkError(f"{place}: {key!r} names no setting of a study")
+    elif above == ["model"] and (known := checks.options(owner.name)) is not None and last not in known:
+        raise BenchmarkError(f"{place}: build of {owner.name} has no option {last!r}{near_miss(last, known)}")
     for part in above:
-        if here.get(part) is None:
+        if not isinstance(here.setdefault(part, {}), dict):
             raise BenchmarkError(f"{place}: {key!r} changes a part of {part!r}, which the variant does not have")
         here = here[part]
     here[last] = value
 
 
-def _put_item(content: dict[str, Any], key: str, value: Any, place: str) -> None:
-    """Sets `training.<list>.<name>.<parameter>` of the item of that name."""
+def _item(content: dict[str, Any], key: str, place: str) -> dict[str, Any]:
+    """The penalty or preparation that `training.<list>.<name>.<parameter>` names."""
     _, group, *rest = key.split(".")
     if len(rest) != 2:
         raise BenchmarkError(f"{place}: {key!r} names no setting; write training.{group}.<name>.<parameter>")
-    wanted, parameter = rest
-    known = {one["name"]: one for one in (content["training"] or {}).get(group, ())}
-    if wanted not in known:
+    items = {item["name"]: item for item in (content["training"] or {}).get(group, ())}
+    if rest[0] not in items:
         raise BenchmarkError(
-            f"{place}: {key!r}: the variant has no {LISTS[group]} {wanted!r}{near_miss(wanted, known)}"
+            f"{place}: {key!r}: the variant has no {LISTS[group]} {rest[0]!r}{near_miss(rest[0], items)}"
         )
-    known[wanted]["parameters"][parameter] = value
-
-
-def _fields(model: type[BaseModel], above: list[str]) -> set[str] | None:
-    """Names that settings have below these keys; None where they are free (an attack's or objective's parameters)."""
-    if above and above[-1] == "parameters":
-        return None
-    return fields_at(model, tuple(above))
-
-
-def _dotted(above: tuple[str, ...] = ()) -> list[str]:
-    """Every dotted name of a setting, for near misses."""
-    found = []
-    for name in sorted(fields_at(VariantOnTrack, above)):
-        below = _dotted((*above, name))
-        found += below or [".".join((*above, name))]
-    return found
+    return items[rest[0]]
 
 
 @dataclass(frozen=True)
@@ -144,10 +123,6 @@ class Grid:
         return self.study.images or self.track.evaluation.images
 
     @property
-    def data(self) -> Path:
-        return WORK / self.track.name / "data"
-
-    @property
     def folder(self) -> Path:
         """Where its results stand."""
         return WORK / self.track.name / "studies" / self.id
@@ -176,10 +151,8 @@ class Grid:
         return [*networks.values()]
 
     def sources(self) -> list[Row]:
-        """Return the rows from whose weights its networks start.
-
-        Raises:
-            BenchmarkError: one does not exist, or starts from itself in the end.
+        """Return the rows from whose weights its networks start. Raises BenchmarkError: one does not exist, or starts
+        from itself in the end.
         """
         networks = self.networks()
         for row in networks:
@@ -200,22 +173,19 @@ def load_all(track: str = "") -> list[Grid]:
     """Every study of every submission that loads, or of those on one track, in order: those with a file, then each row's
     over its seeds, track by track. Others are named on stderr.
     """
-    wanted: dict[str, Callable[[], Grid]] = {}
+    loads: dict[str, Callable[[], Grid]] = {}
     for owner in submissions.load_all():
-        wanted |= {str(path(owner.name, study)): partial(load, owner.name, study) for study in names(owner.name)}
-    for one in [track] if track else tracks.names():
-        wanted |= {f"{row} on {one}": partial(_seeds_of, one, row) for row in trained_rows(one)}
-    found = [grid for place, make in wanted.items() if (grid := unless_broken(place, make))]
-    return [grid for grid in found if not track or grid.track.name == track]
+        loads |= {str(path(owner.name, study)): partial(load, owner.name, study) for study in names(owner.name)}
+    for name in [track] if track else tracks.names():
+        studies = {row: split_id(seeds.study_name(row)) for row in trained_rows(name)}
+        loads |= {f"{row} on {name}": partial(load, *study, name) for row, study in studies.items()}
+    grids = [grid for place, make in loads.items() if (grid := unless_broken(place, make))]
+    return [grid for grid in grids if not track or grid.track.name == track]
 
 
 def trained_rows(track: str) -> list[str]:
     """The rows of a track that are trained here, which alone have seeds to vary."""
     return [f"{s.name}-{v}" for s, v in submissions.rows(track) if s.variants[v].tracks[track].training]
-
-
-def _seeds_of(track: str, row: str) -> Grid:
-    return seeds_grid(load_row(track, row))
 
 
 def split_id(study: str) -> tuple[str, str]:
@@ -232,10 +202,8 @@ def exists(submission: str, study: str, track: str) -> bool:
 
 
 def seeds_grid(row: Row) -> Grid:
-    """The row's training with other seeds.
-
-    Raises:
-        BenchmarkError: its weights were trained elsewhere, or its training's file, an attack or certificate is none.
+    """The row's training with other seeds. Raises BenchmarkError: its weights were trained elsewhere, or its training's
+    file, an attack or certificate is none.
     """
     if row.settings.training is None:
         raise BenchmarkError(
@@ -247,11 +215,9 @@ def seeds_grid(row: Row) -> Grid:
 
 
 def load(submission: str, study: str, track: str = "digits") -> Grid:
-    """The study of this name; `track` is for a row's study over seeds alone, others name theirs.
-
-    Raises:
-        BenchmarkError: unknown submission, study, variant, track, key, setting, measure or cell (the near miss is
-            suggested), or a value that does not fit.
+    """The study of this name; `track` is for a row's study over seeds alone, others name theirs. Raises BenchmarkError:
+    unknown submission, study, variant, track, key, setting, measure or cell (the near miss is suggested), or a value that
+    does not fit.
     """
     if variant := seeds.variant_of(study):
         return seeds_grid(load_row(track, f"{submission}-{variant}"))
@@ -262,10 +228,7 @@ def load(submission: str, study: str, track: str = "digits") -> Grid:
         raise BenchmarkError(f"{submission} has no study {study!r}{near}")
     if not study.replace("_", "").isalnum():
         raise BenchmarkError(f"{file}: a study's name has letters, digits and '_' only; rename the file")
-    try:
-        spec = Study.model_validate(read_yaml(file))
-    except ValidationError as error:
-        raise explain(error, Study, str(file)) from None
+    spec = read_model(file, Study, files.version(file))
     rules = tracks.load(spec.track)
     base = submissions.settings(owner, spec.variant, spec.track)
     cells = {cell.name: cell_settings(base, cell, owner, rules, f"{file}: cell {cell.name!r}") for cell in spec.grid()}

@@ -65,10 +65,8 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
 
 def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
-    """Ask the process for a measure of images (n, c, h, w) and labels (n,).
-
-    Raises:
-        BenchmarkError: the measure fails or returns what it may not.
+    """Ask the process for a measure of images (n, c, h, w) and labels (n,). Raises BenchmarkError: the measure fails or
+    returns what it may not.
     """
     given = {"images": images, "labels": labels}
     answer, columns = process.ask("measure", given, most=MOST_BYTES, spec=measure.model_dump(mode="json"))
@@ -101,7 +99,11 @@ class _Served:
     def take(self, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
         assert self.row.network is not None  # the step applies
         name, function = self.row.submission.name, function_of(self.row.submission.name, measure.measure)
-        parts = {part: getattr(finding(part), part)(name, self.model) for part in measures.parts_taken(function)}
+        parts = {
+            part: getattr(finding(part), part)(name, self.model)
+            for part in measures.PARTS
+            if measures.takes(function, part)
+        }
         if measures.takes(function, measures.TRAINING):
             parts[measures.TRAINING] = tensors(load_split(self.row.data, "train"))
         return measures.own(function, self.model, images, labels, measure, self.row.network.seed, parts)

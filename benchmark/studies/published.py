@@ -8,27 +8,23 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from benchmark.loading import methods
+from benchmark.loading import methods, submissions
 from benchmark.results.finding import Finding
-from benchmark.results.quantiles import is_named
-from benchmark.results.study import PublishedStudy, StudyResult
+from benchmark.results.study import PublishedStudy, StudyResult, is_named
 from benchmark.results.study_points import point_labels
-from benchmark.runtime import files
+from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import Hear, run
 from benchmark.specs.submission import VariantOnTrack
-from benchmark.studies import checks
 from benchmark.studies.grids import Grid
 
 SECONDS = 600.0  # that findings may take
 
 
 def collect_study(grid: Grid) -> PublishedStudy:
-    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's statements.
-
-    Raises:
-        BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study asks for now, or
-            findings that are none.
+    """The results in work/ under the study's present title, claims and figure, and what they say of the paper's
+    statements. Raises BenchmarkError: no results yet, of other cells, seeds, measures, images or settings than the study
+    asks for now, or findings that are none.
     """
     path, again = grid.folder / "study.json", f"run `{grid.command}`"
     if not path.exists():
@@ -39,13 +35,13 @@ def collect_study(grid: Grid) -> PublishedStudy:
         raise BenchmarkError(f"{path} is no study's result ({error.errors()[0]['msg']}); {again}") from None
     if changed := changed_settings(result, grid):
         raise BenchmarkError(f"{path} is of other settings than {grid.file} has now ({', '.join(changed)}); {again}")
-    _check_figure(grid, PublishedStudy(study=grid.study, result=result))
+    published = PublishedStudy(study=grid.study, result=result)
+    _check_figure(grid, published)
     if not grid.study.findings:
-        return PublishedStudy(study=grid.study, result=result)
-    found = _findings(grid, result)
-    return PublishedStudy(
-        study=grid.study, result=result, findings=found, findings_code=checks.findings_code(grid.submission.name)
-    )
+        return published
+    path = submissions.FOLDER / grid.submission.name / "findings.py"
+    sha256 = code.digests(path)[path.as_posix()]
+    return published.model_copy(update={"findings": _findings(grid, result), "findings_code": sha256})
 
 
 def changed_settings(result: StudyResult, grid: Grid) -> list[str]:
@@ -75,18 +71,20 @@ def _check_figure(grid: Grid, study: PublishedStudy) -> None:
     if figure is None:
         return
     numbers = {label for run in study.result.runs for label in run.values}
-    found, are_points = f"{grid.file}: figure: {figure.draw} of", "which are points, no numbers; use `draw: scatter`"
-    having = f"those with points: {', '.join(points) or 'none'}"
-    for asked in figure.measures:
-        has_points, has_numbers = (any(is_named(label, (asked,)) for label in those) for those in (points, numbers))
-        if figure.draw == "scatter" and not has_points and asked.partition(": ")[0] not in left_out:
-            raise BenchmarkError(f"{found} {asked!r}, which has no points; {having}")
-        if figure.draw != "scatter" and has_points and not has_numbers:
-            raise BenchmarkError(f"{found} {asked!r}, {are_points}")
-    if figure.draw == "scatter" and not points and not left_out:
-        raise BenchmarkError(f"{found} what is measured, and no measure gave points")
-    if figure.draw != "scatter" and points and not numbers:
-        raise BenchmarkError(f"{found} {', '.join(points)}, {are_points}")
+    scatter, place = figure.draw == "scatter", f"{grid.file}: figure: {figure.draw} of"
+    for asked in figure.measures or (None,):  # None: all that fit
+        found = [
+            [label for label in labels if asked is None or is_named(label, (asked,))] for labels in (points, numbers)
+        ]
+        has_points, has_numbers = map(bool, found)
+        what = repr(asked) if asked else "what is measured" if scatter else ", ".join(points)
+        gone = left_out if asked is None else asked.partition(": ")[0] in left_out
+        if scatter and not has_points and not gone:
+            raise BenchmarkError(
+                f"{place} {what}, which has no points; those with points: {', '.join(points) or 'none'}"
+            )
+        if not scatter and has_points and not has_numbers:
+            raise BenchmarkError(f"{place} {what}, which are points, no numbers; use `draw: scatter`")
 
 
 def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
@@ -98,7 +96,7 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
 
     def work(send: Hear) -> None:
         given = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
-        if not isinstance(given, list | tuple) or not given or not all(isinstance(one, Finding) for one in given):
+        if not isinstance(given, list | tuple) or not given or not all(isinstance(item, Finding) for item in given):
             raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
         for one in given:
             send(one.model_dump(mode="json"))

@@ -15,9 +15,7 @@ from benchmark.studies.grids import Grid
 
 def write(grid: Grid) -> None:
     """Write the study's result beside the folders of its networks. Remove the folders of networks it no longer has.
-
-    Raises:
-        BenchmarkError: a curve has other places `x` in another network.
+    Raises BenchmarkError: a curve has other places `x` in another network.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,7 +67,7 @@ def _result(grid: Grid, rows: list[Row]) -> StudyResult:
         for name in ("train", "measure"):
             codes |= files.read_json(row.inputs / f"{name}.json")["code"]
     about = files.read_json(rows[0].folder / "measure" / "stage.json")
-    data = files.read_json(grid.data / "data.json")["sha256"]
+    data = files.read_json(rows[0].data / "data.json")["sha256"]
     return StudyResult(
         submission=grid.submission.name,
         name=grid.name,

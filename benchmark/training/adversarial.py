@@ -12,32 +12,30 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.objective import TrainingAttack, perturb, robust_accuracy
+from benchmark.training.parameters import Share
 from benchmark.training.standard import Standard
 
 
 class Adversarial(Standard):
     selected_by = "validation accuracy under the training attack"
 
-    def __init__(self, attack: TrainingAttack, label_smoothing: float = 0.0) -> None:
-        super().__init__(label_smoothing)
+    def __init__(self, attack: TrainingAttack | None, *, label_smoothing: Share = 0.0) -> None:
+        """
+        Raises:
+            BenchmarkError: no attack to train against.
+        """
+        if attack is None:
+            raise BenchmarkError(
+                f"the {type(self).__name__.lower()} objective needs `training.attack` in submission.yaml"
+            )
+        super().__init__(label_smoothing=label_smoothing)
         self.attack = attack
 
-    def perturb(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        """Adversarial images against the frozen model; the images themselves for `eps_factor` 0."""
-        return perturb(self.attack, model, images, labels, eps_factor)
-
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        return super().loss(model, self.perturb(model, images, labels, eps_factor), labels, eps_factor)
+        return super().loss(model, perturb(self.attack, model, images, labels, eps_factor), labels, eps_factor)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
         return robust_accuracy(self.attack, model, images, labels)
 
 
-def objective(attack: TrainingAttack | None, *, label_smoothing: float = 0.0) -> Adversarial:
-    """
-    Raises:
-        BenchmarkError: no attack to train against, or a share of smoothing outside [0, 1).
-    """
-    if attack is None:
-        raise BenchmarkError("the adversarial objective needs `training.attack` in submission.yaml")
-    return Adversarial(attack, label_smoothing)
+objective = Adversarial

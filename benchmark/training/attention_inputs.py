@@ -17,11 +17,6 @@ with warnings.catch_warnings():
     from timm.models.swin_transformer import SwinTransformerBlock
 
 
-def is_swin_block(module: nn.Module) -> bool:
-    """Whether it is a block of timm's Swin (version 1), attention and MLP."""
-    return isinstance(module, SwinTransformerBlock)
-
-
 @torch.no_grad()
 def window_attention(block: SwinTransformerBlock) -> DotProductWindowAttention:
     """What the block does between its first norm and its first sum, with copies of its weights.
@@ -72,7 +67,7 @@ def layer_and_inputs(start: nn.Module, name: str, images: Tensor, batch_size: in
         in_batches(start, images, batch_size)
     finally:
         hook.remove()
-    if not is_swin_block(block):
+    if not isinstance(block, SwinTransformerBlock):  # version 1
         return layer, torch.cat(seen)
     try:
         whole = window_attention(block)

@@ -48,13 +48,19 @@ class Augment:
         elif self.crop or self.flip:
             images = self._moved(images)
         if self.randaugment:
-            images = torch.stack([self._randaugmented(image) for image in images.cpu()]).to(device)
+            drawn = (self.randaugment(functional.to_pil_image(image)) for image in images.cpu())
+            pixels = torch.stack([functional.pil_to_tensor(image) for image in drawn])
+            images = functional.to_dtype(pixels, torch.float32, scale=True).to(device)
         images = images.clone()  # what follows works in place
         if self.erasing:
             self.erasing.device = device
             images = self.erasing(images)
         if self.mixup:
-            images, labels = self._mixed(images, labels)
+            even = len(labels) // 2 * 2
+            shares = nn.functional.one_hot(labels, self.mixup.num_classes).float()
+            if even:
+                images[:even], shares[:even] = self.mixup(images[:even], labels[:even])
+            labels = shares
         return images.clamp(0, 1), labels
 
     def _moved(self, images: torch.Tensor) -> torch.Tensor:
@@ -84,17 +90,3 @@ class Augment:
         """Row and column of the padded image where one image begins, and whether it is flipped."""
         top, left = (int(torch.randint(2 * self.crop + 1, ())) if self.crop else 0 for _ in range(2))
         return top, left, bool(self.flip and torch.rand(1) < 0.5)
-
-    def _randaugmented(self, image: torch.Tensor) -> torch.Tensor:
-        assert self.randaugment is not None
-        return functional.to_dtype(
-            functional.pil_to_tensor(self.randaugment(functional.to_pil_image(image))), torch.float32, scale=True
-        )
-
-    def _mixed(self, images: torch.Tensor, labels: torch.Tensor) -> Batch:
-        assert self.mixup is not None
-        even = len(labels) // 2 * 2
-        shares = torch.nn.functional.one_hot(labels, self.mixup.num_classes).float()
-        if even:
-            images[:even], shares[:even] = self.mixup(images[:even], labels[:even])
-        return images, shares

@@ -3,9 +3,8 @@ Huang et al. 2021, Local-Lip).
 
 A `Region` holds, for each image, the units' values z and moves D of them: a ball |D| <= rho and a box -below <= D <=
 above. Through y = W z + b the box moves by interval arithmetic, each unit by at most |row of W| rho too, and the less
-counts. Only units that move matter: those whose box is flat after a ReLU or a clipped ReLU, dead or at the top on all
-of the ball, stay where they are, so that their rows, and in the next layer their columns, drop out of W (Huang et al.
-2021).
+counts. Units whose box is flat after a ReLU or a clipped ReLU, dead or at the top on all of the ball, do not move, so that
+their rows, and in the next layer their columns, drop out of W (Huang et al. 2021).
 
 The norm of what is left of W comes from power steps for each image, from the layer's kept vector, and lies a little
 below it (layer_norms.py). With norms that are bounds, the region holds every move of a ball in real arithmetic.
@@ -71,26 +70,20 @@ def propagate(layers: Sequence[nn.Module], region: Region, norm: RestrictedNorm)
 
 def check(layers: Iterable[nn.Module], objective: str) -> None:
     """A BenchmarkError for a layer that is not among KNOWN, by exact type."""
-    for layer in layers:
-        if type(layer) not in KNOWN:
-            known = ", ".join(kind.__name__ for kind in KNOWN)
-            raise BenchmarkError(
-                f"the {objective} objective knows {known}; it has no bounds for {type(layer).__name__}"
-            )
+    if unknown := next((type(layer).__name__ for layer in layers if type(layer) not in KNOWN), None):
+        known = ", ".join(kind.__name__ for kind in KNOWN)
+        raise BenchmarkError(f"the {objective} objective knows {known}; it has no bounds for {unknown}")
 
 
 def _linear(
-    layer: nn.Linear | nn.Conv2d,
-    after: nn.Module | None,
-    region: Region,
-    norm: Callable[[Tensor, Tensor], Tensor],
+    layer: nn.Linear | nn.Conv2d, after: nn.Module | None, region: Region, norm: Callable[[Tensor, Tensor], Tensor]
 ) -> Region:
     """rho is the ball of the units that can still move after the clip that follows, the only ones that it asks for."""
     weight, moving = layer.weight.float(), region.moving
     bias = None if layer.bias is None else layer.bias.float()
     shift = run(layer, (region.above - region.below) / 2, weight)
     spread = run(layer, (region.above + region.below) / 2, weight.abs())
-    each = (run(layer, moving, weight**2) + 1e-30).sqrt() * _column(region.rho, shift)
+    each = (run(layer, moving, weight**2) + 1e-30).sqrt() * region.rho.reshape(-1, *[1] * (shift.ndim - 1))
     above, below = (torch.minimum(box, each).clamp(min=0) for box in (spread + shift, spread - shift))
     z = run(layer, region.z, weight, bias)
     moved = Region(z, region.rho, below, above)
@@ -139,8 +132,3 @@ def restricted_norm(
         for _ in range(power_steps):
             v = unit(gram(lambda w: restricted(w, fixed), v))
     return torch.linalg.vector_norm(restricted(v, layer.weight.float()).flatten(1), dim=1)
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    """(n,) beside (n, *shape)."""
-    return values.reshape(-1, *[1] * (like.ndim - 1))

@@ -16,11 +16,17 @@ from torch import nn
 from benchmark.training.ball_and_box import RestrictedNorm
 from benchmark.training.layer_norms import LayerNorms
 from benchmark.training.objective import TrainingAttack
+from benchmark.training.parameters import Count, Positive, Share
 from benchmark.training.worst_logits import WorstLogits
 
 
 class BCP(WorstLogits):
     name = "bcp"
+
+    def __init__(
+        self, attack: TrainingAttack | None, *, radius: Positive, kappa: Share = 0.0, power_steps: Count = 5
+    ) -> None:
+        super().__init__(radius, kappa, power_steps)
 
     def norm(self, layers: Sequence[nn.Module], norms: LayerNorms) -> RestrictedNorm:
         whole = norms()
@@ -31,15 +37,4 @@ class BCP(WorstLogits):
         return lambda index, columns, rows: whole[index].to(columns.dtype).expand(len(columns))
 
 
-def objective(attack: TrainingAttack | None, *, radius: float, kappa: float = 0.0, power_steps: int = 5) -> BCP:
-    """
-    Args:
-        radius: l2, in pixels of [0, 1].
-        kappa: the share of the clean cross-entropy once the radius is full.
-        power_steps: of each layer's kept vector an optimiser step.
-
-    Raises:
-        BenchmarkError: a radius that is not positive and finite, kappa outside [0, 1), steps that are no whole number
-            above 0.
-    """
-    return BCP(radius, kappa, power_steps)
+objective = BCP

@@ -1,9 +1,8 @@
 """A training step captured as a CUDA graph: its kernels are launched together, not one by one from Python.
 
 The graph holds the whole step: the attack, both passes, the optimiser, and what puts the weights back. It reads its images
-and labels from fixed memory, and does what the step did when it was recorded: a step of other shapes or of another radius
-gets another graph. Where the process may start compilers, torch.compile fuses the network's kernels too; in the
-sandbox it may not.
+and labels from fixed memory: a step of other shapes or of another radius gets another graph. Where the process may start
+compilers, torch.compile fuses the network's kernels too; in the sandbox it may not.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class CudaRecorder:
         outer.wait_stream(self._stream)
 
     def generator(self) -> torch.Tensor:
-        """Return the state of the device's generator."""
+        """The state of the device's generator."""
         return torch.cuda.get_rng_state(self.device)
 
     @contextmanager
@@ -79,20 +78,6 @@ def waits_among(warned: Iterable[str]) -> list[str]:
     return [message.splitlines()[0] for message in warned if "called a synchronizing" in message]
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    replay: Callable[[], None]
-    batches: Sequence[Split]  # what the graph reads
-    loss: torch.Tensor
-
-    def __call__(self, batches: Sequence[Split]) -> torch.Tensor:
-        for kept, given in zip(self.batches, batches, strict=True):
-            for place, tensor in zip(kept, given, strict=True):
-                place.copy_(tensor)
-        self.replay()
-        return self.loss
-
-
 @dataclass
 class CapturedStep:
     """A step, run by its graph once it was seen `WARM` times.
@@ -109,7 +94,7 @@ class CapturedStep:
     still: bool = False
     recording: bool = False
     _seen: dict[tuple[object, ...], int] = field(default_factory=dict)
-    _recorded: dict[tuple[object, ...], _Recorded] = field(default_factory=dict)
+    _recorded: dict[tuple[object, ...], Callable[[Sequence[Split]], torch.Tensor]] = field(default_factory=dict)
     _eps_factor: float = -1.0
 
     def __post_init__(self) -> None:
@@ -163,8 +148,16 @@ class CapturedStep:
             ) from None
         finally:
             self.recording = False
-        self._recorded[key] = _Recorded(replay, kept, loss)
-        return self._recorded[key](batches)
+
+        def again(batches: Sequence[Split]) -> torch.Tensor:
+            for places, given in zip(kept, batches, strict=True):
+                for place, tensor in zip(places, given, strict=True):
+                    place.copy_(tensor)
+            replay()
+            return loss
+
+        self._recorded[key] = again
+        return again(batches)
 
     def _say(self) -> None:
         if self.problem:

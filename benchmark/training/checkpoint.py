@@ -1,4 +1,4 @@
-"""A checkpoint: one safetensors file with its JSON state in the header, written whole or not at all, never a pickle."""
+"""Checkpoints: a safetensors file with JSON in its header, written whole or not at all, never a pickle."""
 
 from __future__ import annotations
 
@@ -16,6 +16,19 @@ from torch import nn
 from benchmark.runtime import files
 
 Tensors = dict[str, torch.Tensor]
+
+
+def keep(path: Path, tensors: Tensors, state: Any) -> None:
+    """Write tensors, and what JSON can hold beside them."""
+    packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    files.write(path, save(packed, {"state": json.dumps(state)}))  # one key: safetensors writes several in any order
+
+
+def kept(path: Path) -> tuple[Tensors, Any]:
+    """What `keep` has written."""
+    with safe_open(path, "pt") as stored:
+        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
+        return tensors, json.loads(stored.metadata()["state"])
 
 
 @dataclass
@@ -39,28 +52,24 @@ def write(
     done: TrainingProgress,
     scaler: dict[str, Any],
 ) -> None:
-    """Writes everything that training resumes from; `scaler` is the state of Fabric's precision."""
+    """Write everything that training resumes from; `scaler` is the state of Fabric's precision."""
     tensors = {f"{kind}.{name}": t for kind, module in modules.items() for name, t in module.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {
             f"optimizer.{index}.{name}": torch.as_tensor(value) for name, value in state.items() if value is not None
         }
-    packed = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    state = {"progress": asdict(done), "scaler": scaler}
-    files.write(path, save(packed, {"state": json.dumps(state)}))  # one key: safetensors writes several in any order
+    keep(path, tensors, {"progress": asdict(done), "scaler": scaler})
 
 
 def resume(
     path: Path, modules: dict[str, nn.Module], optimizer: torch.optim.Optimizer
 ) -> tuple[Tensors, TrainingProgress, dict[str, Any]]:
-    """Puts a checkpoint back into modules and optimizer: best weights, progress, scaler. A fresh start without one."""
+    """Put a checkpoint back into modules and optimizer: best weights, progress, scaler. A fresh start without one."""
     if not path.exists():
         return {}, TrainingProgress(), {}
-    with safe_open(path, "pt") as stored:
-        kept = json.loads(stored.metadata()["state"])
-        tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - no mapping
-    done = TrainingProgress(**kept["progress"])
+    tensors, about = kept(path)
+    done = TrainingProgress(**about["progress"])
     done.watched = [(trained, pgd) for trained, pgd in done.watched]
     for kind, module in modules.items():
         module.load_state_dict(_under(tensors, f"{kind}."))
@@ -70,7 +79,7 @@ def resume(
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     print(f"resuming after epoch {done.epoch}", flush=True)
-    return _under(tensors, "best."), done, kept["scaler"]
+    return _under(tensors, "best."), done, about["scaler"]
 
 
 def _under(tensors: Tensors, prefix: str) -> Tensors:

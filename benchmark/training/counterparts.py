@@ -2,10 +2,10 @@
 
 Attention layers are matched in order. All other parameters and buffers are matched kind by kind, and in order within a kind:
 modules whose weight has two axes or more (linear layers, convolutions), modules whose weight has one (norms), and every
-parameter of another name by itself, timm's `cls_token` as `token` and `pos_embed` as `offset`. Order alone would not do:
-timm's network holds the class token and the positions before the patch embedding, a sequence of benchmark/layers after it;
-and names alone would not, since a sequence numbers its layers. Shapes must agree once axes of length 1 in front are dropped
-and those after the first are joined, which makes a convolution of patches the linear layer that follows `Patchify`.
+parameter of another name by itself, timm's `cls_token` as `token` and `pos_embed` as `offset`. Neither order alone would do,
+since timm's network holds the class token before the patch embedding, nor names, since a sequence numbers its layers. Shapes
+must agree once axes of length 1 in front are dropped and those after the first are joined, which makes a convolution of
+patches the linear layer that follows `Patchify`.
 """
 
 from __future__ import annotations
@@ -45,26 +45,24 @@ def counterparts(there: nn.Module, here: nn.Module) -> Counterparts:
         raise BenchmarkError(f"the trained network has {len(theirs)} attention layers, this one {len(ours)}")
     pairs = zip(theirs.items(), ours.items(), strict=True)
     attention = [(a, b) for (a, theirs), (b, ours) in pairs if _kind(theirs) != _kind(ours)]
-    found, left_out = _matched(
-        _units(there, [name for name, _ in attention]), _units(here, [name for _, name in attention])
-    )
+    others, left_out = _matched(_units(there, [a for a, _ in attention]), _units(here, [b for _, b in attention]))
     before, after = there.state_dict(), here.state_dict()
-    for a, b in found:
+    for a, b in others:
         if _plain(before[a]) != _plain(after[b]):
             shapes = f"{tuple(before[a].shape)} in the trained network and {b} is {tuple(after[b].shape)} here"
             raise BenchmarkError(f"{a} is {shapes}; only attention may differ")
-    return Counterparts(attention, found, left_out)
+    return Counterparts(attention, others, left_out)
 
 
 def _attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The outermost attention layers, what wraps one as its `content` counting as one, by name and in order."""
-    found: dict[str, nn.Module] = {}
+    layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         content = getattr(module, "content", None)
         known = is_attention(module) or (isinstance(content, nn.Module) and is_attention(content))
-        if known and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = module
-    return found
+        if known and not any(name.startswith(f"{outer}.") for outer in layers):
+            layers[name] = module
+    return layers
 
 
 def _kind(layer: nn.Module) -> tuple[type, type]:
@@ -79,15 +77,15 @@ def _units(model: nn.Module, without: list[str]) -> dict[str, list[Unit]]:
         place, _, name = key.rpartition(".")
         if not any(key.startswith(f"{outer}.") for outer in without):
             modules.setdefault(place, {})[name] = key
-    found: dict[str, list[Unit]] = {}
+    kinds: dict[str, list[Unit]] = {}
     for unit in modules.values():
         if "weight" in unit:
-            found.setdefault("layer" if state[unit["weight"]].ndim > 1 else "norm", []).append(unit)
+            kinds.setdefault("layer" if state[unit["weight"]].ndim > 1 else "norm", []).append(unit)
         else:
             for name, key in unit.items():
                 kind = SAME_NAME.get(name, name)
-                found.setdefault(kind, []).append({kind: key})
-    return found
+                kinds.setdefault(kind, []).append({kind: key})
+    return kinds
 
 
 def _matched(there: dict[str, list[Unit]], here: dict[str, list[Unit]]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -103,12 +101,10 @@ def _matched(there: dict[str, list[Unit]], here: dict[str, list[Unit]]) -> tuple
                 f"no counterpart of the other's {next(iter(extra.values()))}"
             )
         for before, after in zip(theirs, ours, strict=True):
-            for name, key in after.items():
-                if name not in before:
-                    raise BenchmarkError(
-                        f"{key} has no counterpart in the trained network, at {next(iter(before.values()))}"
-                    )
-                pairs.append((before[name], key))
+            if missing := next((key for name, key in after.items() if name not in before), None):
+                place = next(iter(before.values()))
+                raise BenchmarkError(f"{missing} has no counterpart in the trained network, at {place}")
+            pairs += [(before[name], key) for name, key in after.items()]
             left_out += [key for name, key in before.items() if name not in after]
     return pairs, left_out
 

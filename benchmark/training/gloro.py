@@ -11,30 +11,49 @@ CertViT (Gupta and Verma 2023, table 7) trains with eps 1.74 for 1.58 and with 0
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_norms import LayerNorms, product, sequence
-from benchmark.training.objective import Objective, TrainingAttack, share
+from benchmark.training.objective import Objective, TrainingAttack, share, whole_labels
+from benchmark.training.parameters import Count, Positive
 
 
-class GloRo(Objective):
-    def __init__(self, radius: float, power_steps: int) -> None:
-        self.radius, self.power_steps = checked_radius(radius, "gloro"), checked_steps(power_steps, "gloro")
-        self.selected_by = f"validation accuracy robust at L2 {radius:g} by a global Lipschitz constant"
+class Robust(Objective):
+    """An objective for an l2 radius that reads the Lipschitz constants of a sequence's layers.
+
+    Args:
+        radius: in pixels of [0, 1].
+        power_steps: of each layer's kept vector an optimiser step.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, radius: float, power_steps: int, means: str) -> None:
+        self.radius, self.power_steps = radius, power_steps
+        self.selected_by = f"validation accuracy robust at L2 {radius:g} by {means}"
 
     def attach(self, model: nn.Module, images: Tensor) -> LayerNorms:
-        layers, self.head = sequence(model, "gloro")
-        self.norms = LayerNorms(layers, images[:1], self.power_steps)
+        self.layers, self.head = sequence(model, self.name)
+        self.norms = LayerNorms(self.layers, images[:1], self.power_steps)
         return self.norms
 
     def advance(self) -> None:
         self.norms.advance()
 
+
+class GloRo(Robust):
+    """With the paper's 5 power steps."""
+
+    name = "gloro"
+
+    def __init__(self, attack: TrainingAttack | None, *, radius: Positive, power_steps: Count = 5) -> None:
+        super().__init__(radius, power_steps, "a global Lipschitz constant")
+
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, eps_factor: float) -> Tensor:
-        whole_labels(labels, "gloro")
+        whole_labels(labels, self.name)
         logits = model(images).float()
         raised = eps_factor * self.radius * product(self.norms())
         further = further_logit(logits, self.head.weight.float(), raised)
@@ -43,7 +62,7 @@ class GloRo(Objective):
     @torch.no_grad()
     def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
         model.eval()
-        layers, head = sequence(model, "gloro")
+        layers, head = sequence(model, self.name)
         constant = product(LayerNorms(layers, images[:1], self.power_steps).upper())
 
         def robust(x: Tensor, y: Tensor) -> Tensor:
@@ -68,33 +87,4 @@ def further_logit(logits: Tensor, weight: Tensor, move: Tensor) -> Tensor:
     return raised.scatter(1, top[:, None], -math.inf).amax(1)
 
 
-def checked_radius(radius: float, objective: str) -> float:
-    if isinstance(radius, bool) or not isinstance(radius, int | float) or not 0 < radius < math.inf:
-        raise BenchmarkError(
-            f"{objective}: radius {radius} should be a positive number, an l2 radius in pixels of [0, 1]"
-        )
-    return float(radius)
-
-
-def checked_steps(steps: float, objective: str, name: str = "power_steps") -> int:
-    """A recipe's numbers come as floats."""
-    if isinstance(steps, bool) or not isinstance(steps, int | float) or not 1 <= steps < 1e6 or steps != int(steps):
-        raise BenchmarkError(f"{objective}: {name} {steps} should be a whole number of at least 1; 5 is usual")
-    return int(steps)
-
-
-def whole_labels(labels: Tensor, objective: str) -> None:
-    if labels.is_floating_point():
-        raise BenchmarkError(f"the {objective} objective needs whole labels; leave mixup and cutmix out")
-
-
-def objective(attack: TrainingAttack | None, *, radius: float, power_steps: int = 5) -> GloRo:
-    """
-    Args:
-        radius: l2, in pixels of [0, 1].
-        power_steps: of each layer an optimiser step; the paper's 5.
-
-    Raises:
-        BenchmarkError: a radius that is not positive and finite, or power_steps that are no whole number above 0.
-    """
-    return GloRo(radius, power_steps)
+objective = GloRo

@@ -17,10 +17,10 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from benchmark.layers.kinds import LinearMap, layer_constants
+from benchmark.layers.kinds import product as product
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_constants import LinearMap, layer_constants
-from benchmark.training.layer_constants import product as product
 
 Head = nn.Linear | BoundedLinear | NormalisedHead
 
@@ -32,7 +32,6 @@ class LayerNorms(nn.Module):
     Args:
         layers: in order, without the head; read at each use.
         image: (1, *shape) float32, of which shape and device count.
-        power_steps: of each `advance`.
 
     Raises:
         BenchmarkError: a layer without a constant, by its type's name.
@@ -78,14 +77,14 @@ class LayerNorms(nn.Module):
 
 
 def sequence(model: nn.Module, objective: str) -> tuple[list[nn.Module], Head]:
-    """The layers of a plain nn.Sequential below its head, those of inner ones in their place, and the head.
+    """The layers of a plain nn.Sequential below its head, as `flat` has them, and the head.
 
     Raises:
         BenchmarkError: another kind of model, or a head that is no linear layer.
     """
     if type(model) is not nn.Sequential or not len(model):
         raise BenchmarkError(f"the {objective} objective needs a plain nn.Sequential, not {type(model).__name__}")
-    *layers, head = _flat(model)
+    *layers, head = flat(model)
     if not isinstance(head, Head) or type(head) not in get_args(Head):
         names = ", ".join(kind.__name__ for kind in get_args(Head))
         raise BenchmarkError(
@@ -94,8 +93,9 @@ def sequence(model: nn.Module, objective: str) -> tuple[list[nn.Module], Head]:
     return layers, head
 
 
-def _flat(model: nn.Sequential) -> list[nn.Module]:
-    return [part for layer in model for part in (_flat(layer) if type(layer) is nn.Sequential else [layer])]
+def flat(module: nn.Module) -> list[nn.Module]:
+    """The layers of a plain nn.Sequential, those of inner ones in their place; another module alone."""
+    return [part for layer in module for part in flat(layer)] if type(module) is nn.Sequential else [module]
 
 
 def gram(run: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:

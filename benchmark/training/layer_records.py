@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.training.layer_norms import flat
 from benchmark.training.proximal import Rows
 
 PASSED_THROUGH = (nn.Dropout, nn.Identity, nn.Flatten)  # the same numbers, in evaluation mode
@@ -123,17 +124,9 @@ def _walk(
     for index, (key, child) in enumerate(children):
         following = None
         if type(module) is nn.Sequential:
-            behind = (part for _, other in children[index + 1 :] for part in _flat(other))
+            behind = (part for _, other in children[index + 1 :] for part in flat(other))
             following = next((part for part in behind if not isinstance(part, PASSED_THROUGH)), after)
         yield from _walk(child, f"{name}.{key}" if name else key, following)
-
-
-def _flat(module: nn.Module) -> Iterator[nn.Module]:
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from _flat(child)
-    else:
-        yield module
 
 
 @torch.no_grad()

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.training.ball_and_box import RestrictedNorm, restricted_norm
-from benchmark.training.gloro import checked_steps
 from benchmark.training.layer_norms import LayerNorms
 from benchmark.training.objective import TrainingAttack
+from benchmark.training.parameters import Count, Positive, Share
 from benchmark.training.worst_logits import WorstLogits
 
 SCORE_STEPS = 20  # of each image
@@ -32,9 +32,21 @@ RAISED = 1 + 1e-3
 class LocalLip(WorstLogits):
     name = "local_lip"
 
-    def __init__(self, radius: float, kappa: float, power_steps: int, local_steps: int) -> None:
+    def __init__(
+        self,
+        attack: TrainingAttack | None,
+        *,
+        radius: Positive,
+        kappa: Share = 0.0,
+        power_steps: Count = 5,
+        local_steps: Count = 2,
+    ) -> None:
+        """
+        Args:
+            local_steps: of each image's own vector, from the layer's kept one.
+        """
         super().__init__(radius, kappa, power_steps)
-        self.local_steps = checked_steps(local_steps, self.name, "local_steps")
+        self.local_steps = local_steps
 
     def norm(self, layers: Sequence[nn.Module], norms: LayerNorms) -> RestrictedNorm:
         return self._restricted(layers, norms, self.local_steps)
@@ -54,18 +66,4 @@ class LocalLip(WorstLogits):
         return norm
 
 
-def objective(
-    attack: TrainingAttack | None, *, radius: float, kappa: float = 0.0, power_steps: int = 5, local_steps: int = 2
-) -> LocalLip:
-    """
-    Args:
-        radius: l2, in pixels of [0, 1].
-        kappa: the share of the clean cross-entropy once the radius is full.
-        power_steps: of each layer's kept vector an optimiser step.
-        local_steps: from it, of each image's own.
-
-    Raises:
-        BenchmarkError: a radius that is not positive and finite, kappa outside [0, 1), steps that are no whole number
-            above 0.
-    """
-    return LocalLip(radius, kappa, power_steps, local_steps)
+objective = LocalLip

@@ -16,15 +16,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 from benchmark.layers.isometries import Absolute, ShiftTokens
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SLLBlock
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import LayerProject, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.gloro import checked_radius, whole_labels
-from benchmark.training.objective import Objective, TrainingAttack
+from benchmark.training.margin import margin_loss
+from benchmark.training.objective import Objective, TrainingAttack, share, whole_labels
+from benchmark.training.parameters import Positive
 
 LIPSCHITZ = (
     Absolute, LayerProject, MergeTokens, Normalise, OrthogonalLinear, Patchify, Positions, ShiftTokens, SLLBlock, TakeToken,
@@ -34,8 +34,8 @@ TOGETHER = 250  # images that are scored at a time
 
 
 class LocalMargin(Objective):
-    def __init__(self, radius: float, margin: float, temperature: float) -> None:
-        self.radius, self.margin, self.temperature = checked_radius(radius, "local_margin"), margin, temperature
+    def __init__(self, attack: TrainingAttack | None, *, radius: Positive, margin: float, temperature: float) -> None:
+        self.radius, self.margin, self.temperature = radius, margin, temperature
         self.selected_by = f"validation accuracy certified at L2 {radius:g} by a local Lipschitz bound, in float32"
 
     def attach(self, model: nn.Module, images: Tensor) -> None:
@@ -49,7 +49,6 @@ class LocalMargin(Objective):
             known = type(layer) in (*LIPSCHITZ, GridAttention)
             if not known or (isinstance(layer, Normalise) and layer.std != 1):
                 raise BenchmarkError(f"local_margin knows no Lipschitz constant of the layer {type(layer).__name__}")
-
         self.attention = [layer for layer in model if isinstance(layer, GridAttention)]
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, eps_factor: float) -> Tensor:
@@ -58,23 +57,23 @@ class LocalMargin(Objective):
         for layer in self.attention:
             assert layer.kept is not None
             moved = grid_sensitivity(layer.kept.float(), layer.content).bound(moved)
-        near = logits / (moved / self.radius)[:, None]
-        lowered = near - self.margin * nn.functional.one_hot(labels, logits.shape[1])
-        return nn.functional.cross_entropy(self.temperature * lowered, labels)
+        return margin_loss(logits / (moved / self.radius)[:, None], labels, self.margin, self.temperature)
 
     @torch.no_grad()
     def score(self, model: nn.Module, images: Tensor, labels: Tensor) -> float:
         model.eval()
         assert isinstance(model, nn.Sequential)
-        head, hits = model[-1], 0
+        head = model[-1]
         assert isinstance(head, NormalisedHead)
         rows = head.weight
-        for x, y in zip(images.split(TOGETHER), labels.split(TOGETHER), strict=True):
+
+        def certified(x: Tensor, y: Tensor) -> Tensor:
             logits, moved = bounded_logits(model, x, self.radius)
             apart = torch.linalg.vector_norm(rows[y][:, None] - rows[None], dim=-1)  # 0 for the label itself
             lead = logits.gather(1, y[:, None]) - logits - moved[:, None] * apart
-            hits += int((lead.scatter(1, y[:, None], torch.inf) > 0).all(1).sum())
-        return hits / len(labels)
+            return (lead.scatter(1, y[:, None], torch.inf) > 0).all(1)
+
+        return share(certified, images, labels, TOGETHER)
 
 
 def bounded_logits(model: nn.Sequential, images: Tensor, radius: float) -> tuple[Tensor, Tensor]:
@@ -90,5 +89,4 @@ def bounded_logits(model: nn.Sequential, images: Tensor, radius: float) -> tuple
     return now, moved
 
 
-def objective(attack: TrainingAttack | None, *, radius: float, margin: float, temperature: float) -> LocalMargin:
-    return LocalMargin(radius, margin, temperature)
+objective = LocalMargin

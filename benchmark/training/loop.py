@@ -7,77 +7,62 @@ stopped. Mixed precision is for the steps alone: scores, and the weights that ar
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from lightning_fabric import Fabric
 from rich.progress import Progress
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.training import TrainingSpec
 from benchmark.training import checkpoint as checkpoints
-from benchmark.training import draws
-from benchmark.training.capture import CudaRecorder, Split
-from benchmark.training.checkpoint import TrainingProgress
-from benchmark.training.objective import Objective
+from benchmark.training.capture import Split
+from benchmark.training.checkpoint import Tensors, TrainingProgress
 from benchmark.training.overfitting import OverfittingMonitor
-from benchmark.training.penalty import Penalty
-from benchmark.training.ranks import ALONE, Ranks
-from benchmark.training.selection import SelectionMetric, exhausted
-from benchmark.training.steps import Augmenting, NotFinite, Steps
+from benchmark.training.ranks import seed_draws
+from benchmark.training.selection import Score, exhausted
+from benchmark.training.steps import NotFinite, Steps
 
 
 def train(
-    model: torch.nn.Module,
-    objective: Objective,
-    spec: TrainingSpec,
+    steps: Steps,
     train_split: Split,
     validation_split: Split,
     *,
-    fabric: Fabric,
     seed: int,
     checkpoint: Path,
-    metric: SelectionMetric | None = None,
-    augment: Augmenting | None = None,
-    closing: Augmenting | None = None,
-    penalties: Mapping[str, Penalty] | None = None,
+    metric: Score | None = None,
     monitor: OverfittingMonitor | None = None,
-    ranks: Ranks = ALONE,
-    recorder: CudaRecorder | None = None,
     on_epoch: Callable[[TrainingProgress], None] = lambda _: None,
-) -> tuple[dict[str, torch.Tensor], TrainingProgress]:
-    """Trains `model` in place and returns the weights of the epoch with the best validation score, and the history.
+) -> tuple[Tensors, TrainingProgress]:
+    """Train the model of `steps` in place; return the weights of the epoch with the best validation score, and the history.
 
-    Where the recipe has preparations, the weights that `model` comes with compete with those of the epochs, as epoch 0.
+    Where the recipe has preparations, the weights that the model comes with compete with those of the epochs, as epoch 0.
 
     Args:
         checkpoint: the file to resume from when it exists, rewritten after each epoch.
         metric: what epochs are selected by; the objective's own score if None.
-        augment: of each batch; `spec.augmentation`, ready to run.
-        closing: the same of the last epochs; `spec.closing`.
-        penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
         monitor: of catastrophic overfitting, called after each epoch.
-        ranks: the processes that share the batches. They begin with the weights of the first, which alone writes the
-            checkpoint and calls `on_epoch`.
-        recorder: captures the steps, on a GPU (capture.py); each runs by itself if None.
-        on_epoch: called after each epoch, before the checkpoint.
+        on_epoch: called after each epoch, before the checkpoint, by the first of the processes that share the training.
 
     Raises:
         BenchmarkError: a loss, a penalty or a weight is not finite; the last good checkpoint stays.
     """
-    ranks.take_first([model])
-    steps = Steps.of(model, objective, spec, fabric, train_split[0][:1], augment, closing, penalties, ranks, recorder)
-    modules, optimizer, precision = steps.modules, steps.optimizer.optimizer, fabric.strategy.precision
+    spec, ranks, precision = steps.spec, steps.ranks, steps.fabric.strategy.precision
+    modules, optimizer, judge = steps.modules, steps.optimizer.optimizer, metric or steps.objective.score
     best, done, scaler = checkpoints.resume(checkpoint, modules, optimizer)
     ranks.take_first(modules.values())
     if scaler:
         precision.load_state_dict(scaler)
-    images, labels, *validation = (t.to(fabric.device) for t in (*train_split, *validation_split))
-    score = _Scoring(seed, metric.score if metric else objective.score, monitor, validation, ranks)
+    images, labels, *validation = (part.to(steps.fabric.device) for part in (*train_split, *validation_split))
+    own_images, own_labels = map(ranks.share, validation)
+
+    def score(model: torch.nn.Module, *place: int | str) -> float:
+        seed_draws(seed, *place)
+        return ranks.mean(judge(model, own_images, own_labels), len(own_labels))
+
     if spec.prepare and not best:
-        best = score.start(_float32(model), done)
+        model = _float32(steps.model)
+        done.best_score, best = score(model, "start"), _copied(model)
     with Progress(disable=ranks.rank > 0, transient=True) as progress:
         task = progress.add_task("training", total=spec.epochs, completed=done.epoch)
         while done.epoch < spec.epochs and not exhausted(
@@ -88,7 +73,14 @@ def train(
             except NotFinite as error:
                 raise _stopped(error, done, checkpoint) from None
             ranks.take_first(modules.values())
-            best = score.epoch(_float32(steps.judged), done) or best
+            model = _float32(steps.judged)
+            done.scores.append(score(model, done.epoch, "score"))
+            if monitor:  # of few images: each rank sees all of them
+                seed_draws(seed, done.epoch, "watch")
+                done.watched.append(monitor(model, *validation))
+            done.epoch += 1
+            if done.scores[-1] > done.best_score:  # a NaN is no score
+                best, done.best_epoch, done.best_score = _copied(model), done.epoch, done.scores[-1]
             if ranks.rank == 0:
                 on_epoch(done)
                 checkpoints.write(checkpoint, modules, optimizer, best, done, precision.state_dict())
@@ -97,41 +89,7 @@ def train(
     return best, done
 
 
-@dataclass(frozen=True)
-class _Scoring:
-    """Which weights are the best so far, by what they score on validation images."""
-
-    seed: int
-    metric: Callable[[torch.nn.Module, torch.Tensor, torch.Tensor], float]
-    monitor: OverfittingMonitor | None
-    validation: Sequence[torch.Tensor]
-    ranks: Ranks
-
-    def start(self, model: torch.nn.Module, done: TrainingProgress) -> checkpoints.Tensors:
-        """Of the weights before the first epoch."""
-        draws.seed(self.seed, "start")
-        done.best_score = self._score(model)
-        return _copied(model)
-
-    def epoch(self, model: torch.nn.Module, done: TrainingProgress) -> checkpoints.Tensors:
-        """Adds the score of an epoch and what the monitor measures to `done`; its weights if it is the best so far."""
-        draws.seed(self.seed, done.epoch, "score")
-        done.scores.append(self._score(model))
-        if self.monitor:  # of few images: each rank sees all of them
-            draws.seed(self.seed, done.epoch, "watch")
-            done.watched.append(self.monitor(model, *self.validation))
-        done.epoch += 1
-        if not done.scores[-1] > done.best_score:  # a NaN is no score
-            return {}
-        done.best_epoch, done.best_score = done.epoch, done.scores[-1]
-        return _copied(model)
-
-    def _score(self, model: torch.nn.Module) -> float:
-        images, labels = (self.ranks.share(part) for part in self.validation)
-        return self.ranks.mean(self.metric(model, images, labels), len(labels))
-
-
-def _copied(model: torch.nn.Module) -> checkpoints.Tensors:
+def _copied(model: torch.nn.Module) -> Tensors:
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 

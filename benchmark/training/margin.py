@@ -10,25 +10,26 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.objective import Objective, TrainingAttack, accuracy
+from benchmark.training.objective import Objective, TrainingAttack, accuracy, whole_labels
 
 
 class Margin(Objective):
-    def __init__(self, margin: float, temperature: float) -> None:
+    def __init__(self, attack: TrainingAttack | None, *, margin: float, temperature: float) -> None:
         self.margin, self.temperature = margin, temperature
         self.selected_by = f"validation accuracy with margin {margin / 2:g} or more"
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
-        if labels.is_floating_point():
-            raise BenchmarkError("the margin objective needs whole labels; leave mixup and cutmix out")
-        logits = model(images)
-        lowered = logits - self.margin * nn.functional.one_hot(labels, logits.shape[1])
-        return nn.functional.cross_entropy(self.temperature * lowered, labels)
+        whole_labels(labels, "margin")
+        return margin_loss(model(images), labels, self.margin, self.temperature)
 
     def score(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
         return accuracy(model, images, labels, margin=self.margin / 2)
 
 
-def objective(attack: TrainingAttack | None, *, margin: float, temperature: float) -> Margin:
-    return Margin(margin, temperature)
+def margin_loss(logits: torch.Tensor, labels: torch.Tensor, margin: float, temperature: float) -> torch.Tensor:
+    """Mean cross-entropy of logits (n, classes), the label's lowered by `margin`, times `temperature`: ()."""
+    lowered = logits - margin * nn.functional.one_hot(labels, logits.shape[1])
+    return nn.functional.cross_entropy(temperature * lowered, labels)
+
+
+objective = Margin

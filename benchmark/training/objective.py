@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.prediction import margins
 
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
@@ -100,6 +101,12 @@ def perturb(
             mixed = partial(nn.functional.cross_entropy, target=labels, reduction="sum")
             return attack(model, images, labels.argmax(1), eps_factor, mixed).detach()
         return attack(model, images, labels, eps_factor).detach()
+
+
+def whole_labels(labels: torch.Tensor, objective: str) -> None:
+    """A BenchmarkError for shares of classes, of which the objective makes nothing."""
+    if labels.is_floating_point():
+        raise BenchmarkError(f"the {objective} objective needs whole labels; leave mixup and cutmix out")
 
 
 def accuracy(

@@ -34,21 +34,15 @@ def optimizer(
 
         parameters = [g for g in param_groups_weight_decay(model, spec.weight_decay) if g["params"]]
     made: torch.optim.Optimizer
+    rate, decay = spec.learning_rate, spec.weight_decay
     if spec.optimizer == "sgd":
-        made = torch.optim.SGD(
-            parameters, lr=spec.learning_rate, momentum=0.9, weight_decay=spec.weight_decay, fused=fused
-        )
+        made = torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=decay, fused=fused)
     else:
-        made = torch.optim.AdamW(
-            parameters,
-            lr=spec.learning_rate,
-            weight_decay=spec.weight_decay,
-            capturable=on_gpu and captured,
-            fused=fused,
-        )
+        capturable = on_gpu and captured
+        made = torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, capturable=capturable, fused=fused)
     if on_gpu:
         for group in made.param_groups:
-            group["lr"] = torch.tensor(spec.learning_rate, device=device)
+            group["lr"] = torch.tensor(rate, device=device)
     return made
 
 

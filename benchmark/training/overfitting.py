@@ -36,19 +36,18 @@ class OverfittingMonitor:
     spec: AttackSpec
 
     def __call__(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-        """Accuracy under the training attack, and under both attacks together, on images spread evenly over those given."""
-        chosen = spread(len(labels), images.device)
-        images, labels = images[chosen], labels[chosen]
-        robust = self._correct(self.trained, model, images, labels)
-        robust_to_both = robust & self._correct(self.pgd, model, images, labels)
-        return int(robust.sum()) / len(labels), int(robust_to_both.sum()) / len(labels)
-
-    @staticmethod
-    def _correct(attack: TrainingAttack, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        adversarial = perturb(attack, model, images, labels, 1.0)
-        model.eval()
-        with torch.no_grad():
-            return margins(model(adversarial), labels) > 0
+        """Accuracy under the training attack, and under both attacks together, on at most IMAGES images, evenly spaced."""
+        count = min(len(labels), IMAGES)
+        chosen = torch.arange(count, device=images.device) * len(labels) // count
+        robust = torch.ones(count, dtype=torch.bool, device=images.device)
+        accuracies = []
+        for attack in (self.trained, self.pgd):
+            adversarial = perturb(attack, model, images[chosen], labels[chosen], 1.0)
+            model.eval()
+            with torch.no_grad():
+                robust = robust & (margins(model(adversarial), labels[chosen]) > 0)
+            accuracies.append(int(robust.sum()) / count)
+        return accuracies[0], accuracies[1]
 
     def verdict(
         self, seen: Sequence[tuple[float, float]], selected: int, warmup_epochs: int, validation: int
@@ -64,10 +63,5 @@ class OverfittingMonitor:
         trained, pgd = seen[selected - 1]
         return Overfitting(
             found=bool(counted), epochs=tuple(counted), trained=trained, pgd=pgd, gap=GAP,
-            images=len(spread(validation)), probe=self.spec,
+            images=min(validation, IMAGES), probe=self.spec,
         )  # fmt: skip
-
-
-def spread(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """At most IMAGES of n indices, evenly spaced."""
-    return torch.arange(min(n, IMAGES), device=device) * n // min(n, IMAGES)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-
-from benchmark.runtime.errors import BenchmarkError
 
 if TYPE_CHECKING:  # so that training without penalties does not depend on it
     from benchmark.layers.attention_weights import AttentionWeights
@@ -32,12 +29,6 @@ class Penalty(nn.Module):
         """Moves the state, such as the vectors of a power iteration, by one step."""
 
 
-def checked_lambda(name: str, value: float) -> float:
-    """A penalty's factor.
-
-    Raises:
-        BenchmarkError: it is negative or not finite, or no number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise BenchmarkError(f"{name} {value} should be a number of at least 0; 1e-3 is the top of SpecFormer's range")
-    return float(value)
+def unit(vectors: Tensor) -> Tensor:
+    """Each of (..., size) over its l2 norm; 0 where it is 0."""
+    return nn.functional.normalize(vectors, dim=-1)

@@ -12,19 +12,16 @@ weights of `start`. Training images are all that it sees.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from pydantic import JsonValue
-from safetensors import safe_open
-from safetensors.torch import save
 
-from benchmark.runtime import files
+from benchmark.training import checkpoint
+from benchmark.training.checkpoint import Tensors as Tensors
 
-Tensors = dict[str, torch.Tensor]
 History = dict[str, JsonValue]
 
 
@@ -44,9 +41,11 @@ class Place:
         """
         path = self.folder / f"{name}.safetensors"
         if not path.exists():
-            tensors, history = make()
-            packed = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-            files.write(path, save(packed, {"history": json.dumps(history)}))
-        with safe_open(path, "pt") as stored:
-            found = {key: stored.get_tensor(key).to(self.device) for key in stored.keys()}  # noqa: SIM118 - no mapping
-            return found, json.loads(stored.metadata()["history"])
+            checkpoint.keep(path, *make())
+        tensors, history = checkpoint.kept(path)
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}, history
+
+    def drawn(self, images: torch.Tensor, samples: int) -> torch.Tensor:
+        """So many of the training images, in an order drawn by the seed."""
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.seed))
+        return images[order[:samples].to(images.device)]

@@ -10,14 +10,13 @@ price is singular values of all layers a step, which networks for small images c
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from benchmark.layers.convolution_matrices import check_convolution, convolution_upper
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_constants import check_convolution, convolution_upper
 from benchmark.training.objective import TrainingAttack, frozen
+from benchmark.training.parameters import NotNegative, Share
 from benchmark.training.standard import Standard
 
 # Rounding the entries to float32 moves the norm by at most |E|_F <= 2^-24 |W|_F <= 2^-24 sqrt(rank) |W|, that of a kernel
@@ -25,31 +24,27 @@ from benchmark.training.standard import Standard
 INSIDE = 1 - 1e-5
 
 
-class Caps(nn.Module):
-    """The norm that each layer may have, in a buffer: (layers,) float64."""
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("values", values)
-
-
 class Projected(Standard):
-    def __init__(self, norm: float, label_smoothing: float = 0.0) -> None:
-        super().__init__(label_smoothing)
-        if isinstance(norm, bool) or not isinstance(norm, int | float) or not 0 <= norm < math.inf:
-            raise BenchmarkError(
-                f"projected: norm {norm} should be positive, or 0 for the norms that training starts from"
-            )
-        self.norm = float(norm)
+    def __init__(self, attack: TrainingAttack | None, *, norm: NotNegative, label_smoothing: Share = 0.0) -> None:
+        """
+        Args:
+            norm: spectral, that no layer's weight may exceed; 0 for the norms that training starts from, as after a
+                step of `prepare` that has lowered them.
+        """
+        super().__init__(label_smoothing=label_smoothing)
+        self.norm = norm
 
-    def attach(self, model: nn.Module, images: Tensor) -> Caps:
+    def attach(self, model: nn.Module, images: Tensor) -> nn.Module:
+        """The norm that each layer may have, in a buffer `values`: (layers,) float64."""
         found = (part for part in model.modules() if type(part) in (nn.Linear, nn.Conv2d))
         self.layers = [part for part in found if isinstance(part, nn.Linear | nn.Conv2d)]
         if not self.layers:
             raise BenchmarkError(f"{type(model).__name__} has no nn.Linear or nn.Conv2d that projection could hold")
         self.sides = _sides(model, [part for part in self.layers if isinstance(part, nn.Conv2d)], images[:1])
         norms = [self._norm(layer) for layer in self.layers]
-        self.caps = Caps(torch.stack([torch.full_like(norm, self.norm) if self.norm else norm for norm in norms]))
+        caps = torch.stack([torch.full_like(norm, self.norm) if self.norm else norm for norm in norms])
+        self.caps = nn.Module()
+        self.caps.register_buffer("values", caps)
         return self.caps
 
     @torch.no_grad()
@@ -86,13 +81,4 @@ def _sides(model: nn.Module, layers: list[nn.Conv2d], image: Tensor) -> dict[nn.
     return found
 
 
-def objective(attack: TrainingAttack | None, *, norm: float, label_smoothing: float = 0.0) -> Projected:
-    """
-    Args:
-        norm: spectral, that no layer's weight may exceed; 0 for the norms that training starts from, as after a step of
-            `prepare` that has lowered them.
-
-    Raises:
-        BenchmarkError: a norm that is negative or not finite, or a share of smoothing outside [0, 1).
-    """
-    return Projected(norm, label_smoothing)
+objective = Projected

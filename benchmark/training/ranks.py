@@ -6,23 +6,33 @@ not the run of one process: sums round otherwise, BatchNorm sees its share alone
 
 from __future__ import annotations
 
+import hashlib
+import json
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import distributed, nn
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training import draws
 
 Tensors = dict[str, torch.Tensor]
 Exchange = Callable[[Literal["sum", "first"], Tensors], Tensors]  # of all ranks': their sum, or the first one's
-
-
 LEAST = 2  # images of a share
+
+
+def seed_draws(*parts: int | str) -> None:
+    """Seed the generators of torch, numpy and Python from names and numbers, such as (seed, epoch)."""
+    digest = hashlib.sha256(json.dumps(parts).encode()).digest()
+    value = int.from_bytes(digest[:8], "big") >> 1
+    torch.manual_seed(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,8 @@ class Ranks:
         return self.exchange is None
 
     def share(self, rows: torch.Tensor) -> torch.Tensor:
-        """Every `count`th row from `rank` on; all of them to the first rank where another would have a single one, of which
-        BatchNorm makes nothing and mixup neither.
+        """Return every `count`-th row, starting at `rank`. Batches too small to give every rank two rows go to rank 0,
+        because BatchNorm and mixup need two.
         """
         if self.alone or (self.rank == 0 and len(rows) < LEAST * self.count):
             return rows
@@ -81,11 +91,6 @@ class Ranks:
         for i, module in enumerate(every):
             start = f"{i}."
             module.load_state_dict({k.removeprefix(start): t for k, t in found.items() if k.startswith(start)})
-
-    def seed(self, *parts: int | str) -> None:
-        """Draws from here on are this rank's own; by itself nothing is seeded."""
-        if not self.alone:
-            draws.seed(*parts, "rank", self.rank)
 
     def check(self, batch_size: int, validation: int) -> None:
         """

@@ -1,6 +1,6 @@
 """The steps of an epoch: gradients, the optimiser, and what keeps the weights where the recipe wants them.
 
-What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`, `closes`), so that resuming needs no state.
+What changes with the epoch is a closed form of it (`lr_factor`, `eps_factor`), so that resuming needs no state.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,13 +16,12 @@ from torch import nn
 
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
-from benchmark.training import draws
 from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
 from benchmark.training.objective import Objective
 from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation, set_rate
 from benchmark.training.penalty import Penalty
-from benchmark.training.ranks import ALONE, Ranks
+from benchmark.training.ranks import ALONE, Ranks, seed_draws
 from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
@@ -43,7 +41,8 @@ def lr_factor(spec: TrainingSpec, place: float) -> float:
     1% over `rate_warmup_epochs`; the cosine then falls to `final_rate`.
     """
     if spec.schedule == "one_cycle":
-        return _one_cycle(place / spec.epochs)
+        done = place / spec.epochs
+        return 0.04 + 0.96 * done / 0.3 if done < 0.3 else 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
     if place < spec.rate_warmup_epochs:
         return 0.01 + 0.99 * place / spec.rate_warmup_epochs
     if spec.schedule == "constant":
@@ -52,26 +51,9 @@ def lr_factor(spec: TrainingSpec, place: float) -> float:
     return spec.final_rate + (1 - spec.final_rate) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def _one_cycle(done: float) -> float:
-    if done < 0.3:
-        return 0.04 + 0.96 * done / 0.3
-    return 0.5 * (1 + math.cos(math.pi * (done - 0.3) / 0.7))
-
-
 def eps_factor(spec: TrainingSpec, epoch: int) -> float:
     """The factor of the radius trained for in this epoch: 0 in the first, 1 after `warmup_epochs`, linear between."""
     return min(1.0, epoch / spec.warmup_epochs) if spec.warmup_epochs else 1.0
-
-
-def closes(spec: TrainingSpec, epoch: int) -> bool:
-    """Whether this is one of the last epochs, which are augmented as `closing` says."""
-    return spec.closing is not None and epoch >= spec.epochs - spec.closing.epochs
-
-
-def nonzero(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Where the entries of matrices and kernels are not 0, by parameter, as a mask in its type; vectors are left free."""
-    found = {name: p.detach() != 0 for name, p in model.named_parameters() if p.ndim > 1}
-    return {name: mask.to(model.get_parameter(name).dtype) for name, mask in found.items()}
 
 
 class NotFinite(Exception):
@@ -103,82 +85,71 @@ class Autocast(nn.Module):
         return self._precision.convert_output(checked(logits, len(images)))
 
 
-@dataclass
 class Steps:
-    """The steps of an epoch, of this rank's share of every batch."""
+    """The steps of an epoch, of this rank's share of every batch.
 
-    learning: Autocast
-    model: nn.Module  # inside `learning`
-    objective: Objective
-    optimizer: _FabricOptimizer
-    spec: TrainingSpec
-    fabric: Fabric
-    ema: ModelEmaV3 | None
-    augment: Augmenting | None
-    closing: Augmenting | None  # in place of `augment`, in the last epochs
-    penalties: nn.ModuleDict
-    nonzero: Mapping[str, torch.Tensor]  # by parameter: where its entries may leave 0
-    state: nn.Module | None  # the objective's
-    ranks: Ranks = ALONE
-    captured: CapturedStep | None = None
-    pieces: int = 1  # of each batch, one after the other, where memory does not hold it at once
+    Args:
+        model: it learns; all ranks begin with the weights of the first.
+        images: one or more, for the objective to look at.
+        augment: of each batch; `spec.augmentation`, ready to run.
+        closing: in place of `augment` in the last epochs; `spec.closing`.
+        penalties: by name, of `model`'s weights; `spec.penalties`, ready to run.
+        ranks: the processes that share the batches.
+        recorder: captures the steps, on a GPU (capture.py); each runs by itself if None.
 
-    @classmethod
-    def of(
-        cls,
+    Raises:
+        BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
+    """
+
+    def __init__(
+        self,
         model: nn.Module,
         objective: Objective,
         spec: TrainingSpec,
         fabric: Fabric,
         images: torch.Tensor,
+        *,
         augment: Augmenting | None = None,
         closing: Augmenting | None = None,
         penalties: Mapping[str, Penalty] | None = None,
         ranks: Ranks = ALONE,
         recorder: CudaRecorder | None = None,
-    ) -> Steps:
-        """Return the steps of a recipe before its first epoch.
-
-        Args:
-            images: one or more, for the objective to look at.
-            recorder: captures the step, where the run asks for it.
-
-        Raises:
-            BenchmarkError: a model that the objective cannot be applied to, or a precision that the recipe cannot have.
-        """
+    ) -> None:
+        ranks.take_first([model])
+        self.model, self.objective, self.spec, self.fabric, self.ranks = model, objective, spec, fabric, ranks
+        self.augment, self.closing = augment, closing
+        self.pieces = 1  # of each batch, one after the other, where memory does not hold it at once
         state = objective.attach(model, images)
-        kept = nonzero(model) if spec.keep_zeros else {}
         precision, device = fabric.strategy.precision, fabric.device
         scales = bool(precision.state_dict())
         if spec.sam and scales:
             raise BenchmarkError(
                 "sam cannot run with 16-mixed, which scales gradients; set another precision in params.yaml"
             )
-        _, optimizer = fabric.setup(
-            model, optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
-        )
-        steps = cls(
-            Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size),
-            model, objective, optimizer, spec, fabric,
-            ema=_averaged(model, spec.ema) if spec.ema else None,
-            augment=augment,
-            closing=closing,
-            penalties=nn.ModuleDict(penalties or {}).to(device),
-            nonzero={name: mask.to(device) for name, mask in kept.items()},
-            state=state.to(device) if state is not None else None,
-            ranks=ranks,
-        )  # fmt: skip
+        learner = optimizer_of(model, spec, device, scaled=scales, captured=recorder is not None)
+        self.optimizer: _FabricOptimizer = fabric.setup(model, learner)[1]
+        self.learning = Autocast(model, precision, compiled(model) if recorder else None, spec.batch_size)
+        self.ema: ModelEmaV3 | None = None
+        if spec.ema:
+            from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
+
+            self.ema = ModelEmaV3(model, spec.ema)
+        self.penalties = nn.ModuleDict(penalties or {}).to(device)
+        # of matrices and kernels, where entries may leave 0; vectors are free
+        held = {name: p for name, p in model.named_parameters() if p.ndim > 1 and spec.keep_zeros}
+        self.nonzero = {name: (p.detach() != 0).to(p.dtype) for name, p in held.items()}
+        self.state = state.to(device) if state is not None else None
+        self.captured: CapturedStep | None = None
         if recorder:
             problem = "16-mixed looks at the gradients" if scales else "" if ranks.alone else "processes share it"
-            steps.captured = CapturedStep(steps.step, recorder, problem, still=bool(spec.sam))
-        return steps
+            self.captured = CapturedStep(self.step, recorder, problem, still=bool(spec.sam))
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """Those whose parameters and buffers a run resumes from, by kind."""
-        found: dict[str, nn.Module] = {"model": self.model, "penalties": self.penalties}
-        found |= {"ema": self.ema.module} if self.ema else {}
-        return found | ({"objective": self.state} if self.state is not None else {})
+        ema = {"ema": self.ema.module} if self.ema else {}
+        state = {"objective": self.state} if self.state is not None else {}
+        return {"model": self.model, "penalties": self.penalties, **ema, **state}
 
     @property
     def judged(self) -> nn.Module:
@@ -192,13 +163,15 @@ class Steps:
             NotFinite: a loss, a penalty or a weight is not finite.
         """
         with self.captured.recorder.stream() if self.captured else nullcontext():
-            draws.seed(seed, epoch)
+            seed_draws(seed, epoch)
             self.learning.train()
             order = torch.randperm(len(labels), device="cpu").to(images.device)
             batches = order.split(self.spec.batch_size * self.spec.accumulation)
-            self.ranks.seed(seed, epoch)
+            if not self.ranks.alone:  # from here on draws are this rank's own
+                seed_draws(seed, epoch, "rank", self.ranks.rank)
             factor = eps_factor(self.spec, epoch)
-            augment = self.closing if closes(self.spec, epoch) else self.augment
+            closes = self.spec.closing is not None and epoch >= self.spec.epochs - self.spec.closing.epochs
+            augment = self.closing if closes else self.augment
             take = self.captured or self.step
             total = torch.zeros((), dtype=torch.float64, device=images.device)
             for number, batch in enumerate(batches):
@@ -302,9 +275,8 @@ class Steps:
     @torch.no_grad()
     def _put_back(self) -> None:
         """Weights among those that the recipe and the objective allow."""
-        for name, parameter in self.model.named_parameters():
-            if name in self.nonzero:
-                parameter.mul_(self.nonzero[name])
+        for name, mask in self.nonzero.items():
+            self.model.get_parameter(name).mul_(mask)
         self.objective.after_step(self.model)
 
     def _penalty(self) -> torch.Tensor:
@@ -323,9 +295,3 @@ def _check_terms(terms: Mapping[str, torch.Tensor]) -> None:
     for name, term in terms.items():
         if not torch.isfinite(term):
             raise NotFinite(f"the penalty {name} is {term.item()}")
-
-
-def _averaged(model: nn.Module, decay: float) -> ModelEmaV3:
-    from timm.utils.model_ema import ModelEmaV3  # a slow import, with a warning: for those who ask for it
-
-    return ModelEmaV3(model, decay)

@@ -10,28 +10,26 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.adversarial import Adversarial
 from benchmark.training.objective import TrainingAttack, frozen
+from benchmark.training.parameters import Positive, Share
 
 NEEDS_RANDOM_START = True
 
 
 class Trades(Adversarial):
-    def __init__(self, attack: TrainingAttack, beta: float, label_smoothing: float = 0.0) -> None:
-        super().__init__(attack, label_smoothing)
+    def __init__(self, attack: TrainingAttack | None, *, beta: Positive, label_smoothing: Share = 0.0) -> None:
+        super().__init__(attack, label_smoothing=label_smoothing)
         self.beta = beta
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         """For `eps_factor` 0, where nothing can be moved, the cross-entropy alone."""
-        if eps_factor <= 0:
-            return nn.functional.cross_entropy(model(images), labels, label_smoothing=self.smoothing)
-        moved = self.moved(model, images, labels, eps_factor)
+        moved = self._moved(model, images, labels, eps_factor) if eps_factor > 0 else None
         clean = model(images)
         natural = nn.functional.cross_entropy(clean, labels, label_smoothing=self.smoothing)
-        return natural + self.beta * divergence(clean, model(moved)) / len(images)
+        return natural if moved is None else natural + self.beta * divergence(clean, model(moved)) / len(images)
 
-    def moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
+    def _moved(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, eps_factor: float) -> torch.Tensor:
         """Images whose predictions the attack moved away from the clean ones, labels apart."""
         with frozen(model):
             with torch.no_grad():
@@ -45,13 +43,4 @@ def divergence(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
     return nn.functional.kl_div(moved.log_softmax(1), clean.log_softmax(1), log_target=True, reduction="sum")
 
 
-def objective(attack: TrainingAttack | None, *, beta: float, label_smoothing: float = 0.0) -> Trades:
-    """
-    Raises:
-        BenchmarkError: no attack to train against, beta not positive, or a share of smoothing outside [0, 1).
-    """
-    if attack is None:
-        raise BenchmarkError("the trades objective needs `training.attack` in submission.yaml")
-    if not 0 < beta < float("inf"):
-        raise BenchmarkError(f"trades: beta {beta} should be above 0 and finite; 6 is the paper's")
-    return Trades(attack, beta, label_smoothing)
+objective = Trades

@@ -12,25 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.ball_and_box import Region, RestrictedNorm, ball, check, propagate
-from benchmark.training.gloro import checked_radius, checked_steps, whole_labels
+from benchmark.training.gloro import Robust
 from benchmark.training.layer_norms import Head, LayerNorms, sequence
-from benchmark.training.objective import Objective, share
+from benchmark.training.objective import share, whole_labels
 
 HALVINGS = 30  # of the interval that the split is sought in
 TOGETHER = 100  # images whose worst logits are scored at a time
 
 
-class WorstLogits(Objective):
-    name: str
+class WorstLogits(Robust):
+    """`kappa` is the share of the clean cross-entropy once the radius is full; the papers end at 0."""
 
     def __init__(self, radius: float, kappa: float, power_steps: int) -> None:
-        self.radius, self.power_steps = checked_radius(radius, self.name), checked_steps(power_steps, self.name)
-        if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < 1:
-            raise BenchmarkError(f"{self.name}: kappa {kappa} should be at least 0 and below 1; the papers end at 0")
-        self.kappa = float(kappa)
-        self.selected_by = f"validation accuracy robust at L2 {radius:g} by the bounds of {self.name}"
+        super().__init__(radius, power_steps, f"the bounds of {self.name}")
+        self.kappa = kappa
 
     def norm(self, layers: Sequence[nn.Module], norms: LayerNorms) -> RestrictedNorm:
         """To learn from."""
@@ -41,13 +37,8 @@ class WorstLogits(Objective):
         raise NotImplementedError
 
     def attach(self, model: nn.Module, images: Tensor) -> LayerNorms:
-        self.layers, self.head = sequence(model, self.name)
-        check(self.layers, self.name)
-        self.norms = LayerNorms(self.layers, images[:1], self.power_steps)
-        return self.norms
-
-    def advance(self) -> None:
-        self.norms.advance()
+        check(sequence(model, self.name)[0], self.name)
+        return super().attach(model, images)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor, eps_factor: float) -> Tensor:
         """For `eps_factor` 0 the cross-entropy alone."""

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from benchmark.results.quantiles import quantile_curves
-from benchmark.results.study_table import Line, Table
+from benchmark.results.study_table import Line, Table, quantile_curves
 from leaderboard.charts.lines import ticks
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40

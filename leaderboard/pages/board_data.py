@@ -11,10 +11,9 @@ from typing import Any
 import jinja2
 
 from benchmark.results import study_table
-from benchmark.results.claimed import ClaimedBoard
-from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.reproduced import Reproduced
-from benchmark.results.study import PublishedStudy
+from benchmark.results.robustbench import ClaimedBoard
+from benchmark.results.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.rank import Head, Row, ball, columns, heads

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchmark.results.declared_paper import DeclaredPaper
-from benchmark.results.headline import headline
 from benchmark.results.proportion import Proportion
+from benchmark.results.record import headline
+from benchmark.results.study import DeclaredPaper
 from benchmark.results.study_table import Table
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command

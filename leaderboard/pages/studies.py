@@ -10,8 +10,7 @@ from markupsafe import Markup
 from benchmark.results.record import Record
 from benchmark.results.reproduced import Reproduced
 from benchmark.results.study_points import PointSheet, point_sheets, points_csv
-from benchmark.results.study_sheets import Sheet, sheets
-from benchmark.results.study_table import Table
+from benchmark.results.study_table import Sheet, Table, sheets
 from leaderboard.charts.studies import figures
 from leaderboard.seeds import belongs_on_page
 

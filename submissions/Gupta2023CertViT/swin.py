@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, MergeTokens, Patchify

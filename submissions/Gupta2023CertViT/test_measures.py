@@ -8,8 +8,7 @@ from torch import nn
 
 from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import Patchify, TakeToken
 from benchmark.loading.methods import module

@@ -7,8 +7,7 @@ import torch
 from timm.models.swin_transformer import SwinTransformer
 from torch import nn
 
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MergeTokens
 from benchmark.loading.methods import method

@@ -17,8 +17,7 @@ from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.certificates.bounds.attention_ascent import sphere_ascent
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.dot_product_norm import ball_norm_upper, point_norm_upper
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.certificates.unsound_paper_formula import specformer_constant
 from benchmark.layers.attention import SelfAttention
@@ -27,6 +26,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 
 from .gated import GatedAttention
+from .head_bounds import ball_norm_upper, point_norm_upper
 
 FOLDS = 5
 Points = dict[str, list[tuple[float, float]]]

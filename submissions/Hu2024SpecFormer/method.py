@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from benchmark.layers.attention import SelfAttention
+from benchmark.layers.attention import LipschitzNormAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.lipschitz import NormalisedHead
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.layers.scaled_cosine import CenterNorm, ScaledCosineAttention, start_at_norm_one

@@ -144,7 +144,7 @@ def test_what_is_certified_holds_under_pgd(attention) -> None:
 
 def test_attention_with_normalised_scores_is_not_certified() -> None:
     model = build(attention="lipschitz_norm", normalised_head=True)
-    with pytest.raises(Exception, match="no bound is declared for the layer LipschitzNormAttention"):
+    with pytest.raises(Exception, match="no sound constant is known for LipschitzNormAttention"):
         local.certify(model, images(), torch.zeros(3, dtype=torch.long))
 
 

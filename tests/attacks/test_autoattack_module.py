@@ -89,15 +89,8 @@ def test_robustbench_benchmark_runs_and_agrees_with_our_call(tmp_path, monkeypat
     labels[0] = (labels[0] + 1) % 10
     write_cifar(tmp_path, monkeypatch, "cifar10", np.concatenate([LABELS[:14], labels.numpy()]))
     eps = 2.5 / 255  # two of the five images stand, far from the edge, whatever the seed
-    clean, robust = benchmark(
-        model,
-        n_examples=6,
-        dataset="cifar10",
-        threat_model="Linf",
-        eps=eps,
-        data_dir=str(tmp_path),
-        batch_size=6,
-    )
+    options = {"dataset": "cifar10", "threat_model": "Linf", "data_dir": str(tmp_path)}
+    clean, robust = benchmark(model, n_examples=6, eps=eps, batch_size=6, **options)
     model.requires_grad_(False)
     spec = AttackSpec(attack="autoattack", norm="Linf", eps=eps)
     _, after = run_attack(model, images, labels, spec, batch_size=6, checkpoint=tmp_path / "state")

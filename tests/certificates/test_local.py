@@ -16,13 +16,14 @@ from torch import nn
 from benchmark.certificates import box_lipschitz, lipschitz, local, published
 from benchmark.certificates.bounds.attention import AttentionBound
 from benchmark.certificates.bounds.checked_copy import checked_copy
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.certificates.bounds.network_bound import NetworkBound, bound_network
 from benchmark.certificates.local import by_both, certified_at, certify, float32_gap
 from benchmark.evaluation.audit import lower_margins
 from benchmark.evaluation.audit_layers import float64_copy
+from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear, SmoothSLLBlock
 from benchmark.layers.normalise import Normalise
@@ -293,3 +294,31 @@ def test_images_of_which_nothing_is_known_do_not_keep_the_others_from_their_boun
     radii = certify(model, images, labels, precision=0.05)
     assert (radii[[0, 3]] == 0).all()
     assert torch.allclose(radii[[1, 2]], alone[[1, 2]], rtol=0.1)
+
+
+def attending(scale: float = 0.0, width: int = 8) -> nn.Sequential:
+    torch.manual_seed(0)
+    attention = SelfAttention(width, 2, scale=scale)
+    return nn.Sequential(
+        Normalise(), Patchify(2), nn.Linear(4, width), attention, MeanPool(), NormalisedHead(width, 3)
+    ).eval().requires_grad_(False)  # fmt: skip
+
+
+def test_the_published_bound_is_of_attention_without_biases_and_scales_alone() -> None:
+    model, images = attending(scale=300.0), torch.rand(4, 1, 4, 4)
+    with pytest.raises(
+        BenchmarkError, match="the published bound is of ResidualAttention; use the certificate `local`"
+    ):
+        published.certify(model, images, model(images).argmax(1))
+    assert (local.certify(model, images, model(images).argmax(1)) > 0).any()
+
+
+def test_attention_too_wide_for_its_jacobian_inside_a_residual_is_certified_by_composing(monkeypatch) -> None:
+    monkeypatch.setattr("benchmark.certificates.bounds.attention.FORMED_SIDE", 10)
+    model = attending()
+    model[3] = Residual(nn.Sequential(nn.LayerNorm(8), model[3]))
+    images = torch.rand(4, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    labels = model(images).argmax(1)
+    radii = local.certify(model, images, labels)
+    assert (radii > 0).any()
+    assert bool(local.certified_at(model, images, labels, float(radii.max()) / 2).any())

@@ -1,8 +1,9 @@
-"""Randomized smoothing against what is known exactly: linear classifiers, the worst probability, its own early stopping."""
+"""Randomized smoothing against what is known exactly: binomial tails, linear classifiers, the worst probability, early stopping."""
 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from statistics import NormalDist
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
+from searched import examples
 from torch import nn
 
 from benchmark.certificates import smoothing
@@ -24,6 +26,51 @@ from benchmark.certificates.smoothing import (
     smooth,
 )
 from benchmark.runtime.errors import BenchmarkError
+
+
+def exceeds(count: int, n: int, q: float, alpha: float) -> bool:
+    """Whether P(Binomial(n, q) >= count) > alpha, in whole numbers: exact."""
+    a, b = Fraction(q).as_integer_ratio()
+    tail = sum(math.comb(n, i) * a**i * (b - a) ** (n - i) for i in range(count, n + 1))
+    return tail * Fraction(alpha).denominator > Fraction(alpha).numerator * b**n
+
+
+@given(st.integers(1, 120), st.floats(0, 1), st.floats(1e-6, 0.999))
+@settings(max_examples=examples(150), deadline=None)
+def test_the_bound_is_never_above_clopper_pearson_and_hardly_below(n, share, alpha) -> None:
+    count = round(share * n)
+    bound = clopper_pearson_below(count, n, alpha)
+    if count == 0:
+        assert bound == 0
+        return
+    assert not exceeds(count, n, bound, alpha)
+    assert exceeds(count, n, min(1.0, bound * (1 + 1e-7)), alpha)
+
+
+@pytest.mark.parametrize(("count", "n"), [(4000, 4000), (3985, 4000), (1, 2), (100_000, 100_000)])
+def test_the_bound_of_many_samples_is_never_above_clopper_pearson(count, n) -> None:
+    for alpha in (0.001, 0.001 / 6, 1e-9):
+        assert not exceeds(count, n, clopper_pearson_below(count, n, alpha), alpha)
+
+
+def test_a_quantile_that_its_tail_contradicts_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(smoothing.stats.beta, "ppf", lambda *_: 0.9)
+    with pytest.raises(ArithmeticError, match="too large"):
+        clopper_pearson_below(50, 101, 0.0123)
+
+
+@given(st.floats(0, 1 - 1e-12), st.floats(1e-3, 10))
+@settings(deadline=None)
+def test_the_radius_is_rounded_down(p, sigma) -> None:
+    radius = radius_below(p, sigma)
+    assert radius == 0 if p <= 0.5 else 0 < radius < sigma * NormalDist().inv_cdf(p)
+
+
+@pytest.mark.parametrize(("count", "n", "alpha"), [(-1, 4, 0.1), (5, 4, 0.1), (0, 0, 0.1), (1, 2, 0.0), (1, 2, 1.0)])
+def test_impossible_counts_and_levels_are_refused(count, n, alpha) -> None:
+    with pytest.raises(ValueError, match="no lower bound for"):
+        clopper_pearson_below(count, n, alpha)
+
 
 RULES = {"sigma": 0.25, "n0": 30, "n": 400, "looks": 4, "alpha": 0.1, "seed": 0}
 
@@ -247,7 +294,7 @@ def test_a_model_that_breaks_outside_the_box_is_told_so() -> None:
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
     from benchmark.loading.rows import load_row
     from benchmark.runtime.clock import Clock
-    from benchmark.specs.smoothing import SmoothingSpec
+    from benchmark.specs.track import SmoothingSpec
     from benchmark.steps import smooth as stage
     from benchmark.steps.base import Work
     from benchmark.steps.evaluation import Subject

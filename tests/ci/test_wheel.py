@@ -35,20 +35,15 @@ def test_an_installed_wheel_loads_and_evaluates_models_outside_of_a_checkout(tmp
     shutil.copytree(
         ROOT, tmp_path / "source", ignore=lambda folder, _: beside if Path(folder) == ROOT else {"__pycache__"}
     )
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    made = [
-        *pip,
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(tmp_path / "dist"),
-        str(tmp_path / "source"),
-    ]
-    subprocess.run(made, check=True)
+
+    def pip(*arguments: str | Path) -> None:
+        quiet = ("--quiet", "--disable-pip-version-check")
+        subprocess.run([sys.executable, "-m", "pip", *quiet, *map(str, arguments)], check=True)
+
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", tmp_path / "dist", tmp_path / "source")
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.stat().st_size < 60 * 2**20
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "installed"), str(wheel)], check=True)
+    pip("install", "--no-deps", "--target", tmp_path / "installed", wheel)
     assert not [*(tmp_path / "installed/submissions").rglob("test_*.py")]
     place = tmp_path / "elsewhere"
     place.mkdir()

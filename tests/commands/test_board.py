@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import command
 import pytest
 import regression_record
 import tiny_linear_row
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from benchmark.commands.main import app
 from benchmark.specs.base import to_json
 
 ROWS = ("Tiny2026Linear-small", "Tiny2026Other-small")
@@ -44,7 +44,7 @@ def built(row: str) -> Path:
 
 
 def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--track", "tiny"])
+    return command.rvb(*arguments, "--track", "tiny")
 
 
 def cells(output: str) -> dict[str, list[str]]:
@@ -78,9 +78,10 @@ def test_published_rows_are_shown_where_none_is_built_or_where_asked() -> None:
 
 
 def test_without_any_record_it_says_what_to_run() -> None:
-    result = rvb("board")
-    assert result.exit_code == 1
-    assert str(result.exception) == "no row of tiny is built here or published; run `rvb repro --track tiny`"
+    assert (
+        command.error("board", "--track", "tiny")
+        == "no row of tiny is built here or published; run `rvb repro --track tiny`"
+    )
 
 
 def test_list_says_the_state_of_each_row_and_takes_a_track() -> None:
@@ -89,6 +90,5 @@ def test_list_says_the_state_of_each_row_and_takes_a_track() -> None:
     assert f"  {ROWS[0]}  Linear; not built here\n" in result.output
     assert f"  {ROWS[1]}  Linear; not built here; published\n" in result.output
     assert "Handwritten" not in result.output
-    assert "digits  Handwritten digits" in CliRunner().invoke(app, ["list"]).output
-    unknown = CliRunner().invoke(app, ["list", "--track", "tinny"])
-    assert str(unknown.exception) == "unknown track 'tinny'; did you mean 'tiny'?"
+    assert "digits  Handwritten digits" in command.rvb("list").output
+    assert command.error("list", "--track", "tinny") == "unknown track 'tinny'; did you mean 'tiny'?"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import command
 import pytest
 import regression_record
 from tiny_linear_row import TRACK
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from benchmark.commands.main import app
 from benchmark.results.per_image import PerImage
 from benchmark.specs.base import to_json
 
@@ -62,7 +62,7 @@ def built(*path: str | int, to: object = None, broken: tuple[int, ...] | None = 
 
 
 def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["diff", *arguments])
+    return command.rvb("diff", *arguments)
 
 
 def test_nothing_differs() -> None:
@@ -117,9 +117,7 @@ def test_a_removed_row_breaks_and_a_new_one_does_not() -> None:
 
 def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch) -> None:
     def error(*arguments: str) -> str:
-        message = str(rvb(*arguments).exception)
-        assert "\n" not in message
-        return message
+        return command.error("diff", *arguments)
 
     assert "no branch or commit 'other' here" in error("--base", "other")
     assert "did you mean 'tiny'" in error("--track", "tinny")

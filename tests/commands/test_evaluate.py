@@ -6,13 +6,12 @@ import json
 import sys
 from pathlib import Path
 
+import command
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 from benchmark.attacks.engine import square
-from benchmark.commands.main import app
 from benchmark.evaluation import own_file
 from benchmark.runtime import paths
 from benchmark.runtime.errors import BenchmarkError
@@ -49,15 +48,11 @@ def model(tmp_path, monkeypatch) -> nn.Module:
         sys.modules.pop(name, None)
 
 
-def rvb(*arguments: str):
-    return CliRunner().invoke(app, ["evaluate", *arguments])
-
-
 @pytest.mark.slow
 def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None:
     torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in model.state_dict().items()}}, "weights.pt")
-    done = rvb(
-        "model.py:build", "--weights", "weights.pt", "--count", "40", "--attack", "L2 0.1", "--attack", "Linf 2/255",
+    done = command.rvb(
+        "evaluate", "model.py:build", "--weights", "weights.pt", "--count", "40", "--attack", "L2 0.1", "--attack", "Linf 2/255",
         "--certificate", "--save", "report.html", "--save", "report.json",
     )  # fmt: skip
     assert done.exit_code == 0, done.exception
@@ -84,10 +79,7 @@ def test_a_model_with_weights_is_evaluated_and_its_report_written(model) -> None
     ],
 )
 def test_what_does_not_fit_is_one_line(model, arguments, words) -> None:
-    error = rvb(*arguments).exception
-    assert isinstance(error, BenchmarkError)
-    assert words in str(error)
-    assert "\n" not in str(error)
+    assert words in command.error("evaluate", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`rvb new`: the folder that it makes passes `rvb check` as it is, and its own tests."""
+"""`rvb new`: the folder that it makes passes `rvb check` as it is, and its own tests; `rvb check` of one that does not."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import json
 import shutil
 
 import pytest
+from command import error, rvb
 from tiny_project import ROOT
-from typer.testing import CliRunner, Result
 
-from benchmark.commands.main import app
 from benchmark.loading import submissions
 
+CUT_OFF = """
+from torch import nn
+
+
+class Net(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.detach())
+
+
+def build(data, **model):
+    return Net(nn.Flatten(), nn.Linear(64, data.classes))
+"""
 FILES = ["README.md", "method.py", "submission.yaml", "test_method.py"]
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(submissions, "FOLDER", tmp_path)
-
-
-def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_the_folder_loads_and_passes_every_check(tmp_path) -> None:
@@ -51,10 +58,9 @@ def test_what_is_given_stands_in_the_citation() -> None:
     "name", ["doe2026Tiny", "Doe26Tiny", "Doe2026", "Doe-2026Tiny", "../Doe2026Tiny", "Doe2026" + "T" * 60, ""]
 )
 def test_bad_names_are_refused_in_one_line(tmp_path, name) -> None:
-    message = str(rvb("new", name).exception)
+    message = error("new", name)
     assert message.startswith("bad name ")
     assert "such as Doe2026Tiny" in message
-    assert "\n" not in message
     assert not list(tmp_path.iterdir())
 
 
@@ -62,8 +68,21 @@ def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
     shutil.copytree(ROOT / "submissions/Wong2020Fast", tmp_path / "Wong2020Fast")
     before = (tmp_path / "Wong2020Fast/method.py").read_bytes()
     for name in ("Wong2020Fast", "Wong2020FAST"):
-        result = rvb("new", name)
-        assert result.exit_code == 1
-        assert "Wong2020Fast exists; choose another word" in str(result.exception)
+        assert "Wong2020Fast exists; choose another word" in error("new", name)
     assert (tmp_path / "Wong2020Fast/method.py").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["Wong2020Fast"]
+
+
+def test_a_failing_check_is_printed_and_an_unknown_name_is_one_line(tmp_path) -> None:
+    rvb("new", "Doe2026Tiny")
+    method = tmp_path / "Doe2026Tiny/method.py"
+    method.write_text(method.read_text() + CUT_OFF)
+    result = rvb("check", "Doe2026Tiny", "--json")
+    assert result.exit_code == 1
+    assert [check["name"] for check in json.loads(result.stdout)["checks"] if not check["ok"]] == ["division"]
+    shown = rvb("check", "Doe2026Tiny")
+    assert shown.exit_code == 1
+    assert "  FAIL  division: " in shown.output
+    assert "Doe2026Tiny: 1 of " in shown.output
+    assert "did you mean 'Doe2026Tiny'" in error("check", "Doe2026Tini")
+    assert "has no variant 'smal'; did you mean 'small'?" in error("check", "Doe2026Tiny-smal")

@@ -6,14 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import command
 import pytest
 import regression_record
 from tiny_linear_row import METHOD, SUBMISSION, TRACK
 from tiny_project import ROOT
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from benchmark.commands import regress
-from benchmark.commands.main import app
 from benchmark.results import reproduced
 from benchmark.runtime import git
 from benchmark.specs.base import to_json
@@ -32,20 +32,28 @@ def _project(tmp_path, monkeypatch) -> None:
         folder.mkdir(parents=True)
         (folder / "method.py").write_text(METHOD)
         (folder / "submission.yaml").write_text(SUBMISSION.replace("Tiny2026Linear", folder.name))
-    for path, text in (("benchmark/tracks/tiny.yaml", TRACK), ("pipelines/tiny/rows.json", json.dumps(ROWS))):
-        Path(path).parent.mkdir(parents=True)
-        Path(path).write_text(text)
+    Path("benchmark/tracks").mkdir(parents=True)
+    Path("benchmark/tracks/tiny.yaml").write_text(TRACK)
     for part in ("attacks", "training"):  # names in the files are looked up there
         (Path("benchmark") / part).symlink_to(ROOT / "benchmark" / part)
 
 
-def put(row: str, *path: str | int, to: object = None, flipped: tuple[tuple[str, int], ...] = ()) -> None:
-    """A built Record of `row` with one value changed, and its images, of which some are flipped."""
+@pytest.fixture
+def published(_project) -> None:
+    assert rvb("publish", "--all").exit_code == 0
+
+
+def put(row: str, *path: str | int, to: object = None) -> None:
+    """A built Record of `row` with one value changed, and its images."""
     record = regression_record.changed(*path, to=to).model_copy(update={"submission": row.partition("-")[0]})
     file = record_file(row)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(to_json(record))
-    (file.parent / "per_image.json").write_text(to_json(regression_record.images(record, *flipped)))
+    (file.parent / "per_image.json").write_text(to_json(regression_record.images(record)))
+
+
+def put_better(row: str) -> None:
+    put(row, "clean", to=regression_record.proportion(96))
 
 
 def record_file(row: str) -> Path:
@@ -53,28 +61,19 @@ def record_file(row: str) -> Path:
 
 
 def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--track", "tiny"])
+    return command.rvb(*arguments, "--track", "tiny")
 
 
 def error(*arguments: str) -> str:
-    """The one line with which a command ends."""
-    result = rvb(*arguments)
-    assert result.exit_code == 1
-    message = str(result.exception)
-    assert "\n" not in message
-    return message
+    return command.error(*arguments, "--track", "tiny")
 
 
-def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_same() -> None:
-    assert rvb("publish", "--all").exit_code == 0
-    assert sorted(path.name for path in PUBLISHED.iterdir()) == [
-        *(f"{row}.json" for row in ROWS), "images", "machine.json", "times.json", "track.json"
-    ]  # fmt: skip
+def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_same(published) -> None:
+    names = [*(f"{row}.json" for row in ROWS), "images", "machine.json", "times.json", "track.json"]
+    assert sorted(path.name for path in PUBLISHED.iterdir()) == names
     for row in ROWS:
-        assert (PUBLISHED / f"{row}.json").read_bytes() == record_file(row).read_bytes()
-        assert (PUBLISHED / "images" / f"{row}.json").read_bytes() == (
-            record_file(row).parent / "per_image.json"
-        ).read_bytes()
+        for kept, built in ((f"{row}.json", "record.json"), (f"images/{row}.json", "per_image.json")):
+            assert (PUBLISHED / kept).read_bytes() == record_file(row).with_name(built).read_bytes()
     machines = json.loads((PUBLISHED / "machine.json").read_text())
     assert set(machines) == {*ROWS}
     assert set(machines[ROWS[0]]) == {"processor", "capability", "blas", "accelerator", "pyarrow"}
@@ -84,19 +83,18 @@ def test_all_rows_are_published_with_their_machine_and_regress_finds_them_the_sa
     assert "2 rows are what was published" in result.output
 
 
-def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(monkeypatch) -> None:
-    rvb("publish", "--all")
+def test_rows_that_are_byte_identical_are_marked_until_they_are_published_anew(published, monkeypatch) -> None:
     assert "git knows no commit of this checkout" in error("regress", "--mark")
     monkeypatch.setattr(git, "clean_commit", lambda: "0123456789ab")
     monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c2"} for row in ROWS})
     assert "Tiny2026Linear-small is not marked: older code built it" in rvb("regress", "--mark").output
     assert reproduced.read(PUBLISHED) == {}
     monkeypatch.setattr(regress, "present_code", lambda _: {row: {"train": "c1"} for row in ROWS})
-    put(ROWS[0], "clean", to=regression_record.proportion(96))
+    put_better(ROWS[0])
     assert "not what was published: Tiny2026Linear-small" in error("regress", "--mark")
     ((row, made),) = reproduced.read(PUBLISHED).items()
     assert (row, made.commit, made.what) == (ROWS[1], "0123456789ab", "row")
-    put(ROWS[1], "clean", to=regression_record.proportion(96))
+    put_better(ROWS[1])
     rvb("publish", ROWS[1], "--reason", "better")
     assert reproduced.read(PUBLISHED) == {}
     (PUBLISHED / reproduced.FILE).write_text('{"a": {"commit": "main", "date": "2026-01-01", "what": "row"}}')
@@ -114,8 +112,7 @@ def test_nothing_is_published_where_a_row_is_missing() -> None:
     assert not PUBLISHED.exists()
 
 
-def test_one_row_keeps_the_machines_of_the_others() -> None:
-    rvb("publish", "--all")
+def test_one_row_keeps_the_machines_of_the_others(published) -> None:
     there = json.loads((PUBLISHED / "machine.json").read_text())
     there[ROWS[0]]["processor"] = there[ROWS[1]]["processor"] = "Other Chip"
     (PUBLISHED / "machine.json").write_text(json.dumps(there))
@@ -130,11 +127,10 @@ def test_one_row_keeps_the_machines_of_the_others() -> None:
 def test_what_publish_cannot_make_sense_of_is_one_line() -> None:
     assert error("publish") == "name what to publish: a row, <submission>-<variant>, or --all"
     assert "leave out the row and --study" in error("publish", ROWS[0], "--all")
-    assert "did you mean 'tiny'" in str(CliRunner().invoke(app, ["publish", "--all", "--track", "tinny"]).exception)
+    assert "did you mean 'tiny'" in command.error("publish", "--all", "--track", "tinny")
 
 
-def test_a_flipped_image_fails_its_row_alone() -> None:
-    rvb("publish", "--all")
+def test_a_flipped_image_fails_its_row_alone(published) -> None:
     put(ROWS[0], "robust", 0, "accuracy", to=regression_record.proportion(41))
     assert error("regress") == (
         "1 of 2 rows are not what was published: Tiny2026Linear-small; find out why, or publish them anew with --reason"
@@ -148,10 +144,9 @@ def test_a_flipped_image_fails_its_row_alone() -> None:
     assert "did you mean 'Tiny2026Other-small'" in error("regress", "Tiny2026Othr-small")
 
 
-def test_what_is_published_moves_for_a_reason_alone_which_stays_with_it() -> None:
-    rvb("publish", "--all")
+def test_what_is_published_moves_for_a_reason_alone_which_stays_with_it(published) -> None:
     before = (PUBLISHED / f"{ROWS[0]}.json").read_bytes()
-    put(ROWS[0], "clean", to=regression_record.proportion(96))
+    put_better(ROWS[0])
     assert error("publish", "--all") == (
         "Tiny2026Linear-small would change (clean: 95 of 100 to 96 of 100); say why: --reason '...'; nothing published"
     )
@@ -159,11 +154,8 @@ def test_what_is_published_moves_for_a_reason_alone_which_stays_with_it() -> Non
     assert rvb("publish", "--all", "--reason", "A better schedule.").exit_code == 0
     now = [json.loads((PUBLISHED / f"{row}.json").read_text()) for row in ROWS]
     assert [one.get("reason") for one in now] == ["A better schedule.", None]
-    assert (
-        Path("CHANGELOG.md")
-        .read_text()
-        .endswith("## Published Records\n\n- tiny, Tiny2026Linear-small: A better schedule.\n")
-    )
+    section = "## Published Records\n\n- tiny, Tiny2026Linear-small: A better schedule.\n"
+    assert Path("CHANGELOG.md").read_text() == f"# Changelog\n\n{section}"
     assert rvb("publish", ROWS[0]).exit_code == 0, "nothing changes"
     assert json.loads((PUBLISHED / f"{ROWS[0]}.json").read_text())["reason"] == "A better schedule."
     assert rvb("regress").exit_code == 0
@@ -171,20 +163,15 @@ def test_what_is_published_moves_for_a_reason_alone_which_stays_with_it() -> Non
     assert "for a reason that CHANGELOG.md does not give: A better schedule." in error("regress")
 
 
-def test_the_newest_reason_comes_first_and_the_rest_of_the_changelog_stays() -> None:
-    Path("CHANGELOG.md").write_text(
-        "# Changelog\n\nWords.\n\n## Published Records\n\n- old\n\n## digits, version 1\n\nMore.\n"
-    )
-    rvb("publish", "--all")
-    put(ROWS[0], "clean", to=regression_record.proportion(96))
+def test_the_newest_reason_comes_first_and_the_rest_of_the_changelog_stays(published) -> None:
+    head, rest = "# Changelog\n\nWords.\n\n## Published Records\n\n", "- old\n\n## digits, version 1\n\nMore.\n"
+    Path("CHANGELOG.md").write_text(head + rest)
+    put_better(ROWS[0])
     rvb("publish", "--all", "--reason", "new")
-    assert Path("CHANGELOG.md").read_text() == (
-        "# Changelog\n\nWords.\n\n## Published Records\n\n- tiny, Tiny2026Linear-small: new\n- old\n\n## digits, version 1\n\nMore.\n"
-    )
+    assert Path("CHANGELOG.md").read_text() == f"{head}- tiny, Tiny2026Linear-small: new\n{rest}"
 
 
-def test_rules_that_change_without_their_version_fail() -> None:
-    rvb("publish", "--all")
+def test_rules_that_change_without_their_version_fail(published) -> None:
     track = Path("benchmark/tracks/tiny.yaml")
     before = track.read_text()
     track.write_text(before.replace("images: 20", "images: 19"))
@@ -192,14 +179,13 @@ def test_rules_that_change_without_their_version_fail() -> None:
     told = (
         "track tiny has other evaluation than version 1 was published with; raise its version and say in CHANGELOG.md"
     )
-    for command in (["regress"], ["regress", "--published"], ["publish", "--all"]):
-        assert told in error(*command)
+    for arguments in (["regress"], ["regress", "--published"], ["publish", "--all"]):
+        assert told in error(*arguments)
     track.write_text(before.replace("title: ", "title: A better "))
     assert rvb("regress").exit_code == 0, "words are no rules"
 
 
-def test_a_published_record_that_its_images_do_not_add_up_to_fails() -> None:
-    rvb("publish", "--all")
+def test_a_published_record_that_its_images_do_not_add_up_to_fails(published) -> None:
     path = PUBLISHED / f"{ROWS[0]}.json"
     path.write_text(path.read_text().replace('"count": 95', '"count": 97'))
     assert "Tiny2026Linear-small: clean is 97 and its images give 95 over 100 images" in error("regress", "--published")
@@ -207,12 +193,10 @@ def test_a_published_record_that_its_images_do_not_add_up_to_fails() -> None:
     assert rvb("regress", "--published").exit_code == 0
 
 
-def test_rows_that_are_missing_on_either_side() -> None:
-    rvb("publish", "--all")
+def test_rows_that_are_missing_on_either_side(published) -> None:
     by_hand = PUBLISHED / "Tiny2026Linear-large.json"
-    by_hand.write_bytes((PUBLISHED / f"{ROWS[0]}.json").read_bytes())
-    images = PUBLISHED / "images"
-    (images / by_hand.name).write_bytes((images / f"{ROWS[0]}.json").read_bytes())
+    for folder in (PUBLISHED, PUBLISHED / "images"):
+        (folder / by_hand.name).write_bytes((folder / f"{ROWS[0]}.json").read_bytes())
     result = rvb("regress")
     assert result.exit_code == 0, "rvb repro does not build it"
     assert "Tiny2026Linear-large is published and not built here" in result.output
@@ -225,8 +209,7 @@ def test_rows_that_are_missing_on_either_side() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"track": 3}', "[]"])
-def test_damaged_files_are_one_line(content) -> None:
-    rvb("publish", "--all")
+def test_damaged_files_are_one_line(published, content) -> None:
     for name in (f"{ROWS[0]}.json", "machine.json"):
         whole = (PUBLISHED / name).read_text()
         (PUBLISHED / name).write_text(content)
@@ -252,9 +235,5 @@ def test_what_the_pipeline_made_is_what_was_published(built, monkeypatch) -> Non
     content = json.loads(path.read_text())
     content["sha256"]["weights"] = "0" * 64
     path.write_text(json.dumps(content))
-    told = built.rvb("regress", "--track", "tiny", check=False)
-    assert told.returncode == 1
-    assert "Tiny2026Net-small: 39 of 40 numbers and facts are as published" in told.stdout
-    assert told.stderr.strip() == (
-        "error: 1 of 2 rows are not what was published: Tiny2026Net-small; find out why, or publish them anew with --reason"
-    )
+    assert error("regress").startswith("1 of 2 rows are not what was published: Tiny2026Net-small; find out why")
+    assert "Tiny2026Net-small: 39 of 40 numbers and facts are as published" in rvb("regress").output

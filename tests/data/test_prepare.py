@@ -71,18 +71,6 @@ def test_archives(tmp_path, monkeypatch, kind) -> None:
     assert np.array_equal(pools["test"].labels, LABELS[:6] if kind == "mnist" else LABELS[14:])
 
 
-def test_a_corrupt_cifar_archive_is_one_line(tmp_path, monkeypatch) -> None:
-    write_cifar(tmp_path, monkeypatch, "cifar10")
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
-    with pytest.raises(BenchmarkError, match="cifar10 archive"):
-        read(spec(source="torchvision_archive", dataset="cifar10", path=str(tmp_path)))
-
-
-def test_unknown_archives_suggest_the_near_miss(tmp_path) -> None:
-    with pytest.raises(BenchmarkError, match="cifar10"):
-        read(spec(source="torchvision_archive", dataset="cifar11", path=str(tmp_path)))
-
-
 def test_image_folder(tmp_path) -> None:
     write_folder(tmp_path)
     pools = read(spec(source="image_folder", path=str(tmp_path), classes=2))
@@ -98,19 +86,6 @@ def test_image_folder(tmp_path) -> None:
     assert smaller["train"].pixels.shape == (6, 1, 16, 16)
 
 
-def test_bad_image_folders(tmp_path) -> None:
-    write_folder(tmp_path)
-    broken = tmp_path / "train" / "cat" / "0.png"
-    broken.write_bytes(b"no image")
-    with pytest.raises(
-        BenchmarkError, match=rf"0\.png does not open as an image \(sha256 {hashlib.sha256(b'no image').hexdigest()}"
-    ):
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))
-    (tmp_path / "train" / "zebra").mkdir()
-    with pytest.raises(BenchmarkError, match="'zebra' stands in only one"):
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))
-
-
 def test_hugging_face_parquet(tmp_path) -> None:
     write_parquet(tmp_path / "train-00000-of-00002.parquet", slice(0, 7))
     write_parquet(tmp_path / "train-00001-of-00002.parquet", slice(7, 14))
@@ -120,44 +95,11 @@ def test_hugging_face_parquet(tmp_path) -> None:
     assert np.array_equal(pools["test"].labels, LABELS[14:])
 
 
-def test_bad_parquet_is_one_line_with_its_hash(tmp_path) -> None:
-    (tmp_path / "train.parquet").write_bytes(b"cut short")
-    with pytest.raises(BenchmarkError, match=hashlib.sha256(b"cut short").hexdigest()):
-        read(spec(source="parquet", path=str(tmp_path)))
-    pq.write_table(pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]}), tmp_path / "train.parquet")
-    with pytest.raises(BenchmarkError, match="row 0 does not decode"):
-        read(spec(source="parquet", path=str(tmp_path)))
-    pq.write_table(pa.table({"pixels": [1]}), tmp_path / "train.parquet")
-    with pytest.raises(BenchmarkError, match="no column img or image; it has pixels"):
-        read(spec(source="parquet", path=str(tmp_path)))
-
-
 def test_the_repository_holds_no_image_of_the_jpeg_track() -> None:
     track = tracks.load("cifar10_jpeg")
     listed = subprocess.run(["git", "ls-files", track.data.path], capture_output=True, text=True)
     assert listed.returncode == 0, listed.stderr
     assert not listed.stdout
-
-
-def test_missing_truncated_and_other_files_are_named_with_where_they_belong(tmp_path) -> None:
-    given = spec(source="parquet", path=str(tmp_path / "there"))
-    with pytest.raises(
-        BenchmarkError, match=rf"no train\*\.parquet in {tmp_path}/there; put the data set's parquet files there"
-    ):
-        read(given)
-    (tmp_path / "there").mkdir()
-    train = tmp_path / "there/train.parquet"
-    write_parquet(train, slice(0, 14))
-    with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}/there"):
-        read(given)
-    write_parquet(tmp_path / "there/test.parquet", slice(14, 20))
-    whole = train.read_bytes()
-    train.write_bytes(whole[:-100])
-    with pytest.raises(
-        BenchmarkError, match=rf"{train} is no readable parquet file \(sha256 .*put the data set's own file there"
-    ) as error:
-        read(given)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
@@ -203,54 +145,95 @@ def test_labels_and_shapes_that_do_not_fit_the_track() -> None:
         read(spec(source="digit"))
 
 
-def _png(path: Path, image: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image).save(path)
+def put(root: Path, name: str, content: bytes | np.ndarray) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        (root / name).write_bytes(content)
+    else:
+        Image.fromarray(content).save(root / name)
 
 
 def test_class_folders_that_are_numbers_are_their_labels_and_hidden_ones_are_none(tmp_path) -> None:
     for name in ("train", "test"):
         for label in range(12):
-            _png(tmp_path / name / str(label) / "a.png", np.full((32, 32, 3), 20 * label, np.uint8))
-        (tmp_path / name / ".ipynb_checkpoints").mkdir()
-    pools = read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=12))
+            put(tmp_path, f"{name}/{label}/a.png", np.full((32, 32, 3), 20 * label, np.uint8))
+        put(tmp_path, f"{name}/.ipynb_checkpoints/a.png", b"")
+        put(tmp_path, f"{name}/3/.ipynb_checkpoints/a.png", b"")
+    pools = read(spec(source="image_folder", path=str(tmp_path), classes=12))
     assert pools["train"].labels.tolist() == [*range(12)]
     assert pools["train"].pixels[:, 0, 0, 0].tolist() == [20 * label for label in range(12)]
 
 
+WORDS = np.arange(1024, dtype=np.uint16).reshape(32, 32) * 60
+SHA256 = hashlib.sha256(b"no image").hexdigest()
+
+
 @pytest.mark.parametrize(
-    ("image", "words"),
+    ("name", "content", "words"),
     [
-        (np.arange(1024, dtype=np.uint16).reshape(32, 32) * 60, "which is not 8 bits a channel"),
-        (np.full((32, 32, 4), 100, np.uint8), "it is partly transparent"),
+        ("train/cat/odd.png", WORDS, r"train/cat/odd\.png: .*which is not 8 bits a channel"),
+        ("train/cat/odd.png", np.full((32, 32, 4), 100, np.uint8), r"odd\.png: .*it is partly transparent"),
+        ("train/cat/0.png", b"no image", rf"0\.png does not open as an image \(sha256 {SHA256}"),
+        ("train/cat/float.tiff", b"", r"float\.tiff is an image of a kind that is not read; convert it to PNG"),
+        ("train/beside.png", b"", r"beside\.png stands in no folder of a class"),
+        ("train/zebra/0.png", b"", "'zebra' stands in only one"),
+        ("test/0/.keep", b"", "'0' stands in only one"),
     ],
 )
-def test_pixels_that_would_not_be_read_as_meant_are_refused_by_name(tmp_path, image, words) -> None:
+def test_an_image_folder_that_would_not_be_read_as_meant_is_refused_by_name(tmp_path, name, content, words) -> None:
     write_folder(tmp_path)
-    _png(tmp_path / "train/cat/odd.png", image)
-    with pytest.raises(BenchmarkError, match=rf"train/cat/odd\.png: .*{words}"):
-        read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=2))
+    put(tmp_path, name, content)
+    with pytest.raises(BenchmarkError, match=words):
+        read(spec(source="image_folder", path=str(tmp_path), classes=2))
 
 
-def test_a_class_without_an_image_is_named(tmp_path) -> None:
-    write_folder(tmp_path)
-    for path in (tmp_path / "test/dog").iterdir():
-        path.unlink()
-    with pytest.raises(BenchmarkError, match=r"test/dog holds no image"):
-        read(spec(source="image_folder", path=str(tmp_path), shape=(3, 32, 32), classes=2))
-
-
-def test_a_class_that_is_missing_and_an_image_that_is_not_read_are_named(tmp_path) -> None:
+def test_a_class_without_an_image_and_one_that_is_missing_are_named(tmp_path) -> None:
     write_folder(tmp_path)
     with pytest.raises(BenchmarkError, match="has folders of 2 classes, the track says 3"):
         read(spec(source="image_folder", path=str(tmp_path), classes=3))
-    copy = tmp_path / "train/cat/.ipynb_checkpoints/0-checkpoint.png"
-    copy.parent.mkdir()
-    copy.write_bytes((tmp_path / "train/cat/0.png").read_bytes())
-    assert len(read(spec(source="image_folder", path=str(tmp_path), classes=2))["train"]) == 6
-    (tmp_path / "train/cat/float.tiff").touch()
-    with pytest.raises(BenchmarkError, match=r"float\.tiff is an image of a kind that is not read; convert it to PNG"):
+    for path in (tmp_path / "test/dog").iterdir():
+        path.unlink()
+    with pytest.raises(BenchmarkError, match=r"test/dog holds no image"):
         read(spec(source="image_folder", path=str(tmp_path), classes=2))
-    (tmp_path / "train/cat/float.tiff").rename(tmp_path / "train/beside.png")
-    with pytest.raises(BenchmarkError, match=r"beside\.png stands in no folder of a class"):
-        read(spec(source="image_folder", path=str(tmp_path), classes=2))
+
+
+JUNK = pa.table({"img": [{"bytes": b"junk", "path": None}], "label": [0]})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"no train\*\.parquet in .*; put the data set's parquet files there"),
+        (b"cut short", hashlib.sha256(b"cut short").hexdigest()),
+        (JUNK, r"row 0 does not open as an image \(sha256 .*put the data set's own file there"),
+        (pa.table({"img": [None], "label": [0]}), "row 0 does not open"),
+        (pa.table({"pixels": [1]}), "no column img or image; it has pixels"),
+    ],
+)
+def test_bad_parquet_is_one_line(tmp_path, content, words) -> None:
+    path = tmp_path / "train.parquet"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        pq.write_table(content, path)
+    with pytest.raises(BenchmarkError, match=words) as error:
+        read(spec(source="parquet", path=str(tmp_path)))
+    assert "\n" not in str(error.value)
+
+
+def test_truncated_parquet_and_a_missing_split_are_named(tmp_path) -> None:
+    given, train = spec(source="parquet", path=str(tmp_path)), tmp_path / "train.parquet"
+    write_parquet(train, slice(0, 14))
+    with pytest.raises(BenchmarkError, match=rf"no test\*\.parquet in {tmp_path}"):
+        read(given)
+    train.write_bytes(train.read_bytes()[:-100])
+    with pytest.raises(BenchmarkError, match=rf"{train} is no readable parquet file \(sha256 .*put the data set's own"):
+        read(given)
+
+
+def test_a_corrupt_archive_and_an_unknown_one_are_one_line(tmp_path, monkeypatch) -> None:
+    write_cifar(tmp_path, monkeypatch, "cifar10")
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"cut short")
+    for dataset, words in (("cifar10", "cifar10 archive"), ("cifar11", "did you mean 'cifar10'")):
+        with pytest.raises(BenchmarkError, match=words):
+            read(spec(source="torchvision_archive", dataset=dataset, path=str(tmp_path)))

@@ -63,10 +63,8 @@ def test_a_file_of_another_form_is_refused_with_its_line(tmp_path, train, words)
 def test_missing_files_say_where_to_get_them_and_where_to_put_them() -> None:
     with pytest.raises(BenchmarkError) as raised:
         sentences.read(tracks.load("sst2").data)
-    assert all(
-        words in str(raised.value)
-        for words in ("data/SST-2", "https://gluebenchmark.com/tasks", "train.tsv and dev.tsv")
-    )
+    for words in ("data/SST-2", "https://gluebenchmark.com/tasks", "train.tsv and dev.tsv"):
+        assert words in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

@@ -16,14 +16,8 @@ from benchmark.specs.data import DataSpec
 
 
 def spec(dataset: str, root: Path, **changes) -> DataSpec:
-    given = {
-        "source": "torchvision_folder",
-        "dataset": dataset,
-        "path": str(root),
-        "validation": 2,
-        "shape": (3, 16, 16),
-    }
-    return DataSpec(**{**given, "classes": 3, **changes})
+    given = {"dataset": dataset, "path": str(root), "validation": 2, "shape": (3, 16, 16), "classes": 3}
+    return DataSpec(**{"source": "torchvision_folder", **given, **changes})
 
 
 def greys(images) -> list[int]:

@@ -12,27 +12,27 @@ from tiny_audited import GREY, SMALL, network
 from tiny_networks import random_network
 from torch import nn
 
-from benchmark.certificates.bounds import dispatch
+from benchmark.certificates.bounds import attention, layer_bound, projection, sll
 from benchmark.evaluation import audit_layers as audited
 from benchmark.evaluation.audit_layers import Effort, audit_layers
 from benchmark.runtime.errors import BenchmarkError
 
 # how far each claim is lowered: one that ascent reaches by a hundredth, looser ones by what it leaves open
 LIES = [
-    (2, dispatch.LayerBound, "bound", 0.99),
-    (2, dispatch.LayerBound, "jvp", 0.99),
-    (4, dispatch.ProjectionBound, "bound", 0.99),
-    (4, dispatch.ProjectionBound, "jvp", 0.99),
-    (4, dispatch.ProjectionBound, "remainder", 0.8),
-    (4, dispatch.ProjectionBound, "remainder_along", 0.8),
-    (5, dispatch.AttentionBound, "bound", 0.9),
-    (5, dispatch.AttentionBound, "jvp", 0.99),
-    (5, dispatch.AttentionBound, "remainder", 0.3),
-    (5, dispatch.AttentionBound, "remainder_along", 0.3),
-    (6, dispatch.SLLBound, "bound", 0.99),
-    (6, dispatch.SLLBound, "jvp", 0.99),
-    (6, dispatch.SLLBound, "remainder", 0.3),
-    (6, dispatch.SLLBound, "remainder_along", 0.8),
+    (2, layer_bound.LayerBound, "bound", 0.99),
+    (2, layer_bound.LayerBound, "jvp", 0.99),
+    (4, projection.ProjectionBound, "bound", 0.99),
+    (4, projection.ProjectionBound, "jvp", 0.99),
+    (4, projection.ProjectionBound, "remainder", 0.8),
+    (4, projection.ProjectionBound, "remainder_along", 0.8),
+    (5, attention.AttentionBound, "bound", 0.9),
+    (5, attention.AttentionBound, "jvp", 0.99),
+    (5, attention.AttentionBound, "remainder", 0.3),
+    (5, attention.AttentionBound, "remainder_along", 0.3),
+    (6, sll.SLLBound, "bound", 0.99),
+    (6, sll.SLLBound, "jvp", 0.99),
+    (6, sll.SLLBound, "remainder", 0.3),
+    (6, sll.SLLBound, "remainder_along", 0.8),
 ]
 CLAIMS = {"jvp": "Jacobian", "remainder_along": "remainder along a margin"}
 
@@ -68,7 +68,7 @@ def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, fac
 @pytest.mark.parametrize("place", [2, 4, 5, 6, 7])
 def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
     model, x = one_layer(place)
-    exact = dispatch.exact_layer_bound
+    exact = layer_bound.exact_layer_bound
 
     def lying(layer, x):
         found = exact(layer, x)
@@ -82,7 +82,7 @@ def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> 
 
 
 def test_a_bound_that_is_not_a_number_is_caught(monkeypatch) -> None:
-    monkeypatch.setattr(dispatch.SLLBound, "remainder", lambda self, perturbation: perturbation.delta * torch.nan)
+    monkeypatch.setattr(sll.SLLBound, "remainder", lambda self, perturbation: perturbation.delta * torch.nan)
     model, x = one_layer(6)
     with pytest.raises(BenchmarkError, match=r"SLLBlock.* exceeds its remainder"):
         audit_layers(model, x, [0, 1, 2], "row", effort=SMALL)

@@ -1,6 +1,8 @@
-"""Swin's own windowed attention against timm's block, token by token and by its roles."""
+"""Attention in windows against timm's block, token by token and by its roles, and its borders."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 import torch
@@ -8,8 +10,9 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from tiny_layers import built, draw
 from torch import nn
 
+from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.attention_window import MASKED, DotProductWindowAttention
+from benchmark.layers.attention_window import MASKED, DotProductWindowAttention, L2WindowAttention, WindowAttention
 from benchmark.training.attention_inputs import window_attention
 
 SHAPES = [(4, 2, 0), (4, 2, 1), (6, 3, 1), (8, 4, 2), (4, 4, 0), (3, 1, 0)]  # side, window, shift
@@ -47,31 +50,31 @@ def test_it_is_timms_with_timms_weights(side, window, shift, qkv_bias) -> None:
     assert torch.equal(seen[0], found.windows(x)), "timm's windows, in timm's order"
 
 
+def mixed_pair_by_pair(layer: WindowAttention, cut: torch.Tensor) -> torch.Tensor:
+    """softmax(scores + B + mask) times the values of windows (windows, 4, width), by the layer's own formula."""
+    content = layer.content
+    query, *key, value, output = content.head_weights()
+    scale, x = query.shape[2] ** 0.5, cut[:, None]
+    if isinstance(content, L2Attention):
+        scores = -(x @ query)[..., None, :].sub((x @ query)[..., None, :, :]).square().sum(-1) / scale
+        values = x @ (query @ query.mT / scale) @ value
+    else:
+        parts = ((content.query, query), (content.key, key[0]), (content.value, value))
+        q, k, values = (x @ weight + part.bias.unflatten(0, (content.heads, 1, -1)) for part, weight in parts)
+        scores = q @ k.mT / scale
+    for window, i, j in itertools.product(range(len(cut)), range(4), range(4)):
+        place = 3 * (i // 2 - j // 2 + 1) + i % 2 - j % 2 + 1
+        scores[window, :, i, j] += layer.bias_table[place] + layer.mask[window % len(layer.mask), i, j]
+    mixed = (scores.softmax(-1) @ values @ output).sum(1)
+    return mixed if content.output.bias is None else mixed + content.output.bias
+
+
+@pytest.mark.parametrize("kind", [DotProductWindowAttention, L2WindowAttention])
 @pytest.mark.parametrize("shift", [0, 1])
-def test_it_is_its_formula_pair_by_pair(shift) -> None:
-    layer, x = built(DotProductWindowAttention(6, 2, side=4, window=2, shift=shift)), draw(2, 16, 6)
-    heads = layer.content.heads
-    query, key, value = (
-        part(layer.windows(x)).unflatten(-1, (heads, -1))
-        for part in (layer.content.query, layer.content.key, layer.content.value)
-    )
-    scores = torch.einsum("nihd,njhd->nhij", query, key) / 3**0.5
-    for window in range(len(scores)):
-        for i in range(4):
-            for j in range(4):
-                place = 3 * (i // 2 - j // 2 + 1) + i % 2 - j % 2 + 1
-                scores[window, :, i, j] += layer.bias_table[place] + layer.mask[window % len(layer.mask), i, j]
-    mixed = torch.einsum("nhij,njhd->nihd", scores.softmax(-1), value).flatten(2)
-    assert torch.allclose(layer(x), layer.together(layer.content.output(mixed)), atol=1e-12)
+def test_it_is_its_formula_pair_by_pair(kind, shift) -> None:
+    layer, x = built(kind(6, 2, side=4, window=2, shift=shift)), draw(2, 16, 6)
+    assert torch.allclose(layer(x), layer.together(mixed_pair_by_pair(layer, layer.windows(x))), atol=1e-12)
     assert (layer.mask.min() == MASKED) == bool(shift)
-
-
-def test_a_token_across_the_masked_border_hardly_counts() -> None:
-    layer, x = built(DotProductWindowAttention(6, 2, side=4, window=2, shift=1)), draw(1, 16, 6)
-    x.requires_grad_()
-    (gradient,) = torch.autograd.grad(layer(x)[0, 0].sum(), x)
-    sizes = gradient[0].norm(dim=1)
-    assert {*(sizes > 1e-30).nonzero()[:, 0].tolist()} == {0}, "four corners share a window, each alone"
 
 
 def test_its_weights_by_role_are_those_of_its_content() -> None:
@@ -121,3 +124,52 @@ def test_what_timm_alone_can_do_is_refused_in_words(change, reason) -> None:
     options = {"dim": 12, "input_resolution": (4, 4), "num_heads": 3, "window_size": 2}
     with pytest.raises(ValueError, match=reason):
         window_attention(SwinTransformerBlock(**{**options, **change}))
+
+
+def layer_of(side: int, window: int, shift: int, heads: int = 2) -> L2WindowAttention:
+    layer = built(L2WindowAttention(8, heads, side=side, window=window, shift=shift))
+    assert isinstance(layer, L2WindowAttention)
+    return layer
+
+
+def test_one_window_without_bias_is_plain_l2_attention() -> None:
+    layer, x = layer_of(3, 3, 0), draw(2, 9, 8)
+    layer.bias_table.zero_()
+    assert torch.allclose(layer(x), layer.content(x), atol=1e-14)
+    layer.bias_table.normal_()
+    assert not torch.allclose(layer(x), layer.content(x), atol=1e-3)
+
+
+def reached(layer: L2WindowAttention, token: int) -> set[int]:
+    """The tokens on which the output of one depends by more than 1e-30."""
+    x = draw(1, layer.side**2, 8)
+    jacobian = torch.autograd.functional.jacobian(lambda y: layer(y)[0, token], x)[:, 0]
+    return {*(jacobian.abs().amax((0, 2)) > 1e-30).nonzero()[:, 0].tolist()}
+
+
+def test_a_token_sees_its_window_and_nothing_across_the_masked_border() -> None:
+    layer = layer_of(4, 2, 1)
+    assert reached(layer, 5) == {5, 6, 9, 10}  # the middle window is whole
+    assert reached(layer, 0) == {0}  # four corners share a window, each alone
+    assert reached(layer, 1) == {1, 2}  # the upper edge shares one with the lower
+    assert reached(layer, 4) == {4, 8}
+    assert reached(layer_of(4, 2, 0), 0) == {0, 1, 4, 5}
+    x, moved = draw(1, 16, 8), draw(1, 16, 8)
+    moved[:, 1:3] = x[:, 1:3]
+    assert torch.allclose(layer(x)[:, 1:3], layer(moved)[:, 1:3], atol=1e-14)
+
+
+def test_a_mask_of_minus_hundred_is_no_wall_for_a_bias_of_two_hundred() -> None:
+    layer = layer_of(4, 2, 1)
+    layer.bias_table.fill_(200.0)
+    layer.bias_table[4] = 0.0  # the diagonal
+    assert reached(layer, 0) == {0, 3, 12, 15}
+
+
+def test_it_learns_its_bias_and_keeps_no_tables_in_its_state() -> None:
+    layer = L2WindowAttention(8, 2, side=4, window=2, shift=1)
+    layer(torch.randn(2, 16, 8)).square().sum().backward()
+    assert layer.bias_table.grad is not None
+    assert layer.bias_table.grad.abs().sum() > 0
+    assert {name.split(".")[0] for name in layer.state_dict()} == {"bias_table", "content"}
+    assert isinstance(layer.content, L2Attention)

@@ -14,15 +14,13 @@ from tiny_layers import CURVED, LINEAR
 from torch import nn
 
 import benchmark.layers
-from benchmark.layers.attention import AttentionByHeads, ResidualAttention, SelfAttention
+from benchmark.layers.attention import AttentionByHeads, LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import ReleasedL2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention, WindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
 from benchmark.layers.derived import DerivedLinear, DerivedWeight, cache_weights
 from benchmark.layers.description import DEPTH, LAYERS, describe, rebuild
-from benchmark.layers.kinds import BY_NAME, BY_TYPE, KINDS
+from benchmark.layers.kinds import BY_NAME, BY_TYPE
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
@@ -99,8 +97,8 @@ def test_every_layer_of_the_house_can_be_described() -> None:
         DotProductWindowAttention,
     }  # none is a layer with a bound
     assert found - without == {one for one in BY_TYPE if one.__module__.startswith("benchmark")}
-    assert {type(layer) for layer, _ in EVERY} == {kind.layer for kind in KINDS}
-    assert len(BY_NAME) == len(KINDS)
+    assert {type(layer) for layer, _ in EVERY} == {*BY_TYPE}
+    assert len(BY_NAME) == len(BY_TYPE)
 
 
 def test_describing_draws_no_random_numbers_and_takes_the_default_type_from_nowhere() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from searched import few
+from tiny_layers import draw
 from torch import nn
 
 from benchmark.layers.token_convolution import BoundedTokenConvolution, TokenConvolution
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def dense(layer: nn.Module, tokens: int, width: int) -> torch.Tensor:

@@ -14,9 +14,8 @@ from safetensors.numpy import save_file
 
 from benchmark.loading import tracks
 from benchmark.results import study_table
-from benchmark.results.headline import headline
 from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from leaderboard import build
 from leaderboard.rank import rank
 

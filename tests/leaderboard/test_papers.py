@@ -12,9 +12,9 @@ from published_study import published
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.declared_paper import DeclaredPaper
 from benchmark.results.finding import Finding
 from benchmark.results.record import Record
+from benchmark.results.study import DeclaredPaper
 from benchmark.specs.study import Study
 from benchmark.specs.track import Track
 from leaderboard import reading

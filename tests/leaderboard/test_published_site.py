@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from browsers import click, needs_chromium, seen
 
-from benchmark.results.headline import headline
-from benchmark.results.record import Record
+from benchmark.results.record import Record, headline
 from leaderboard import build, front
 
 pytestmark = [pytest.mark.browser, needs_chromium]

@@ -10,7 +10,7 @@ from one_training import TRAINING
 
 from benchmark.results import study_table
 from benchmark.results.study import PublishedStudy
-from benchmark.results.study_sheets import sheets
+from benchmark.results.study_table import sheets
 from leaderboard.charts.studies import figures
 from leaderboard.charts.violins import BINS, Violin
 

@@ -1,16 +1,21 @@
-"""How many stages run at a time, and on which GPU each."""
+"""What rows took, how many run at a time, and on which GPU each."""
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 
 import pytest
 import torch
+from tiny_linear_row import NAMES, ROW
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
-from benchmark.pipeline import dvc
-from benchmark.pipeline.gpus import Places, default_jobs
+from benchmark.loading.rows import load_row
+from benchmark.pipeline import costs, dvc, repro
+from benchmark.pipeline.gpus import default_jobs, places
+from benchmark.runtime import files
 from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
 
 
@@ -47,18 +52,15 @@ def three_gpus(monkeypatch) -> None:
 def test_a_stage_has_a_core_or_a_gpu_for_each_of_its_processes(monkeypatch, there, chosen, jobs, gpus) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     assert default_jobs(chosen) == jobs
-    places = Places(chosen, 4)
-    with places.one() as first, places.one() as second, places.one() as third, places.one() as fourth:
-        assert [first, second, third, fourth] == gpus
-        assert places.free.empty()
-    assert places.free.qsize() == 4
+    free = places(chosen, 4)
+    assert [free.get() for _ in range(4)] == gpus
+    assert free.empty()
 
 
 @pytest.mark.usefixtures("three_gpus")
 def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, 7,GPU-1a")
-    with Places(settings("cuda", "cuda"), 2).one() as gpu:
-        assert gpu == "4"
+    assert places(settings("cuda", "cuda"), 2).get() == "4"
 
 
 @pytest.mark.usefixtures("three_gpus")
@@ -89,3 +91,20 @@ def test_a_stage_sees_the_gpu_that_it_was_given_alone(project, monkeypatch) -> N
     project.rvb("pipeline")
     dvc.run(["repro", "pipelines/tiny/_data/dvc.yaml"], "data", print, variables={"CUDA_VISIBLE_DEVICES": "2"})
     assert "sees 2\n" in (project.root / "work/logs/data.log").read_text()
+
+
+def test_what_was_published_is_known_where_nothing_ran(linear_row) -> None:
+    row = load_row(*NAMES)
+    for step in ("train", "attack-papers", "reliability", "attention", "collect"):
+        files.write_json(ROW / f"times/{step}.json", {"wall_seconds": 2.0, "core_seconds": 1.5, "cost_seconds": 1.5})
+    assert repro.haste(row)[0] == -10.0
+    costs.publish("tiny", [row.name])
+    shutil.rmtree(ROW / "times")
+    assert repro.haste(row)[0] == -10.0
+    files.write_json(ROW / "times/train.json", {"wall_seconds": 7.0, "core_seconds": 7.0, "cost_seconds": 7.0})
+    assert repro.haste(row)[0] == -15.0
+    planned = CliRunner().invoke(app, ["plan", "--track", "tiny"])
+    assert "together 15 s, 13 core-seconds" in planned.stdout
+    (costs.PUBLISHED / "tiny" / costs.FILE).unlink()
+    assert repro.haste(row)[0] == -math.inf
+    assert "4 steps never ran here" in CliRunner().invoke(app, ["plan", "--track", "tiny"]).stdout

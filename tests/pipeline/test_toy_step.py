@@ -28,12 +28,8 @@ from benchmark.steps.evaluation import EvaluationStep
 
 
 class Brightness(EvaluationStep):
-    name = "brightness"
-
-    def applies(self, row):
-        return True
-
-    def rules(self, row, name):
+    @property
+    def rules(self):
         return {"scale": 2.0}
 
     def evaluate(self, work, subject):
@@ -49,7 +45,7 @@ class Brightness(EvaluationStep):
         return Outcome({"brightness": found}, {"brightness": {"mean": float(found.mean())}}, summary="done")
 
 
-step = Brightness()
+step = Brightness
 '''
 
 
@@ -58,8 +54,8 @@ def test_one_file_and_a_line_runs_survives_a_kill_and_reaches_the_record(built) 
     (built.root / "benchmark/steps/brightness.py").write_text(BRIGHTNESS)
     edit(
         built.root / "benchmark/protocol.py",
-        '    "attention": "record",',
-        '    "brightness": "evaluate",\n    "attention": "record",',
+        '    "attention": "evaluate",',
+        '    "brightness": "evaluate",\n    "attention": "evaluate",',
     )
     built.rvb("pipeline")
     built.run("dvc", "repro", "-s", "pipelines/tiny/_data/dvc.yaml")

@@ -23,6 +23,7 @@ from tiny_verified import (
     nearest,
     rvb,
 )
+from tiny_verified import refused as error
 
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_rows
@@ -61,11 +62,13 @@ def judged(*arguments: str) -> dict:
 
 
 def refused(*arguments: str) -> str:
-    result = rvb("verify", NAME, "--adversarial", str(FILE), *arguments)
-    assert result.exit_code == 1
-    message = str(result.exception)
-    assert "\n" not in message
-    return message
+    return error("verify", NAME, "--adversarial", str(FILE), *arguments)
+
+
+def put(image: int) -> None:
+    """Bring an image that breaks the row at l2 0.5, and keep what it breaks."""
+    bring({"L2 0.5": one_more(image)})
+    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
 
 
 def test_images_that_break_nothing_new() -> None:
@@ -112,8 +115,7 @@ def test_the_board_is_rendered_anew_when_something_is_brought() -> None:
 
     assert str(BROKEN.parent) not in reads()
     image, *_ = robust_and_near()
-    bring({"L2 0.5": one_more(image)})
-    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+    put(image)
     assert str(BROKEN.parent) in reads()
 
 
@@ -133,8 +135,7 @@ def test_an_image_counts_in_every_ball_that_it_lies_in() -> None:
 
 def test_the_first_who_breaks_an_image_is_credited() -> None:
     first, second, *_ = robust_and_near()
-    bring({"L2 0.5": one_more(first)})
-    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+    put(first)
     both = torch.where((torch.arange(20) == second)[:, None, None, None], one_more(second), one_more(first))
     bring({"L2 0.5": both}, "John Roe")
     assert [one["lost"] for one in judged("--write")["robust"]] == [[], [second]]
@@ -163,18 +164,17 @@ def test_a_contradicted_certificate_is_an_alarm() -> None:
 
 def test_what_was_brought_against_other_weights_counts_no_more() -> None:
     image, *_ = robust_and_near()
-    bring({"L2 0.5": one_more(image)})
-    assert rvb("verify", NAME, "--adversarial", str(FILE), "--write").exit_code == 0
+    put(image)
     before = verdicts("robust L2 0.5").count("1")
     change_json(PUBLISHED / f"{NAME}.json", lambda record: record["sha256"].update(weights="0" * 64))
     assert f"{100 * before / 20:.1f}" in rvb("board", "--published").output
-    fault = str(rvb("regress", "--published").exception)
+    fault = error("regress", "--published")
     assert f"{BROKEN} holds images by Jane Doe of other weights" in fault
     message = refused("--write")
     assert "the Record's own weights are not in work/tiny; run `rvb repro" in message
     (PUBLISHED / f"{NAME}.json").unlink()
     assert "holds images of a row that is not published; bring them again, or delete the file" in (
-        str(rvb("regress", "--published").exception)
+        error("regress", "--published")
     )
 
 
@@ -193,45 +193,37 @@ def test_swapped_weights_judge_nothing() -> None:
     assert "the Record's own weights are not in work/tiny" in refused()
 
 
-def moved(**changes: float) -> torch.Tensor:
-    """The clean images with the first pixel of images 2 set."""
+def moved(to: float) -> torch.Tensor:
+    """The clean images with the first pixel of image 2 set."""
     images = clean()[0].clone()
-    images[2, 0, 0, 0] = changes["to"]
+    images[2, 0, 0, 0] = to
     return images
 
 
+IN = "of brought.safetensors"
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "images", "words"),
     [
-        (
-            lambda: {"Linf 0.05": moved(to=0.5)},
-            "'Linf 0.05' of brought.safetensors left its Linf 0.05 ball by 0.45 at image 2",
-        ),
-        (lambda: {"L2 0.5": moved(to=-0.1)}, "'L2 0.5' of brought.safetensors left [0, 1]: pixels from -0.1 to 1"),
-        (
-            lambda: {"L2 0.5": moved(to=float("nan"))},
-            "'L2 0.5' of brought.safetensors returned pixels that are not finite",
-        ),
-        (lambda: {"L2 0.5": clean()[0][:5]}, "tensor 'L2 0.5' is F32 (5, 1, 8, 8); float32 (20, 1, 8, 8) is needed"),
-        (lambda: {"L2 0.5": clean()[0].double()}, "tensor 'L2 0.5' is F64 (20, 1, 8, 8)"),
-        (
-            lambda: {"L2 0.50": clean()[0]},
-            "tensor 'L2 0.50' names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?",
-        ),
-        (lambda: {"L2 inf": clean()[0]}, "names no ball"),
-        (lambda: {"L3 0.5": clean()[0]}, "names no ball"),
-        (lambda: {"pgd": clean()[0]}, "names no ball"),
-        (lambda: {"Linf 2": clean()[0]}, "names no ball"),
-        (lambda: {}, "holds no tensor; give one for each ball, such as 'Linf 0.05'"),
+        ("Linf 0.05", lambda: moved(to=0.5), f"'Linf 0.05' {IN} left its Linf 0.05 ball by 0.45 at image 2"),
+        ("L2 0.5", lambda: moved(to=-0.1), f"'L2 0.5' {IN} left [0, 1]: pixels from -0.1 to 1"),
+        ("L2 0.5", lambda: moved(to=float("nan")), f"'L2 0.5' {IN} returned pixels that are not finite"),
+        ("L2 0.5", lambda: clean()[0][:5], "tensor 'L2 0.5' is F32 (5, 1, 8, 8); float32 (20, 1, 8, 8) is needed"),
+        ("L2 0.5", lambda: clean()[0].double(), "tensor 'L2 0.5' is F64 (20, 1, 8, 8)"),
+        ("L2 0.50", lambda: clean()[0], "names no ball; name it such as 'Linf 0.05'; did you mean 'L2 0.5'?"),
+        *((name, lambda: clean()[0], "names no ball") for name in ("L2 inf", "L3 0.5", "pgd", "Linf 2")),
     ],
 )
-def test_images_that_are_none_are_refused_in_one_line(content, words) -> None:
-    bring(content())
+def test_images_that_are_none_are_refused_in_one_line(name, images, words) -> None:
+    bring({name: images()})
     assert words in refused()
 
 
 def test_files_that_are_none_are_refused_in_one_line() -> None:
     assert "brought.safetensors is no file" in refused()
+    bring({})
+    assert "holds no tensor; give one for each ball, such as 'Linf 0.05'" in refused()
     FILE.write_bytes(pickle.dumps({"L2 0.5": [0.5]}))
     assert "brought.safetensors is no safetensors file (" in refused()
     torch.save({"L2 0.5": clean()[0]}, FILE)

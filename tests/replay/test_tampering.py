@@ -32,13 +32,17 @@ from tiny_verified import (
 pytestmark = pytest.mark.usefixtures("verified_row")
 
 
+def starts(start: str, lines: list[str]) -> bool:
+    return any(line.startswith(start) for line in lines)
+
+
 def test_a_flipped_verdict_in_the_evidence() -> None:
     image = json.loads(BY_IMAGE.read_text())["scores"][PGD].index("1")
     assert change_column(f"{PGD}:success", image, lambda success: not success) is False
     lines = found()["lines"]
     assert f"image {image}: {PGD} success: True -> False" in lines
-    assert any(line.startswith("sha256 of evidence") for line in lines)
-    assert any(line.startswith(f"image {image}: {PGD} of an image: 1 -> 0") for line in lines)
+    assert starts("sha256 of evidence", lines)
+    assert starts(f"image {image}: {PGD} of an image: 1 -> 0", lines)
     sign("evidence", EVIDENCE)
     assert f"image {image}: {PGD} success: True -> False" in found()["lines"], "whoever signs it anew"
 
@@ -59,24 +63,13 @@ def test_one_value_of_one_image(column, to, what) -> None:
     change_column(column, 3, to)
     sign("evidence", EVIDENCE)
     lines = found()["lines"]
-    assert any(line.startswith(f"image 3: {what}: ") for line in lines)
+    assert starts(f"image 3: {what}: ", lines)
     assert not [line for line in lines if line.startswith("image ") and not line.startswith("image 3: ")]
 
 
-def test_a_pixel_outside_the_ball() -> None:
+def test_pixels_outside_the_ball_or_the_box_and_none_at_all() -> None:
     def move(images: dict[str, torch.Tensor]) -> None:
-        images[FGSM][4, 0, 2, 2] = 0.2 + (images[FGSM][4, 0, 2, 2] < 0.5) * 0.5
-
-    change_tensors(STORED, move)
-    sign("adversarial images more", STORED)
-    lines = found()["lines"]
-    (ball,) = [line for line in lines if " ball: " in line]
-    assert ball.startswith(f"image 4: {FGSM} ball: Linf 0.05 at most -> 0.")
-    assert any(line.startswith(f"image 4: {FGSM} Linf distance: ") for line in lines)
-
-
-def test_pixels_outside_the_box_and_none_at_all() -> None:
-    def move(images: dict[str, torch.Tensor]) -> None:
+        images[FGSM][3, 0, 2, 2] = 0.2 + (images[FGSM][3, 0, 2, 2] < 0.5) * 0.5
         images[FGSM][4] -= 0.01 * (images[FGSM][4] == 0)
         images[FGSM][5, 0, 0, 0] = 1.01
         images[FGSM][7, 0, 0, 0] = float("nan")
@@ -85,21 +78,24 @@ def test_pixels_outside_the_box_and_none_at_all() -> None:
     content = found()
     lines = content["lines"]
     assert any(one["what"].startswith("attacks' images, 20 each") and one["count"] == 2 for one in content["checked"])
+    assert starts(f"image 3: {FGSM} ball: Linf 0.05 at most -> 0.", lines)
+    assert starts(f"image 3: {FGSM} Linf distance: ", lines)
     assert f"image 4: {FGSM} box: pixels in [0, 1] -> pixels from -0.00999999978 to 1" in lines
     assert any(line.startswith(f"image 5: {FGSM} box: ") and line.endswith(" to 1.00999999") for line in lines)
     assert f"image 7: {FGSM} pixels: in [0, 1] -> not finite" in lines
-    assert any(line.startswith("sha256 of adversarial images more") for line in lines)
-    assert not [line for line in lines if line.startswith("image ") and line[6] not in "457"]
+    assert starts("sha256 of adversarial images more", lines)
+    assert not [line for line in lines if line.startswith("image ") and line[6] not in "3457"]
+    sign("adversarial images more", STORED)
+    assert starts(f"image 3: {FGSM} ball: ", found()["lines"]), "whoever signs them anew"
 
 
 def test_an_image_that_stands_beside_the_record_alone_is_held_against_its_source() -> None:
     change_tensors(IMAGES, lambda images: images[PGD][5, 0, 1, 2].fill_(0.625))
     change_tensors(IMAGES, lambda images: images["clean"][6, 0, 0, 0].fill_(0.5))
-    lines = found()["lines"]
-    assert len(lines) == 2
-    assert lines[1].startswith(f"image 5: {PGD} in {IMAGES}, pixel 10: ")
-    assert lines[1].endswith(" -> 0.625")
-    assert lines[0] == f"image 6: clean in {IMAGES}, pixel 0: 0 -> 0.5"
+    first, second = found()["lines"]
+    assert first == f"image 6: clean in {IMAGES}, pixel 0: 0 -> 0.5"
+    assert second.startswith(f"image 5: {PGD} in {IMAGES}, pixel 10: ")
+    assert second.endswith(" -> 0.625")
 
 
 def test_without_a_stages_folder_the_records_own_images_are_replayed() -> None:
@@ -108,7 +104,7 @@ def test_without_a_stages_folder_the_records_own_images_are_replayed() -> None:
     change_tensors(IMAGES, lambda images: images[PGD][5].fill_(0.5))
     lines = found()["lines"]
     assert lines[0].startswith(f"sha256 of adversarial images papers, {IMAGES}: ")
-    assert any(line.startswith(f"image 5: {PGD} ball: L2 0.5 at most -> ") for line in lines)
+    assert starts(f"image 5: {PGD} ball: L2 0.5 at most -> ", lines)
 
 
 def test_swapped_weights() -> None:
@@ -129,39 +125,31 @@ def test_swapped_weights() -> None:
     assert any("does not fit the model" in line for line in found()["lines"])
 
 
-def raise_radius(image: int, factor: float) -> None:
-    """In the evidence, by image and in the Record's digest, as who knows them all would."""
-    change_column("certified_l2", image, lambda radius: factor * radius)
-    change_json(BY_IMAGE, lambda images: images["radii"].update(certified=_radii(images, image, factor)))
-    sign("evidence", EVIDENCE)
-
-
-def _radii(images: dict, image: int, factor: float) -> list[float]:
-    return [radius * (factor if place == image else 1) for place, radius in enumerate(images["radii"]["certified"])]
-
-
-def largest() -> int:
+def raise_radius(factor: float) -> int:
+    """Raise the largest radius in the evidence, by image and in the Record's digest, as who knows them all would."""
     radii = json.loads(BY_IMAGE.read_text())["radii"]["certified"]
-    return radii.index(max(radii))
+    image = radii.index(max(radii))
+    radii[image] *= factor
+    change_column("certified_l2", image, lambda radius: factor * radius)
+    change_json(BY_IMAGE, lambda images: images["radii"].update(certified=radii))
+    sign("evidence", EVIDENCE)
+    return image
 
 
 def test_a_certified_radius_that_was_raised() -> None:
-    image = largest()
-    raise_radius(image, 1.002)
+    image = raise_radius(1.002)
     (line,) = [line for line in found("--sample", "0")["lines"] if "certified l2 radius" in line]
     assert line.startswith(f"image {image}: certified l2 radius: ")
-    raise_radius(image, 10)
-    lines = found("--sample", "0")["lines"]
-    assert any(
-        f"image {image}: certified l2 radius: " in line and "broken there by pgd (margin -" in line for line in lines
-    )
+    raise_radius(10)
+    lines = [line for line in found("--sample", "0")["lines"] if f"image {image}: certified l2 radius: " in line]
+    assert any("broken there by pgd (margin -" in line for line in lines)
     change_column("certified_l2", image, lambda radius: radius / 10)
-    assert any(line.startswith(f"image {image}: certified radius: ") for line in found()["lines"]), "by image it stays"
+    assert starts(f"image {image}: certified radius: ", found()["lines"]), "by image it stays"
 
 
 def test_a_seed_draws_the_sample() -> None:
     """A raised radius is seen by the samples that hold it."""
-    raise_radius(largest(), 1.01)
+    raise_radius(1.01)
     seen: set[bool] = set()
     for seed in range(8):
         seen.add(bool(found("--sample", "2", "--seed", str(seed))["lines"]))
@@ -179,25 +167,29 @@ def test_an_image_that_is_certified_and_broken() -> None:
     assert gate.startswith(f"image {image} is certified at l2 0.5 (clean margin ")
 
 
-@pytest.mark.parametrize("place", ["clean", "robust", "certified", "attacks"])
-def test_changed_counts(place) -> None:
+def test_changed_counts_and_a_narrowed_interval() -> None:
+    places = {"robust": "robust Linf 0.05", "certified": "certified L2 0.1", "attacks": PGD}
+
     def change(record: dict) -> None:
-        share = record["clean"] if place == "clean" else record[place][0]["accuracy"]
-        share["count"] += 1
+        for share in (record["clean"], *(record[place][0]["accuracy"] for place in places)):
+            share["count"] += 1
 
     change_json(RECORD, change)
     lines = found()["lines"]
-    name = {"clean": "clean", "robust": "robust Linf 0.05", "certified": "certified L2 0.1", "attacks": PGD}[place]
-    (share,) = [line for line in lines if line.startswith(f"share of {name}: ")]
-    assert " -> " in share
-    (counted,) = [line for line in lines if line.startswith(f"{name}: ")]
-    before, after = (int(part.split(" of ")[0]) for part in counted.partition(": ")[2].split(" -> "))
-    assert before == after + 1
-    assert any(line.startswith(f"{name} is {before} and its images give {after} over 20 images") for line in lines)
+    for name in ("clean", *places.values()):
+        (share,) = [line for line in lines if line.startswith(f"share of {name}: ")]
+        assert " -> " in share
+        (counted,) = [line for line in lines if line.startswith(f"{name}: ")]
+        before, after = (int(part.split(" of ")[0]) for part in counted.partition(": ")[2].split(" -> "))
+        assert before == after + 1
+        assert starts(f"{name} is {before} and its images give {after} over 20 images", lines)
 
+    def narrow(record: dict) -> None:
+        for share in (record["clean"], *(record[place][0]["accuracy"] for place in places)):
+            share["count"] -= 1
+        record["clean"].update(low=record["clean"]["value"])
 
-def test_an_interval_that_was_narrowed() -> None:
-    change_json(RECORD, lambda record: record["clean"].update(low=record["clean"]["value"]))
+    change_json(RECORD, narrow)
     assert [line.split(":")[0] for line in found()["lines"]] == ["share of clean", "clean"]
 
 
@@ -209,15 +201,12 @@ def test_evidence_that_lacks_a_column_or_an_image() -> None:
     assert "images in the evidence: 20 -> 19" in found()["lines"]
 
 
-def test_stored_images_of_another_kind() -> None:
+def test_stored_images_of_another_kind_and_data_that_changed() -> None:
     save_file({FGSM: load_file(STORED)[FGSM][:3]}, STORED)
     assert f"{FGSM} images: float32 (20, 1, 8, 8) -> torch.float32 (3, 1, 8, 8)" in found()["lines"]
     save_file({"other": torch.zeros(1)}, STORED)
-    assert any(line.startswith(f"{STORED} cannot be read (") for line in found()["lines"])
-
-
-def test_data_that_changed() -> None:
+    assert starts(f"{STORED} cannot be read (", found()["lines"])
     change_tensors(Path("work/tiny/data/test.safetensors"), lambda split: split["pixels"][0].fill_(3))
     content = found()
-    assert any(line.startswith("data test: work/tiny/data/test.safetensors changed since") for line in content["lines"])
+    assert starts("data test: work/tiny/data/test.safetensors changed since", content["lines"])
     assert "verdicts and certificates: they need the Record's own weights and data" in content["unchecked"]

@@ -86,7 +86,7 @@ def test_what_is_of_other_weights_or_rules_is_not_counted(tmp_path) -> None:
 
 def test_damaged_files_are_one_line(tmp_path) -> None:
     path = put(tmp_path, broke(100))
-    with pytest.raises(BenchmarkError, match=r"A-v\.json names image 100 or a ball that A-v does not have"):
+    with pytest.raises(BenchmarkError, match=r"A-v\.json names an image or a ball that A-v does not have"):
         brought.read(tmp_path, row())
     put(tmp_path, broke(3, lost=("L2 9",)))
     with pytest.raises(BenchmarkError, match="or a ball that A-v does not have"):

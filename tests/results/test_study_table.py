@@ -39,6 +39,14 @@ def test_the_interval_of_a_difference_is_welchs(one, other) -> None:
     assert floored.high - floored.low >= 2 * 1.96 * 0.5 * (1 / len(one) + 1 / len(other)) ** 0.5
 
 
+def levelled(levels: dict[str, dict[str, str]], values: dict[str, list[float]]) -> study_table.Table:
+    """The table of a study whose cells have these levels by axis."""
+    content = published(values).model_dump()
+    for cell in content["result"]["cells"]:
+        cell["levels"] = levels[cell["name"]]
+    return study_table.table(PublishedStudy.model_validate(content))
+
+
 def test_an_effect_that_is_there_is_found_and_noise_seldom_passes_for_one() -> None:
     """Seeds of equal cells: at most 5% of studies with eight cells may show any difference."""
     rng, wrong = np.random.default_rng(0), 0
@@ -65,30 +73,22 @@ def test_words_say_when_nothing_is_shown_or_could_be() -> None:
     assert "no effect is shown" in same.words[0], "one image of 100 with no spread at all is no effect"
 
 
-def test_cells_that_build_on_each_other_are_held_against_the_one_before() -> None:
+def test_cells_are_held_against_the_one_before_or_the_first_of_their_own() -> None:
     table = study_table.table(published({"a": [0.1, 0.1], "b": [0.5, 0.5], "c": [0.5, 0.5]}, against="previous"))
     assert [line.against for line in table.lines] == [None, "a", "b"]
     assert [round(line.entries[0].difference.estimate, 9) for line in table.lines[1:]] == [0.4, 0]  # type: ignore[union-attr]
-
-
-def test_cells_that_axes_vary_are_held_against_the_first_of_their_own() -> None:
-    content = published({name: [0.5, 0.6] for name in ("a1", "a2", "b1", "b2")}).model_dump()
-    for cell in content["result"]["cells"]:
-        cell["levels"] = {"cell": cell["name"][0], "model.width": cell["name"][1]}
-    lines = study_table.table(PublishedStudy.model_validate(content)).lines
+    names = ("a1", "a2", "b1", "b2")
+    levels = {name: {"cell": name[0], "model.width": name[1]} for name in names}
+    lines = levelled(levels, {name: [0.5, 0.6] for name in names}).lines
     assert {line.cell: line.against for line in lines} == {"a1": None, "a2": "a1", "b1": None, "b2": "b1"}
 
 
 def test_what_an_axis_does_is_its_mean_over_the_others() -> None:
     values = {f"{a}{b}": [0.2 * a + 0.1 * b, 0.2 * a + 0.1 * b + 0.01] for a in (0, 1) for b in (0, 1)}
-    content = published(values).model_dump()
-    for cell in content["result"]["cells"]:
-        cell["levels"] = {"training.mixup": cell["name"][0], "model.width": cell["name"][1]}
-    effects = study_table.table(PublishedStudy.model_validate(content)).effects
-    assert [(e.axis, e.low, e.high, round(e.differences[0].estimate, 9)) for e in effects] == [
-        ("mixup", "0", "1", 0.2),
-        ("width", "0", "1", 0.1),
-    ]
+    levels = {name: {"training.mixup": name[0], "model.width": name[1]} for name in values}
+    effects = levelled(levels, values).effects
+    told = [(e.axis, e.low, e.high, round(e.differences[0].estimate, 9)) for e in effects]
+    assert told == [("mixup", "0", "1", 0.2), ("width", "0", "1", 0.1)]
     assert all(effect.differences[0].shown for effect in effects)
 
 

@@ -1,4 +1,4 @@
-"""Portable arithmetic: fixed before the libraries are imported, by every process that computes."""
+"""Portable arithmetic, fixed before the libraries are imported; and the name of what computes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.machine import device_name, gpu_name, processor
 
 PORTABLE = arithmetic.possible("portable") == "portable"
 needs_avx2 = pytest.mark.skipif(not PORTABLE, reason="portable arithmetic needs an x86-64 with AVX2")
@@ -70,16 +72,43 @@ def test_tests_run_in_native_arithmetic_where_a_plugin_imported_numpy_first() ->
 
 
 def test_a_package_that_is_not_installed_is_left_out(monkeypatch) -> None:
-    from benchmark.runtime import environment
+    from benchmark.runtime import machine
 
-    real = environment.version
+    real = machine.version
 
     def version(package: str) -> str:
         if package == "robustbench":
-            raise environment.PackageNotFoundError(package)
+            raise machine.PackageNotFoundError(package)
         return real(package)
 
-    monkeypatch.setattr(environment, "version", version)
-    found = environment.environment()
+    monkeypatch.setattr(machine, "version", version)
+    found = machine.environment()
     assert "robustbench" not in found
     assert found["torch"]
+
+
+def test_the_processor_is_named_with_family_and_model_without_torch(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert device_name("cpu") == processor() != ""
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [("cuda", 0), ("auto", 0), ("cuda:1", 1)])
+def test_a_gpu_is_named_by_another_process_where_one_is_asked_for_and_there(monkeypatch, wanted, asked) -> None:
+    """A process that asks by itself starts CUDA, which its forks could then not use."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: pytest.fail("this process asked"))
+    monkeypatch.setattr("sys.executable", "echo")  # which prints what it is given
+    gpu_name.cache_clear()
+    assert device_name(wanted) == f"-c import torch; print(torch.cuda.get_device_name({asked}))"
+    gpu_name.cache_clear()
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert device_name(wanted) == processor()
+    gpu_name.cache_clear()
+
+
+def test_a_gpu_that_does_not_start_is_one_line(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("sys.executable", "false")
+    gpu_name.cache_clear()
+    with pytest.raises(BenchmarkError, match="does not tell its name"):
+        gpu_name()

@@ -14,42 +14,45 @@ from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 
 
-def test_closure_follows_imports_and_leaves_inert_packages_out(tmp_path: Path) -> None:
+def test_closure_follows_imports_that_run() -> None:
     assert Path("benchmark/runtime/errors.py") in code.closure(Path("benchmark/runtime/files.py"))
-    assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/runtime/files.py"))
+    assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/runtime/files.py")), "it does nothing"
     assert Path("benchmark/loading/tracks.py") in code.closure(Path("benchmark/loading/submissions.py"))
-
-
-def test_a_package_whose_init_does_something_counts_and_one_that_only_gives_names_does_not(
-    tmp_path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    package, module = Path("benchmark/__init__.py"), Path("benchmark/part.py")
-    package.parent.mkdir()
-    module.write_text("X = 1\n")
-    Path("entry.py").write_text("from benchmark import part\n")
-    names = (
-        '"""Says."""\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from benchmark.other import f\n\n\n'
-        "def __getattr__(name):\n    return name\n"
-    )
-    times = itertools.count(1)
-    for text, counts in (
-        (names, False),
-        (names + "\nX = 1\n", True),
-        (names + "\ndef f():\n    return 1\n", True),
-        (names + "\nimport benchmark.part\n", True),
-    ):
-        package.write_text(text)
-        os.utime(package, ns=(0, next(times)))
-        assert (package in code.closure(Path("entry.py"))) is counts
-        assert module in code.closure(Path("entry.py"))
-
-
-def test_imports_for_type_checkers_alone_are_no_code_of_a_stage() -> None:
     fgsm = code.closure(Path("benchmark/attacks/fgsm.py"))
-    assert Path("benchmark/attacks/__init__.py") not in fgsm
-    assert Path("benchmark/evaluation/auto_attack.py") not in fgsm
-    assert Path("benchmark/attacks/engine/apgd.py") not in fgsm
+    for_type_checkers = ("attacks/__init__.py", "evaluation/auto_attack.py", "attacks/engine/apgd.py")
+    assert not {Path("benchmark", path) for path in for_type_checkers} & {*fgsm}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file at a time of its own, by which digests are kept."""
+    monkeypatch.chdir(tmp_path)
+    times = itertools.count(1)
+
+    def written(path: str, text: str) -> Path:
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(text)
+        os.utime(path, ns=(0, next(times)))
+        return Path(path)
+
+    return written
+
+
+NAMES = (
+    '"""Says."""\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from benchmark.other import f\n\n\n'
+    "def __getattr__(name):\n    return name\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "counts"),
+    [("", False), ("\nX = 1\n", True), ("\ndef f():\n    return 1\n", True), ("\nimport benchmark.part\n", True)],
+)
+def test_a_package_whose_init_does_something_counts_and_one_that_only_gives_names_does_not(write, more, counts) -> None:
+    module = write("benchmark/part.py", "X = 1\n")
+    entry, package = write("entry.py", "from benchmark import part\n"), write("benchmark/__init__.py", NAMES + more)
+    assert (package in code.closure(entry)) is counts
+    assert module in code.closure(entry)
 
 
 def test_changing_one_attack_concerns_its_own_stages_only() -> None:
@@ -57,24 +60,33 @@ def test_changing_one_attack_concerns_its_own_stages_only() -> None:
     assert [name for name in stage_names(*row) if cw in stage_code(name, *row)] == ["attack-papers"]
 
 
-def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(tmp_path) -> None:
-    path = tmp_path / "method.py"
+PLAIN = 'import math\n\n\ndef f(x):\n    """Says."""\n    return math.sqrt(x) + 1\n'
 
+
+def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(write) -> None:
     def digest(text: str) -> str:
-        path.write_text(text)
-        os.utime(path, ns=(0, next(times)))  # digests are kept by time
-        return code.digests(path)[path.as_posix()]
+        return code.digests(write("method.py", text))["method.py"]
 
-    times = itertools.count(1)
-    plain = 'import math\n\n\ndef f(x):\n    """Says."""\n    return math.sqrt(x) + 1\n'
-    first = digest(plain)
-    assert digest('"""A module."""\n' + plain) == first
-    assert digest(plain.replace("Says", "Says more")) == first
-    assert digest(plain.replace("return", "# why\n    return").replace("sqrt(x)", "sqrt( x )")) == first
-    assert digest(plain.replace('    """Says."""\n', "")) == first
+    first = digest(PLAIN)
+    assert digest('"""A module."""\n' + PLAIN) == first
+    assert digest(PLAIN.replace("Says", "Says more")) == first
+    assert digest(PLAIN.replace("return", "# why\n    return").replace("sqrt(x)", "sqrt( x )")) == first
+    assert digest(PLAIN.replace('    """Says."""\n', "")) == first
+    assert digest("") == digest('"""A module."""\n')
     for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
-        assert digest(plain.replace(old, new)) != first
-    assert digest(plain.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
+        assert digest(PLAIN.replace(old, new)) != first
+    assert digest(PLAIN.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
+    apart = (
+        "f(1, (2, 3))",
+        "f(1, 2, 3)",
+        "f([1, 2], [])",
+        "f([1], [2])",
+        "f('1', 2)",
+        "f(1, '2')",
+        "g(f, 1)",
+        "f(g, 1)",
+    )
+    assert len({digest(f"{text}\n") for text in apart}) == len(apart)
 
 
 @pytest.fixture
@@ -82,37 +94,33 @@ def parse(tmp_path, monkeypatch):
     """Digest of a file as another process sees it: nothing is remembered but `KEPT`, which it then writes."""
     monkeypatch.chdir(tmp_path)
 
-    def digest(path: Path, keep: bool = True) -> str:
+    def forget() -> None:
         for cached in (code._kept, code._parsed, code._imports):
             cached.cache_clear()
+
+    def digest(path: Path) -> str:
+        forget()
         found = code.digests(path)[path.as_posix()]
-        if keep:
-            files.write(code.KEPT, code.to_keep())
+        files.write(code.KEPT, code.to_keep())
         return found
 
     yield digest
-    for cached in (code._kept, code._parsed, code._imports):
-        cached.cache_clear()
+    forget()
 
 
 def test_a_file_is_parsed_once_for_all_processes_and_an_edit_that_keeps_size_and_time_is_seen(
     parse, monkeypatch
 ) -> None:
-    path = Path("method.py")
-    path.write_text("X = 1\n")
-    os.utime(path, ns=(0, 0))
-    first, parsed = parse(path), []
+    path, parsed = Path("method.py"), []
     whole = code._parse
     monkeypatch.setattr(code, "_parse", lambda *given: parsed.append(given[0]) or whole(*given))
-    assert parse(path) == first
-    assert not parsed
-    path.write_text("X = 2\n")
-    os.utime(path, ns=(0, 0))
-    assert parse(path) != first
-    assert parsed == [path]
-    path.write_text("X = 1\n")
-    assert parse(path) == first
-    assert parsed == [path]  # the bytes were seen before
+    seen = []
+    for text in ("X = 1\n", "X = 1\n", "X = 2\n", "X = 1\n"):
+        path.write_text(text)
+        os.utime(path, ns=(0, 0))
+        seen.append(parse(path))
+    assert parsed == [path, path], "bytes that were seen before are not parsed again"
+    assert seen[0] == seen[1] == seen[3] != seen[2]
 
 
 def test_one_process_sees_an_edit_that_keeps_size_and_mtime(tmp_path) -> None:
@@ -126,28 +134,14 @@ def test_one_process_sees_an_edit_that_keeps_size_and_mtime(tmp_path) -> None:
     assert code.digests(path) != first
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda kept: b"",
-        lambda kept: kept[:-9],
-        lambda kept: kept + b" ",
-        lambda kept: kept[:65] + b"[]",
-        lambda kept: kept.replace(b"aaaa", b"bbbb"),
-        lambda kept: b"\xff" * 100,
-    ],
-)
+@pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-9], lambda kept: b"\xff" * 100])
 def test_a_damaged_table_of_what_was_parsed_is_made_anew(damage, parse) -> None:
     path = Path("method.py")
     path.write_text("import aaaa\n")
-    first = parse(path)
-    whole = code.KEPT.read_bytes()
+    first, whole = parse(path), code.KEPT.read_bytes()
     code.KEPT.write_bytes(damage(whole))
-    assert code.KEPT.read_bytes() != whole
     assert parse(path) == first
     assert code.KEPT.read_bytes() == whole
-    code.KEPT.unlink()
-    assert parse(path, keep=False) == first
 
 
 def test_a_table_of_what_was_parsed_that_grew_too_long_begins_anew(parse) -> None:
@@ -180,10 +174,6 @@ def test_inputs_are_what_the_steps_really_import(project) -> None:
         assert really_imported(project, name, "tiny", row) == planned_code(project, row, name), name
 
 
-def test_a_syntax_error_names_its_line(tmp_path) -> None:
-    from benchmark.runtime import code
-
-    path = tmp_path / "method.py"
-    path.write_text("x = 1\ndef build(:\n")
+def test_a_syntax_error_names_its_line(write) -> None:
     with pytest.raises(BenchmarkError, match=r"method\.py, line 2: invalid syntax"):
-        code.closure(path)
+        code.closure(write("method.py", "x = 1\ndef build(:\n"))

@@ -1,4 +1,4 @@
-"""Data flows one way: which module may import which."""
+"""Data flows one way: which module may import which, and what no command imports before it needs it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= (
-                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "benchmark" else {node.module}
-            )
+            whole = node.module == "benchmark"
+            names |= {f"benchmark.{alias.name}" for alias in node.names} if whole else {node.module}
     return names
 
 
@@ -37,83 +36,58 @@ def test_imports_flow_one_way() -> None:
     assert "0 broken" in result.stdout
 
 
-def test_no_submission_is_imported_by_name() -> None:
-    named = {
-        path: names
-        for path in sources("benchmark", "leaderboard")
-        if (names := {name for name in imported(path) if name.startswith("submissions")})
-    }
-    assert not named
-
-
-def test_submissions_import_only_public_parts() -> None:
-    errors = "benchmark.runtime.errors"  # measures tell people what is wrong, too
-    public = {
+def test_submissions_and_the_benchmark_know_each_others_public_parts_alone() -> None:
+    """The code of a stage is followed through files of benchmark/, never its __init__.py, and within one submission."""
+    parts = (
         "specs",
         "results",
         "layers",
         "training",
-        "analysis",
+        "evaluation",
         "attacks",
         "certificates",
         "loading",
         "data",
         "verdicts",
-    }
-    for path in sources("submissions"):
-        local = {name.split(".")[1] for name in imported(path) if name.startswith("benchmark.") and name != errors}
-        local -= {"runtime"} if path.name.startswith("test_") else set()
-        assert local <= public, path
-        names = {name.split(".")[0] for name in imported(path)}
-        assert "submissions" not in names, f"{path}: a stage's code is followed through benchmark/ only"
-
-
-def test_what_users_get_by_name_from_the_package_no_module_imports_there() -> None:
-    """The code of a stage would not be followed through benchmark/__init__.py."""
+    )
+    public = {*parts, "runtime.errors"}  # measures tell people what is wrong, too
     package = Path("benchmark/__init__.py")
-    names = {
-        f"benchmark.{alias.name}"
-        for node in ast.walk(ast.parse(package.read_text()))
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert "benchmark.load_model" in names
-    others = [path for path in sources("benchmark", "leaderboard", "submissions") if path != package]
-    assert not {path: imported(path) & names for path in others if imported(path) & names}
+    tree = [node for node in ast.walk(ast.parse(package.read_text())) if isinstance(node, ast.ImportFrom)]
+    for_users = {f"benchmark.{alias.name}" for node in tree for alias in node.names}
+    assert "benchmark.load_model" in for_users
+    for path in sources("benchmark", "leaderboard", "submissions"):
+        names = imported(path)
+        assert not {name for name in names if name.split(".")[0] == "submissions"}, path
+        assert path == package or not names & for_users, path
+        if path.parts[0] == "submissions" and not path.name.startswith("test_"):
+            own = {name.removeprefix("benchmark.") for name in names if name.startswith("benchmark.")}
+            assert not {name for name in own if name not in public and name.split(".")[0] not in public}, path
 
 
-def test_import_and_help_do_not_import_torch() -> None:
-    code = (
-        "import sys, benchmark, benchmark.commands.main\n"
-        "sys.argv = ['rvb', '--help']\n"
-        "try: benchmark.commands.main.main()\n"
-        "except SystemExit: pass\n"
-        "assert 'torch' not in sys.modules and 'benchmark.pipeline.repro' not in sys.modules"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+HELP = "import benchmark.commands.main as rvb\nsys.argv = ['rvb', '--help']\ntry: rvb.main()\nexcept SystemExit: pass\n"
+LOOKING = (
+    "import benchmark.commands.main as rvb\n"
+    "for words in ('list --track sst2', 'repro --track sst2 --dry-run', 'board'):\n"
+    "    sys.argv = ['rvb', *words.split()]\n"
+    "    try: rvb.main()\n"
+    "    except SystemExit as end: assert not end.code, end.code\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "absent", "shown"),
+    [
+        (HELP, {"torch", "numpy", "dvc"}, {"repro": 1}),
+        # arithmetic is fixed before numpy is imported, where another program starts the process too, as Ray does
+        ("import benchmark.commands.main, benchmark.protocol\n", {"torch", "numpy"}, {}),
+        # a row, and its two stages
+        pytest.param(
+            LOOKING, {"torch", "dvc"}, {"Havens2024LoFAST-text": 3, "Wong2020Fast-linf": 1}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_what_is_slow_is_not_imported_before_it_is_needed(code, absent, shown) -> None:
+    check = f"assert not {absent} & {{*sys.modules}}, {absent} & {{*sys.modules}}"
+    result = subprocess.run([sys.executable, "-c", f"import sys\n{code}{check}"], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "repro" in result.stdout
-
-
-@pytest.mark.slow
-def test_looking_does_not_import_torch_or_dvc() -> None:
-    code = (
-        "import sys, benchmark.commands.main as rvb\n"
-        "for words in ('list --track sst2', 'repro --track sst2 --dry-run', 'board'):\n"
-        "    sys.argv = ['rvb', *words.split()]\n"
-        "    try: rvb.main()\n"
-        "    except SystemExit as end: assert not end.code, end.code\n"
-        "    assert not {'torch', 'dvc'} & {*sys.modules}, words"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("Havens2024LoFAST-text") == 3  # a row, and its two stages
-    assert "Wong2020Fast-linf" in result.stdout
-
-
-def test_processes_that_compute_fix_their_arithmetic_before_numpy_is_imported() -> None:
-    """Where another program starts them, such as Ray on another machine, nobody has fixed it before."""
-    for module in ("benchmark.commands.main", "benchmark.protocol"):
-        code = f"import sys, {module}; sys.exit(str([n for n in ('numpy', 'torch') if n in sys.modules] or ''))"
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert found.stderr.strip() == "", f"{module} imports {found.stderr.strip()}"
+    assert {word: min(result.stdout.count(word), times) for word, times in shown.items()} == shown

@@ -29,10 +29,7 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
         ({"closing": {"epochs": 1, "augmentation": {"mixup": 0.2}}}, "may end before the last epochs, not begin there"),
         ({"learning_rate": float("inf")}, "finite"),
         ({"ema": 1.0}, "less than 1"),
-        (
-            {"augmentation": {"mixupp": 1}},
-            "unknown key 'variants.v.tracks.digits.training.augmentation.mixupp'; did you mean",
-        ),
+        ({"augmentation": {"mixupp": 1}}, "'variants.v.tracks.digits.training.augmentation.mixupp'; did you mean"),
         ({"selection": {"patiense": 1}}, "did you mean 'patience'?"),
         ({"clip_nrom": 1}, "did you mean 'clip_norm'?"),
         ({"epochs": 0}, "epochs 0 trains nothing"),
@@ -43,7 +40,7 @@ PGD = AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 3, "st
         ({"selection": {"by": "certified"}}, "needs a `certificate`, such as lipschitz, and a `radius`"),
         ({"selection": {"by": "clean", "radius": 0.1}}, "has no use for a certificate"),
         (
-            {"selection": {"by": "certified", "certificate": "unsound_paper_formula", "radius": 0.1}},
+            {"selection": {"by": "certified", "certificate": "unsound_paper", "radius": 0.1}},
             "nothing can be certified by it",
         ),
     ],
@@ -93,10 +90,5 @@ def test_defaults_are_what_they_were() -> None:
     given = TrainingSpec(objective="standard", epochs=2, batch_size=2, learning_rate=0.1)
     assert not given.augmentation.any
     assert "closing" not in given.model_dump(), "recipes without it keep their digests"
-    assert (given.sam, given.ema, given.clip_norm, given.schedule, given.weight_decay_on) == (
-        0,
-        0,
-        0,
-        "one_cycle",
-        "all",
-    )
+    options = (given.sam, given.ema, given.clip_norm, given.schedule, given.weight_decay_on)
+    assert options == (0, 0, 0, "one_cycle", "all")

@@ -23,7 +23,7 @@ def test_what_changes_while_a_stage_runs_leaves_no_result(linear_row, monkeypatc
     method, track = (
         linear_row.root / name for name in ("submissions/Tiny2026Linear/method.py", "benchmark/tracks/tiny.yaml")
     )
-    stage = type(protocol.load("attack"))
+    stage = protocol.load("attack")
     honest = stage.run
 
     def edited(self, work):
@@ -90,26 +90,26 @@ BUILD = "import sys\nimport torch\nfrom torch import nn\n\n\ndef build(data):\n 
 FORWARD = "class Odd(nn.Sequential):\n    def __init__(self):\n        super().__init__(nn.Flatten(), nn.Linear(64, 10))\n\n    def forward(self, x):\n"
 
 
+WHOLE = "return super().forward(x)"
+
+
 @pytest.mark.parametrize(
-    ("forward", "words"),
+    ("stage", "forward", "words"),
     [
-        ("return super().forward(x) if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
-        ("return super().forward(x) if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
-        ("return super().forward(x)[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
+        ("train", f"{WHOLE} if len(x) <= 2 else sys.exit(0)", "method.py, line 15: it calls sys.exit(0)"),
+        ("train", f"{WHOLE} if len(x) <= 2 else x.nothing", "method.py, line 15: AttributeError: "),
+        ("train", f"{WHOLE}[:2]", "the model gives (2, 10) for 64 images; logits of shape (64, "),
+        (
+            "attack-papers",
+            f"{WHOLE} if len(x) == 2 or not x.requires_grad else sys.exit(0)",
+            "line 15: it calls sys.exit(0)",
+        ),
+        ("attack-papers", f"{WHOLE}[: 2 if len(x) == 8 else None]", "the model gives (2, 10) for 8 images"),
     ],
 )
-def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, forward, words) -> None:
+def test_what_a_methods_code_does_wrong_ends_a_stage_with_one_line(linear_row, stage, forward, words) -> None:
     (linear_row.root / "submissions/Tiny2026Linear/method.py").write_text(f"{BUILD}{FORWARD}        {forward}\n")
-    assert words in ended_with("train")
-
-
-def test_one_that_only_attacks_meet_is_one_line_too(linear_row) -> None:
-    method = linear_row.root / "submissions/Tiny2026Linear/method.py"
-    forward = "        return super().forward(x) if len(x) == 2 or not x.requires_grad else sys.exit(0)\n"
-    method.write_text(BUILD + FORWARD + forward)
-    assert "error: submissions/Tiny2026Linear/method.py, line 15: it calls sys.exit(0)" in ended_with("attack-papers")
-    method.write_text(BUILD + FORWARD + "        return super().forward(x)[: 2 if len(x) == 8 else None]\n")
-    assert "the model gives (2, 10) for 8 images" in ended_with("attack-papers")
+    assert words in ended_with(stage)
 
 
 def test_a_place_where_this_user_may_not_write_is_one_line(linear_row, monkeypatch) -> None:
@@ -140,12 +140,12 @@ def test_a_suffix_is_for_steps_that_have_several(linear_row) -> None:
 
 
 def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear_row, capsys) -> None:
-    step, folder = protocol.load("attack"), ROW / "attack-papers"
+    folder = ROW / "attack-papers"
     inputs.write("tiny")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def ran() -> bool:
-        step.execute("attack-papers", load_row(*NAMES))
+        protocol.planned(load_row(*NAMES), "attack-papers").execute()
         return "attack-papers is kept" not in capsys.readouterr().out
 
     assert not ran()
@@ -155,4 +155,6 @@ def test_a_result_of_the_same_key_is_kept_and_one_that_was_touched_is_not(linear
     (ROW / "train/model.safetensors").write_bytes((ROW / "train/model.safetensors").read_bytes() + b" ")
     key = files.read_json(folder / "stage.json")["key"]
     assert stands(folder, key)
-    assert key != scratch.key(step.identity(load_row(*NAMES), "attack-papers")), "other weights, another key"
+    assert key != scratch.key(protocol.planned(load_row(*NAMES), "attack-papers").identity()), (
+        "other weights, another key"
+    )

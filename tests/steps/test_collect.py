@@ -1,11 +1,15 @@
-"""What the steps of a row add to its Record, put together."""
+"""What several stages share of small steps: certify refuses, collect joins."""
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
+import tiny_linear_row
+from stages import run_stage
 
+from benchmark.certificates import lipschitz
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.steps.collect import _joined
 
@@ -30,3 +34,13 @@ def test_a_record_says_what_held_the_rows_code_in_every_step(other, held) -> Non
 def test_steps_that_saw_different_models_make_no_record() -> None:
     with pytest.raises(BenchmarkError, match=r"attack and a step before it saw different models \(parameters\)"):
         _joined(ROW, {"train": {"parameters": 1}, "attack": {"parameters": 2}})
+
+
+@pytest.mark.slow
+def test_a_certificate_that_bounds_no_rounding_is_refused_in_words(linear_row, monkeypatch) -> None:
+    path = linear_row.root / "submissions/Tiny2026Linear/submission.yaml"
+    path.write_text(path.read_text() + "        certificate: {name: lipschitz}\n")
+    monkeypatch.setattr(lipschitz, "float32_gap", lambda *_: (0.0, math.inf))
+    with pytest.raises(BenchmarkError, match="nothing can be certified: leave the certificate out") as raised:
+        run_stage("certify", *tiny_linear_row.NAMES)
+    assert "\n" not in str(raised.value)

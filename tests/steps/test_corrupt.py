@@ -28,7 +28,7 @@ from benchmark.results.record import Record
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
-from benchmark.specs.corruptions import CorruptionSpec
+from benchmark.specs.track import CorruptionSpec
 from benchmark.steps.base import Work
 from benchmark.steps.evaluation import Subject
 from benchmark.verdicts.prediction import Predictions

@@ -148,7 +148,7 @@ def test_a_row_may_start_from_the_row_of_its_name_on_another_track(linear_row, m
     path.write_text(path.read_text() + own)
     row, ran = load_row("tiny", "Tiny2026Linear-tuned"), []
     monkeypatch.setattr(repro.dvc, "run", lambda arguments, *_, **__: ran.append(" ".join(arguments)))
-    repro.prepare("tiny", [row], lambda _: None)
+    repro.prepare("tiny", [row.source], lambda _: None)
     assert build([row], 1) == {}
     data, stages = "repro pipelines/tiny/_data/dvc.yaml", " ".join(repro.stages(row))
     source = "pipelines/other/Tiny2026Linear-tuned/dvc.yaml:train"

@@ -19,9 +19,9 @@ EMULATOR = shutil.which("qemu-x86_64")
 ROW = "Tiny2026Net-small"
 # one process for all steps, since importing torch is most of an emulated one
 RUN = (
-    "from benchmark.loading.rows import load_row\nfrom benchmark.protocol import load\n"
+    "from benchmark.loading.rows import load_row\nfrom benchmark.protocol import planned\n"
     "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
-    "for name in {stages}: load(name.partition('-')[0]).execute(name, load_row('tiny', '{row}'))"
+    "for name in {stages}: planned(load_row('tiny', '{row}'), name).execute()"
 )
 
 pytestmark = [

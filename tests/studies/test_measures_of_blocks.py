@@ -9,15 +9,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny_study
-import torch
 from stages import failed_study, run_stage, run_study, study_entries
 
 from benchmark.results.study_table import table
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
-from benchmark.studies.measures import own
 from benchmark.studies.published import collect_study
 
 METHOD = """\
@@ -114,12 +111,7 @@ def test_the_submission_s_own_measure_of_the_name_goes_first(project) -> None:
     [
         ("studies/grid.yaml", "measure: jacobian", "measure: jacobean", "no measure of that name; .*'jacobian'"),
         ("studies/grid.yaml", "{quantities", "{blocks: 1, quantities", "unknown parameter 'blocks'"),
-        (
-            "method.py",
-            "Residual(nn",
-            "nn.Sequential(nn",
-            "cell 'depth 1': .*method.py: Sequential has no encoder block",
-        ),
+        ("method.py", "Residual(nn", "nn.Sequential(nn", "cell 'depth 1': .*: Sequential has no encoder block"),
         ("method.py", "10))\n", "10))\n\n\ndef blocks(m):\n    return [('head', m[-1])]\n", "block 'head' gets"),
     ],
 )
@@ -134,15 +126,3 @@ def test_what_does_not_fit_stops_before_anything_is_trained(project, capfd, file
     else:
         run_stage("data", "tiny")
         assert re.search(message, failed_study(capfd, *tiny_study.NAMES))
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        ({"a": 1.0, "b": torch.zeros(2)}, r"returned a tensor of shape \(2,\) for 3 images; \(3,\) is due"),
-        ({"b": torch.zeros(3)}, "returned no number, no list of numbers and no points"),
-    ],
-)
-def test_tensors_are_one_value_an_image_beside_a_number(returned, message) -> None:
-    with pytest.raises(BenchmarkError, match=message):
-        own(lambda *_, **__: returned, torch.nn.Identity(), torch.zeros(3), torch.zeros(3), MeasureSpec(measure="m"), 0)

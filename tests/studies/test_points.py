@@ -21,9 +21,9 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
+from benchmark.studies.declared import published_files, read_published
 from benchmark.studies.measures import Measured, own
 from benchmark.studies.published import collect_study
-from benchmark.studies.published_files import published_files, read_published
 
 MEASURES = """\
 def confidence(model, images, labels, *, seed, shrink):
@@ -43,26 +43,30 @@ def measured(returned: object, name: str = "m") -> Measured:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ({"p": {}}, "measure m: 'p' has no class of points"),
-        ({"p": {"a": []}}, "the class 'a' has no point; a list of (x, y) is due"),
-        ({"p": {"a": 1.0}}, "the class 'a' has a float; a list of (x, y) is due"),
-        ({"p": {"a": torch.zeros(3, 2)}}, "the class 'a' has a Tensor"),
-        ({"p": {"a": [(1.0, 2.0, 3.0)]}}, "the point (1.0, 2.0, 3.0); two finite numbers (x, y)"),
-        ({"p": {"a": [1.0]}}, "the point 1.0; two finite numbers"),
-        ({"p": {"a": [(1.0, math.nan)]}}, "the point (1.0, nan); two finite numbers"),
-        ({"p": {"a": [(1.0, math.inf)]}}, "the point (1.0, inf); two finite numbers"),
-        ({"p": {"a": [(1e13, 0)]}}, "up to 1e+12, are due"),
-        ({"p": {"a": [(True, 0)]}}, "the point (True, 0); two finite numbers"),
-        ({"p": {3: [(0, 0)]}}, "the class 3 is no name"),
-        ({"p": {" ": [(0, 0)]}}, "the class ' ' is no name"),
-        ({"p": {"a": [(0, 0)] * (MOST + 1)}}, "measure m: 'p': 5001 points are more than 5,000 in all; take fewer images"),
-        ({"p": {str(k): [(0, 0)] for k in range(CLASSES + 1)}}, "21 classes are more than the 20 that marks can tell apart"),
-        ({"p": {"a": [(0, 0)]}, "axes": ["x"]}, "'axes' is ['x']; two names are due"),
-        ({"a": 1.0, "axes": ["x", "y"]}, "returned 'axes', which name those of points, and no points"),
+        ([1.0], "returned list, not a dict"),
+        ({"a": math.nan}, "'a': Input should be a finite number (got nan)"),
+        ({"a": "x"}, "'a': Input should be a valid number (got x)"),
+        ({"a": [1.0, 2.0], "x": [0.0]}, "the curve 'a' has 2 values for 1 places in 'x'"),
+        ({"a": [1.0]}, "the curve 'a' has 1 values for 0 places in 'x'"),
+        ({"a": [True], "x": [0.0]}, "'a': 0: Input should be a valid number (got True)"),
+        ({"a": 1.0, "b": torch.zeros(2)}, "returned a tensor of shape (2,) for 1 images; (1,) is due"),
         ({"a": torch.zeros(1)}, "returned no number, no list of numbers and no points"),
+        ({"p": {}}, "measure m: 'p': Dictionary should have at least 1 item"),
+        ({"p": {"a": []}}, "'a': List should have at least 1 item"),
+        ({"p": {"a": 1.0}}, "(got 1.0); by class a list of points (x, y), two finite numbers up to 1e+12 each, is due"),
+        ({"p": {"a": [(1.0, 2.0, 3.0)]}}, "'a': 0: Tuple should have at most 2 items"),
+        ({"p": {"a": [(1.0, math.nan)]}}, "'a': 0: 1: Input should be a finite number (got nan)"),
+        ({"p": {"a": [(1e13, 0)]}}, "'a': 0: 0: Input should be less than or equal to 1000000000000"),
+        ({"p": {"a": [(True, 0)]}}, "'a': 0: 0: Input should be a valid number (got True)"),
+        ({"p": {3: [(0, 0)]}}, "3: '[key]': Input should be a valid string"),
+        ({"p": {" ": [(0, 0)]}}, "' ': '[key]': String should match"),
+        ({"p": {"a": [(0, 0)] * (MOST + 1)}}, "5001 points are more than 5,000 in all; take fewer images"),
+        ({"p": {str(k): [(0, 0)] for k in range(CLASSES + 1)}}, "21 classes are more than the 20 that marks can tell"),
+        ({"p": {"a": [(0, 0)]}, "axes": ["x"]}, "two words, or none where the axes mean nothing, is due"),
+        ({"a": 1.0, "axes": ["x", "y"]}, "returned 'axes', which name those of points, and no points"),
     ],
-)  # fmt: skip
-def test_what_are_no_points_is_refused(returned, message) -> None:
+)
+def test_what_is_no_number_and_no_point_is_refused(returned, message) -> None:
     with pytest.raises(BenchmarkError) as raised:
         measured(returned)
     assert message in str(raised.value)
@@ -155,5 +159,7 @@ def test_a_scatter_of_numbers_is_refused_and_one_of_a_measure_that_is_left_out_i
     with pytest.raises(BenchmarkError, match="scatter of 'confidence', which has no points; those with points: none"):
         collect_study(load())
     edit(STUDY, ", measures: [confidence]", "")
-    with pytest.raises(BenchmarkError, match="scatter of what is measured, and no measure gave points"):
+    with pytest.raises(
+        BenchmarkError, match="scatter of what is measured, which has no points; those with points: none"
+    ):
         collect_study(load())

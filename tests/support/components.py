@@ -19,7 +19,9 @@ def names(kind: str, function: str) -> list[str]:
 
 
 def _defined(path: Path) -> set[str]:
-    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
+    body = ast.parse(path.read_text()).body
+    assigned = {ast.unparse(target) for node in body if isinstance(node, ast.Assign) for target in node.targets}
+    return assigned | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
 def module(kind: str, name: str) -> ModuleType:

@@ -12,7 +12,7 @@ from torch import nn
 from benchmark.certificates import box_lipschitz, lipschitz, local, published
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.derived import DerivedWeight, cache_weights
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead, OrthogonalLinear, SLLBlock, SmoothSLLBlock

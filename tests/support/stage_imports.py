@@ -39,15 +39,13 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     loads, row = "from benchmark.loading.rows import load_row", f"load_row({track!r}, {subject!r})"
     if subject.endswith(("-grid", "-seeds")):  # the first network of a study
         loads, row = LOADS_STUDY, f"grids.load(*grids.split_id({subject!r}), {track!r}).networks()[0]"
-    given = f"{name!r}, {row}, again=True" if subject else repr(track)
+    run = (
+        f"from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n{loads}\n"
+        f"from benchmark import protocol\nprotocol.load({name!r})({row}, {name!r}).execute(again=True)\n"
+    )
     script = (
         "import sys, pathlib\n"
-        "from benchmark import protocol\n"
-        "from benchmark.runtime import arithmetic\n"
-        "from benchmark.loading.run_settings import run_settings\n"
-        "arithmetic.fix(run_settings().arithmetic)\n"
-        f"{loads}\n"
-        f"protocol.load({name!r}).execute({given})\n"
+        f"{run if subject else f'from benchmark.steps import data; data.execute({track!r})'}\n"
         "root = pathlib.Path.cwd()\n"
         "files = {pathlib.Path(m.__file__) for m in list(sys.modules.values()) if getattr(m, '__file__', None)}\n"
         "print('MODULES', *sorted(str(f.relative_to(root)) for f in files if f.is_relative_to(root)))\n"

@@ -27,8 +27,8 @@ def run_study(track: str, study: str) -> None:
 def run_networks(track: str, study: str, count: int) -> None:
     """Do the first networks of a study, as a run does that is killed before the others."""
     inputs.write_study(track, study)
-    for row in grids.load(*grids.split_id(study), track).networks()[:count]:
-        protocol.run_network(row)
+    networks = grids.load(*grids.split_id(study), track).networks()[:count]
+    list(protocol.do([step for row in networks for step in protocol.plan(row)], 1))
 
 
 def failed_study(capfd, track: str, study: str) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.loop import train
+from benchmark.training.steps import Steps
 
 
 def blobs(seed: int, n: int = 120, channels: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,10 +39,10 @@ def model(channels: int = 1) -> nn.Module:
 def run(network: nn.Module, objective, rules: TrainingSpec, checkpoint: Path, *, precision="32-true", **options):
     channels = options.pop("channels", 1)
     fabric = options.pop("fabric", None) or Fabric(accelerator="cpu", devices=1, precision=precision)
-    return train(
-        network, objective, rules, blobs(0, channels=channels), blobs(1, 40, channels),
-        fabric=fabric, seed=3, checkpoint=checkpoint, **options,
-    )  # fmt: skip
+    own = {name: options.pop(name) for name in ("metric", "monitor", "on_epoch") if name in options}
+    images = blobs(0, channels=channels)
+    steps = Steps(network, objective, rules, fabric, images[0][:1], **options)
+    return train(steps, images, blobs(1, 40, channels), seed=3, checkpoint=checkpoint, **own)
 
 
 def stopping_after(epochs: int) -> Callable[[object], None]:

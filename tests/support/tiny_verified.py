@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import command
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,9 +18,8 @@ from safetensors.torch import load_file, save_file
 from stages import run_stage
 from tiny_linear_row import NAMES, ROW
 from tiny_project import Project
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from benchmark.commands.main import app
 from benchmark.data.images import evaluation_split
 from benchmark.loading import tracks
 from benchmark.runtime import files
@@ -64,7 +64,12 @@ def run() -> None:
 
 
 def rvb(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--track", "tiny"])
+    return command.rvb(*arguments, "--track", "tiny")
+
+
+def refused(*arguments: str) -> str:
+    """The one line with which a command ends."""
+    return command.error(*arguments, "--track", "tiny")
 
 
 def found(*arguments: str) -> dict[str, Any]:

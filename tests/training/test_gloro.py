@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import grey_images
-from tiny_training import blobs, resumed_to_the_same_bytes, run, spec
+from tiny_training import blobs, run, spec
 from torch import nn
 
 from benchmark.certificates import lipschitz
@@ -84,14 +84,3 @@ def test_the_score_is_what_the_certificate_certifies(tmp_path, network) -> None:
     score = gloro.objective(None, radius=radius).score(model, images, labels)
     assert smallest <= score <= largest  # of attention it takes fewer forms than the certificate
     assert smallest > 0
-
-
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
-    rules = spec(epochs=3, warmup_epochs=2, batch_size=40, sam=0.05, ema=0.9, accumulation=2)
-
-    def start(place: str, **more):
-        objective = gloro.objective(None, radius=0.2)
-        result = run(transformer(), objective, rules, tmp_path / place, **more)
-        return result, objective.norms.state_dict()
-
-    assert len(resumed_to_the_same_bytes(start, 2)) >= 3

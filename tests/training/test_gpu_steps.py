@@ -13,6 +13,7 @@ from tiny_attention import attentive
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
+from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.training import capture, standard
 from benchmark.training.capture import WARM, waits_among
@@ -80,7 +81,7 @@ def test_every_objective_takes_a_step_in_mixed_precision(objective, attack) -> N
     rules = recipe(objective, attack)
     network, loss = built(rules)
     before = [p.detach().clone() for p in network.parameters()]
-    steps = Steps.of(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps = Steps(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
     steps.learning.train()
     assert torch.isfinite(steps.step([(IMAGES, LABELS)], 16, 1.0))
     after = [*network.parameters()]
@@ -92,7 +93,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
     rules, seen = recipe("adversarial", "fgsm"), []
     network, loss = built(rules)
     network.register_forward_hook(lambda _, given, logits: seen.append((given[0].dtype, logits.dtype)))
-    steps = Steps.of(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
+    steps = Steps(network, loss, rules, Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"), IMAGES)
     steps.step([(IMAGES, LABELS)], 16, 1.0)
     assert seen == [(torch.float32, torch.bfloat16)] * 2
     assert steps.learning(IMAGES).dtype == torch.float32
@@ -105,7 +106,7 @@ def test_an_attack_sees_the_rounding_of_mixed_precision_and_whole_images() -> No
 def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack, changes) -> None:
     rules = recipe(objective, attack, optimizer="sgd", **changes)
     network, loss = built(rules)
-    steps = Steps.of(network.to("meta"), loss, rules, MetaFabric(), IMAGES.to("meta"), recorder=Repeats())
+    steps = Steps(network.to("meta"), loss, rules, MetaFabric(), IMAGES.to("meta"), recorder=Repeats())
     steps.captured.recording = True  # sam leaves the generators alone
     batch = [(IMAGES.to("meta"), LABELS.to("meta"))]
     if objective == "projected":  # singular values are looked at: such a step cannot be captured
@@ -118,13 +119,9 @@ def test_a_step_neither_waits_for_the_device_nor_copies_to_it(objective, attack,
 
 @pytest.mark.parametrize("name", ["msvp", "spectral_norm"])
 def test_penalties_neither_wait_for_the_device_nor_copy_to_it(name) -> None:
-    from benchmark.layers.attention_weights import attention_weights
-
     network = attentive()
-    made = {
-        "msvp": lambda: msvp.penalty(network, lambda: attention_weights(network), lambda_q=0.1, lambda_v=0.1),
-        "spectral_norm": lambda: spectral_norm.penalty(network, list, factor=0.1),
-    }[name]()
+    module, given = (msvp, {"lambda_q": 0.1, "lambda_v": 0.1}) if name == "msvp" else (spectral_norm, {"factor": 0.1})
+    made = module.penalty(network, lambda: attention_weights(network), **given)
     network.to("meta")
     made.to("meta")
     with GraphSafe():
@@ -234,7 +231,7 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_said(monkeypatch, capsy
     weights = {}
     for most in (16, 5):
         network = holding(most)
-        steps = Steps.of(network, standard.objective(None), rules, Fabric(accelerator="cpu", devices=1), IMAGES)
+        steps = Steps(network, standard.objective(None), rules, Fabric(accelerator="cpu", devices=1), IMAGES)
         loss = steps.step([(IMAGES, LABELS)], 16, 1.0)
         weights[most] = [loss, *(p.detach().clone() for p in network.parameters())]
         assert steps.pieces == (1 if most == 16 else 4)
@@ -246,7 +243,7 @@ def test_a_batch_that_memory_does_not_hold_is_halved_and_said(monkeypatch, capsy
 
 def test_memory_that_holds_no_image_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(Steps, "_on_gpu", property(lambda _: True))
-    steps = Steps.of(holding(0), standard.objective(None), spec(), Fabric(accelerator="cpu", devices=1), IMAGES)
+    steps = Steps(holding(0), standard.objective(None), spec(), Fabric(accelerator="cpu", devices=1), IMAGES)
     with pytest.raises(Exception, match=r"^out of memory with one image of a batch of 16; use another GPU$"):
         steps.step([(IMAGES, LABELS)], 16, 1.0)
 

@@ -11,21 +11,20 @@ import torch
 from jacobian_ascent import ascend
 from torch import nn
 
-from benchmark.certificates.bounds.l2_attention_norm import l2_attention_norm_upper
+from benchmark.certificates.bounds.l2_attention import l2_attention_norm_upper
 from benchmark.layers import convolution_matrices
 from benchmark.layers.attention import ResidualAttention, SelfAttention
-from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
-from benchmark.layers.attention_l2_constant import mixing_constant
+from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixing_constant
 from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.kinds import BY_TYPE
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.layer_constants import layer_constant
 from benchmark.training.layer_norms import LayerNorms, sequence
 
-KNOWN = {*layer_constant.registry} - {Residual}
+KNOWN = {layer for layer, kind in BY_TYPE.items() if kind.constant is not None} - {Residual}
 
 torch.manual_seed(0)
 LINEAR = [  # those of tiny_layers that training knows, and more

@@ -9,8 +9,7 @@ from tiny_training import blobs, run, spec
 from torch import nn
 
 from benchmark.certificates import local
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, grid_sensitivity
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, Patchify
@@ -66,8 +65,3 @@ def test_the_score_is_at_most_what_the_certificate_certifies_and_close(tmp_path)
 def test_models_that_are_refused(model) -> None:
     with pytest.raises(BenchmarkError, match="local_margin"):
         objective().attach(model, IMAGES)
-
-
-def test_a_radius_below_0_is_refused() -> None:
-    with pytest.raises(BenchmarkError, match="radius -1"):
-        objective(radius=-1)

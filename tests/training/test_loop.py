@@ -1,18 +1,25 @@
-"""Training: exact resume, selection on validation images, refusal of a loss that is not finite."""
+"""Training: exact resume, selection on validation images, weights kept where a recipe wants them, losses that are not finite."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from safetensors import safe_open
+from tiny_attention import attentive
 from tiny_models import Linear
 from tiny_training import blobs, model, resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.attacks import pgd
+from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.training import adversarial, margin, standard
-from benchmark.training.objective import accuracy
+from benchmark.training import adversarial, gloro, margin, projected, standard
+from benchmark.training.objective import accuracy, perturb
+from benchmark.training.penalties import msvp
+from benchmark.training.steps import lr_factor
 from benchmark.verdicts.prediction import margins
 
 
@@ -21,12 +28,90 @@ def attack(network, images, labels, eps_factor):
     return pgd.attack(network, images, labels, threat, seed=None, steps=2, step_size=0.1)
 
 
-@pytest.mark.parametrize(("optimizer", "stop"), [("adamw", 1), ("sgd", 2)])
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, optimizer, stop) -> None:
-    rules, objective = spec(epochs=4, optimizer=optimizer, warmup_epochs=2), adversarial.objective(attack)
-    resumed_to_the_same_bytes(
-        lambda place, **more: (run(model(), objective, rules, tmp_path / place, **more), {}), stop
-    )
+def sparse() -> nn.Module:
+    made = model()
+    with torch.no_grad():
+        made[1].weight[:, ::2] = 0
+        made[4].bias[:] = 0
+    return made
+
+
+# of each case: the network, the objective, the recipe, and the epochs after which a run is stopped
+RESUMED = {
+    "adamw": (model, lambda: adversarial.objective(attack), {"epochs": 4, "warmup_epochs": 2}, 1),
+    "sgd": (model, lambda: adversarial.objective(attack), {"epochs": 4, "warmup_epochs": 2, "optimizer": "sgd"}, 2),
+    "zeros of the start": (sparse, standard.objective, {"keep_zeros": True}, 2),
+    "caps": (attentive, lambda: projected.objective(None, norm=0.0), {"epochs": 3, "batch_size": 40, "ema": 0.9}, 1),
+    "norms": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4)),
+        lambda: gloro.objective(None, radius=0.2),
+        {"epochs": 3, "warmup_epochs": 2, "batch_size": 40, "sam": 0.05, "ema": 0.9, "accumulation": 2},
+        2,
+    ),
+    "penalty": (attentive, standard.objective, {"epochs": 3, "sam": 0.05, "ema": 0.9, "accumulation": 2}, 1),
+}
+
+
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path, case) -> None:
+    make, objective, rules, stop = RESUMED[case]
+
+    def start(place: str, **more):
+        torch.manual_seed(0)
+        network, goal, penalties = make(), objective(), {}
+        if case == "penalty":
+            penalties["msvp"] = msvp.penalty(network, lambda: attention_weights(network), lambda_q=0.1, lambda_v=0.2)
+        result = run(network, goal, spec(**rules), tmp_path / place, penalties=penalties, **more)
+        state = next((kept for kept in (getattr(goal, "caps", None), getattr(goal, "norms", None)) if kept), None)
+        state = penalties.get("msvp", state)
+        return result, state.state_dict() if state is not None else {}
+
+    assert bool(resumed_to_the_same_bytes(start, stop)) is (case in ("caps", "norms", "penalty"))
+
+
+@pytest.mark.parametrize("options", [{}, {"ema": 0.5}, {"optimizer": "sgd", "sam": 0.05, "accumulation": 2}])
+def test_zeros_of_matrices_stay_and_all_else_learns(tmp_path, options) -> None:
+    network = sparse()
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    best, _ = run(network, standard.objective(None), spec(keep_zeros=True, **options), tmp_path / "c")
+    for weights in (best, network.state_dict()):
+        assert not weights["1.weight"][:, ::2].any()
+        assert (weights["1.weight"][:, 1::2] != before["1.weight"][:, 1::2]).any()
+        assert weights["4.bias"].any(), "vectors are free"
+    free, _ = run(sparse(), standard.objective(None), spec(**options), tmp_path / "free")
+    assert free["1.weight"][:, ::2].any()
+
+
+class Counting(standard.Standard):
+    """Keeps how many steps it has seen, and holds the last bias below 0.01."""
+
+    def attach(self, network, images):
+        assert images.shape == (1, 1, 6, 6)
+        self.state, self.order = nn.Module(), []
+        self.state.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        return self.state
+
+    def advance(self) -> None:
+        self.state.steps += 1
+        self.order.append("advance")
+
+    def loss(self, network, images, labels, eps_factor):
+        self.order.append("loss")
+        return super().loss(network, images, labels, eps_factor)
+
+    def after_step(self, network) -> None:
+        self.order.append("after")
+        network[4].bias.clamp_(max=0.01)
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulation": 2}, {"sam": 0.05}])
+def test_an_objective_moves_its_state_once_a_step_and_has_the_last_word(tmp_path, options) -> None:
+    objective = Counting()
+    best, _ = run(model(), objective, spec(epochs=1, batch_size=32, **options), tmp_path / "c")
+    losses = 1 if not options else 2  # of the first step
+    assert objective.order[: losses + 2] == ["advance", *["loss"] * losses, "after"]
+    assert int(objective.state.steps) == objective.order.count("after") == objective.order.count("advance")
+    assert best["4.bias"].max() <= 0.01
 
 
 def test_the_best_validation_epoch_is_returned(tmp_path) -> None:
@@ -52,24 +137,45 @@ def test_training_learns(tmp_path) -> None:
     assert done.losses[-1] < done.losses[0]
 
 
-def test_nan_loss_stops_and_keeps_the_last_checkpoint(tmp_path) -> None:
-    class Breaking(standard.Standard):
-        def loss(self, network, images, labels, eps_factor):
-            value = super().loss(network, images, labels, eps_factor)
-            return value * float("nan") if (tmp_path / "checkpoint").exists() else value
+class Breaking(standard.Standard):
+    """In the step of this number the loss is NaN, or it is finite and its gradient NaN."""
 
-    with pytest.raises(BenchmarkError, match="nan in epoch 2"):
-        run(model(), Breaking(), spec(), tmp_path / "checkpoint")
-    assert (tmp_path / "checkpoint").exists()
+    def __init__(self, step: int, *, gradient: bool) -> None:
+        super().__init__()
+        self.left, self.gradient = step, gradient
+
+    def loss(self, network, images, labels, eps_factor):
+        self.left -= 1
+        value = super().loss(network, images, labels, eps_factor)
+        wrong = (0 * next(network.parameters()).sum()).sqrt() if self.gradient else torch.tensor(float("nan"))
+        return value + wrong if self.left == 0 else value
+
+
+@pytest.mark.parametrize(
+    ("step", "gradient", "message"),
+    [
+        (1, False, r"^the training loss is nan in epoch 1; .* No epoch was finished"),
+        (9, False, r"^the training loss is nan in epoch 2; .* after epoch 1, is kept in .*/c"),
+        (16, True, r"^weights are not finite in epoch 2; .* after epoch 1, is kept in .*/c"),
+    ],
+)
+def test_what_is_not_finite_stops_before_the_checkpoint(tmp_path, step, gradient, message) -> None:
+    """An epoch has eight steps."""
+    with pytest.raises(BenchmarkError, match=message):
+        run(model(), Breaking(step, gradient=gradient), spec(), tmp_path / "c")
+    assert (tmp_path / "c").exists() is (step > 8)
+    if step > 8:
+        with safe_open(tmp_path / "c", "pt") as stored:
+            assert json.loads(stored.metadata()["state"])["progress"]["epoch"] == 1
+            assert all(torch.isfinite(stored.get_tensor(name)).all() for name in stored.keys())  # noqa: SIM118
 
 
 def test_the_adversarial_objective_stays_in_its_ball_and_needs_an_attack() -> None:
     network = model().train()
     images, labels = blobs(0)
-    perturbed = adversarial.objective(attack).perturb(network, images, labels, 1.0)
-    assert (perturbed - images).abs().max() <= 0.1 + 1e-6
-    assert torch.equal(adversarial.objective(attack).perturb(network, images, labels, 0.0), images)
-    with pytest.raises(BenchmarkError, match=r"needs `training\.attack`"):
+    assert (perturb(attack, network, images, labels, 1.0) - images).abs().max() <= 0.1 + 1e-6
+    assert torch.equal(perturb(attack, network, images, labels, 0.0), images)
+    with pytest.raises(BenchmarkError, match=r"adversarial objective needs `training\.attack`"):
         adversarial.objective(None)
 
 
@@ -84,3 +190,11 @@ def test_margin_objective_by_hand() -> None:
     assert torch.allclose(objective.loss(network, images, labels, 1.0), expected)
     share = (margins(logits, labels) > 0.15).float().mean().item()
     assert objective.score(network, images, labels) == pytest.approx(share)
+
+
+def test_schedules() -> None:
+    cosine = spec(epochs=10, schedule="cosine", rate_warmup_epochs=2, final_rate=0.1)
+    assert [lr_factor(cosine, p) for p in (0, 1, 2, 6, 10)] == pytest.approx([0.01, 0.505, 1, 0.55, 0.1])
+    constant = spec(epochs=10, schedule="constant", rate_warmup_epochs=2)
+    assert [lr_factor(constant, p) for p in (0, 2, 9.9)] == pytest.approx([0.01, 1, 1])
+    assert [lr_factor(spec(epochs=10), p) for p in (0, 3, 6.5, 10)] == pytest.approx([0.04, 1, 0.5, 0], abs=1e-12)

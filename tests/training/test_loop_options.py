@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from tiny_models import Linear
-from tiny_training import blobs, model, run, spec
+from tiny_training import blobs, model, run, spec, stopping_after
 from torch import nn
 
 from benchmark.loading.fitting import overfitting_monitor, training_attack
@@ -17,7 +17,7 @@ from benchmark.specs.threat import AttackSpec
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
 from benchmark.training.objective import accuracy
-from benchmark.training.selection import SelectionMetric, selection_metric
+from benchmark.training.selection import selection_metric
 from benchmark.training.steps import eps_factor
 
 FGSM = AttackSpec(attack="fgsm", norm="Linf", eps=0.1, parameters={"step": 1.25, "random_start": True})
@@ -43,7 +43,7 @@ def test_the_radius_grows_linearly_from_a_clean_first_epoch(tmp_path) -> None:
         seen.append(share_of_radius)
         return images
 
-    run(model(), adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("clean", accuracy))
+    run(model(), adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
     assert seen == [0.25, 0.5, 0.75, 1, 1]
 
 
@@ -77,7 +77,7 @@ def test_sam_draws_the_same_in_both_steps_and_moves_batchnorm_once(tmp_path) -> 
 
     network = nn.Sequential(nn.Flatten(), Masked(), nn.BatchNorm1d(36), nn.Linear(36, 4))
     rules = spec(epochs=1, sam=0.1, **ONE)
-    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=SelectionMetric("", accuracy))
+    run(network, adversarial.objective(attack), rules, tmp_path / "c", metric=accuracy)
     assert len(seen) == len(starts) == 2
     assert torch.equal(seen[0], seen[1])
     assert torch.equal(starts[0], starts[1])
@@ -97,13 +97,7 @@ def test_batches_gathered_to_one_step_are_one_large_batch(tmp_path, options) -> 
     for sizes in ({"batch_size": 96}, {"batch_size": 32, "accumulation": 3}, {"batch_size": 32}):
         network = Linear()
         rules = spec(epochs=3, optimizer="sgd", learning_rate=0.3, **sizes, **options)
-        _, done = run(
-            network,
-            adversarial.objective(attack),
-            rules,
-            tmp_path / f"{len(trained)}",
-            metric=SelectionMetric("clean", accuracy),
-        )
+        _, done = run(network, adversarial.objective(attack), rules, tmp_path / f"{len(trained)}", metric=accuracy)
         trained.append(([p.detach() for p in network.parameters()], done.losses))
     (whole, losses), (gathered, gathered_losses), (small, _) = trained
     # sums over other batches, rounded in another order in each of six steps; smaller batches differ by a hundred times that
@@ -147,7 +141,7 @@ def test_averaged_weights_are_judged_and_kept(tmp_path) -> None:
 
     best, _ = run(
         network, standard.objective(None), spec(epochs=3, ema=0.75, **ONE), tmp_path / "c",
-        metric=SelectionMetric("", score), on_epoch=lambda _: trained.append(network.weight.detach().clone()),
+        metric=score, on_epoch=lambda _: trained.append(network.weight.detach().clone()),
     )  # fmt: skip
     for weight, found in zip(trained, judged, strict=True):
         average = 0.75 * average + 0.25 * weight
@@ -171,7 +165,7 @@ def everything(checkpoint: Path, **options):
     return run(
         model(3), objective, rules, checkpoint, channels=3,
         augment=Augment(rules.augmentation, (3, 6, 6), 4), closing=Augment(rules.closing.augmentation, (3, 6, 6), 4),
-        metric=selection_metric(rules.selection, objective, training_attack(PGD)), monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
+        metric=selection_metric(rules.selection, objective, training_attack(PGD))[1], monitor=overfitting_monitor(FGSM, training_attack(FGSM)), **options,
     )  # fmt: skip
 
 
@@ -180,13 +174,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes_with_every_option_on(tmp_path, 
     monkeypatch.setitem(EVERYTHING, "optimizer", optimizer)
     whole, history = everything(tmp_path / "whole")
     again, _ = everything(tmp_path / "again")
-
-    def stop(done) -> None:
-        if done.epoch == 3:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        everything(tmp_path / "stopped", on_epoch=stop)
+        everything(tmp_path / "stopped", on_epoch=stopping_after(2))
     torch.manual_seed(99)
     resumed, resumed_history = everything(tmp_path / "stopped")
     assert resumed_history == history
@@ -225,13 +214,8 @@ def test_the_scaler_of_half_precision_is_resumed_and_refuses_sam(tmp_path) -> No
     loaded: list[dict] = []
     fabric.strategy.precision.state_dict = lambda: state
     fabric.strategy.precision.load_state_dict = loaded.append
-
-    def stop(done) -> None:
-        if done.epoch == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stop)
+        run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric, on_epoch=stopping_after(1))
     assert not loaded
     run(model(), standard.objective(None), spec(), tmp_path / "c", fabric=fabric)
     assert loaded == [state]

@@ -38,8 +38,6 @@ def test_label_smoothing_moves_a_share_of_the_target_to_all_classes() -> None:
     assert torch.allclose(clean, by_hand(network(images), targets), atol=1e-6)
     attacked = adversarial.objective(shifting, label_smoothing=0.2).loss(network, images, labels, 0.5)
     assert torch.allclose(attacked, by_hand(network(images + 0.015), targets), atol=1e-6)
-    with pytest.raises(BenchmarkError, match=r"label_smoothing 1\.5 should be"):
-        standard.objective(None, label_smoothing=1.5)
 
 
 def test_mixed_labels_weigh_classes() -> None:
@@ -69,7 +67,7 @@ def test_trades_attack_climbs_the_divergence_and_not_the_cross_entropy() -> None
         AttackSpec(attack="pgd", norm="Linf", eps=0.1, parameters={"steps": 20, "step_size": 0.02})
     )
     torch.manual_seed(0)
-    found = trades.objective(attack, beta=1).moved(network, images, labels, 1.0)
+    found = trades.objective(attack, beta=1)._moved(network, images, labels, 1.0)
     torch.manual_seed(0)
     other = perturb(attack, network, images, labels, 1.0)
     random = images + 0.1 * torch.randn_like(images).sign()
@@ -84,9 +82,6 @@ def test_trades_refuses_what_it_cannot_use() -> None:
     with pytest.raises(BenchmarkError, match="needs `random_start: true`"):
         training_objective(TrainingSpec(**rules, attack=still), training_attack(still))
     assert isinstance(training_objective(TrainingSpec(**rules, attack=FGSM), training_attack(FGSM)), trades.Trades)
-    for beta in (0, -1, float("nan")):
-        with pytest.raises(BenchmarkError, match="should be above 0"):
-            trades.objective(shifting, beta=beta)
     with pytest.raises(BenchmarkError, match="attack"):
         trades.objective(None, beta=6)
 

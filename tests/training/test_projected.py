@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_lipschitz import convolutional
 from tiny_models import Linear, grey_images
-from tiny_training import resumed_to_the_same_bytes, run, spec
+from tiny_training import run, spec
 from torch import nn
 
 from benchmark.layers import convolution_matrices
@@ -84,22 +84,6 @@ def test_a_large_convolution_ends_below_the_cap(monkeypatch) -> None:
     found = norms(model)
     assert max(found) <= 0.1
     assert min(found[:2]) > 0.07
-
-
-def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path) -> None:
-    rules = spec(epochs=3, batch_size=40, ema=0.9)
-
-    def start(place: str, **more):
-        objective = projected.objective(None, norm=0.0)
-        return run(attentive(), objective, rules, tmp_path / place, **more), objective.caps.state_dict()
-
-    assert resumed_to_the_same_bytes(start, 1)
-
-
-@pytest.mark.parametrize("norm", [-1.0, float("nan"), float("inf"), "1", True])
-def test_norms_that_are_refused(norm) -> None:
-    with pytest.raises(BenchmarkError, match=rf"^projected: norm {norm} should be positive, or 0 [^\n]+$"):
-        projected.objective(None, norm=norm)
 
 
 def test_models_that_are_refused() -> None:

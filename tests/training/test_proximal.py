@@ -241,14 +241,6 @@ def test_the_least_sum_in_an_accuracy_set_is_the_solvers(bounds) -> None:
     assert (found == 0).any()
 
 
-@pytest.mark.parametrize("eta", [0.0, -0.1, math.nan, math.inf])
-def test_an_eta_that_leaves_no_interior_is_refused(eta) -> None:
-    with pytest.raises(BenchmarkError, match=r"eta .* should be a positive number"):
-        layer(0, eta=eta)
-    with pytest.raises(BenchmarkError, match="on no images"):
-        AccuracySet([], None, 0.1)
-
-
 def test_an_empty_set_is_refused() -> None:
     x, y = random(0, 5, 2), random(1, 5, 2)
     against = AccuracySet([lambda: Rows(x, y), lambda: Rows(x, -y)], None, 1e-3)
@@ -257,9 +249,3 @@ def test_an_empty_set_is_refused() -> None:
     unreachable = AccuracySet([lambda: Rows(torch.zeros_like(x), y)], None, 1e-3)
     with pytest.raises(BenchmarkError, match="no weights keep the layer's outputs to this eta"):
         unreachable.project(random(2, 2, 2), sweeps=1)
-
-
-@pytest.mark.parametrize("relaxation", [0.0, 2.0, -1.0, math.nan])
-def test_a_relaxation_that_may_diverge_is_refused(relaxation) -> None:
-    with pytest.raises(BenchmarkError, match=r"relaxation .* should be above 0 and below 2"):
-        douglas_rachford(random(0, 2, 2), lambda z: z, lambda z: z, relaxation=relaxation, outer=1)

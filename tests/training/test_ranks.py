@@ -7,8 +7,10 @@ import math
 import os
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from benchmark.sandbox.confinement import Confinement
 from benchmark.sandbox.process import Process
 from benchmark.sandbox.training import _wait_for_first, exchange
 from benchmark.training import standard
-from benchmark.training.penalty import Penalty
+from benchmark.training.penalties.spectral_norm import SpectralNorm
 from benchmark.training.ranks import ALONE, Ranks, add
 
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
@@ -40,24 +42,9 @@ def noisy() -> nn.Module:
     return nn.Sequential(model()[:-1], nn.BatchNorm1d(16), nn.Linear(16, 4))
 
 
-class Drift(Penalty):
-    """Its state moves by each step."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("steps", torch.zeros(()))
-        self.weight = [next(network.parameters())]
-
-    def forward(self) -> torch.Tensor:
-        return 0.01 * (1 + 1 / (1 + self.steps)) * self.weight[0].square().sum()
-
-    def advance(self) -> None:
-        self.steps += 1
-
-
 def trained(make, rules, checkpoint, ranks: Ranks = ALONE, objective=STANDARD, **options) -> Answer:
     network = make()
-    penalties = {"drift": Drift(network)}
+    penalties = {"norms": SpectralNorm(network, list, factor=0.01)}
     best, done = run(network, objective, rules, checkpoint, ranks=ranks, penalties=penalties, **options)
     return {"losses": done.losses, "scores": done.scores}, best
 
@@ -213,23 +200,24 @@ def test_gpus_exchange_among_themselves_what_goes_through_the_judge_elsewhere(tm
     assert all(same(one, through[0]) for one in among)
 
 
+@contextmanager
+def processes(*works: Callable[[Any], None]) -> Iterator[list[Process]]:
+    with ExitStack() as ends:
+        yield [ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60)) for work in works]
+
+
 @pytest.mark.parametrize(("other", "words"), [("raises", "the GPU is gone"), ("ends", "failed: it ended")])
 def test_a_rank_that_fails_while_the_first_waits_for_it_ends_the_training(other, words) -> None:
-    def waits(channel) -> None:
-        time.sleep(600)
-
     def fails(channel) -> None:
         if other == "ends":
             os._exit(0)
         raise BenchmarkError("the GPU is gone")
 
-    with ExitStack() as ends:
-        ranks = [
-            ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60))
-            for work in (waits, lambda c: c.send({}), fails)
-        ]
-        with pytest.raises(BenchmarkError, match=words):
-            _wait_for_first(ranks, time.monotonic() + 60)
+    with (
+        processes(lambda _: time.sleep(600), lambda c: c.send({}), fails) as ranks,
+        pytest.raises(BenchmarkError, match=words),
+    ):
+        _wait_for_first(ranks, time.monotonic() + 60)
 
 
 def test_the_first_is_heard_once_the_others_are_done() -> None:
@@ -237,11 +225,7 @@ def test_the_first_is_heard_once_the_others_are_done() -> None:
         channel.receive(0)
         channel.send({"said": 1})
 
-    with ExitStack() as ends:
-        ranks = [
-            ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60))
-            for work in (speaks, lambda c: c.send({}))
-        ]
+    with processes(speaks, lambda c: c.send({})) as ranks:
         ranks[0].send({}, None, 10)
         _wait_for_first(ranks, time.monotonic() + 60)
         assert ranks[0].receive()[0] == {"said": 1}

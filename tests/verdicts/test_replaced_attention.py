@@ -10,10 +10,9 @@ import torch
 from tiny_models import Through
 from torch import nn
 
-from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention
-from benchmark.layers.lipschitz_norm import LipschitzNormAttention
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
 from benchmark.verdicts.replaced_attention import ReplacedAttention, predictions_with, replaced_attention
 

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmark.attacks.engine.slots import Search, State, column, sizes
-from benchmark.attacks.engine.streams import generator
+from benchmark.attacks.engine.slots import Search, State, column, generator, sizes
 
 Objective = Callable[[torch.Tensor, State], torch.Tensor]  # logits (m, classes) and states to losses (m,)
 STEPS, RHO, MOMENTUM = 100, 0.75, 0.75
@@ -24,7 +23,6 @@ CE, TARGETED = 0, 1  # what the streams are for
 
 def untargeted(search: Search, restarts: int = 1) -> None:
     """APGD-CE: maximises the cross-entropy from `restarts` random points an image, the first starts of all images first."""
-
     # no target: the number tells the restarts apart, from -1 on
     runs = [(image, restart) for restart in range(-1, restarts - 1) for image in range(len(search.images))]
     _run(search, runs, lambda z, state: cross_entropy(z, state["label"], reduction="none"), CE)

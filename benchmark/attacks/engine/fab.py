@@ -51,7 +51,6 @@ def targeted(search: Search, rivals: torch.Tensor) -> None:
 
 def _take(search: Search, state: State, logits: torch.Tensor) -> torch.Tensor:
     """Records the points that are misclassified and in the ball, and returns which they are (m,)."""
-
     near = sizes(state["point"] - state["clean"], search.norm) <= search.eps
     return search.record(state, (logits.argmax(1) != state["label"]) & near)
 

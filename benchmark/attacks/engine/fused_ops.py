@@ -1,19 +1,15 @@
 """Faster operations of vision transformers, used while an attack searches.
 
-On the CPU, as plain matrix products: attention over few tokens, since torch's fused kernel is made for long sequences and
-takes twice the time or more; and patch embedding, a convolution whose stride is its kernel, since torch's gradient by the
-input takes 2 to 10 times as long as that of the same product (measured: `docs/attacks.md`). On any device: timm's last
-block for the class token alone. The functions are the same but for rounding, so an image found with them
-counts only if the unmodified model misclassifies it too: `slots.Search.record` checks that.
+On the CPU, as plain matrix products: attention over few tokens, and patch embedding, a convolution whose stride is its kernel
+(measured: `docs/attacks.md`). On any device: timm's last block for the class token alone. The functions are the same but for
+rounding, so an image found with them counts only if the unmodified model misclassifies it too (`slots.Search.record`).
 
-Where timm's head reads the class token only, whatever else the last block puts out is thrown away: its MLP and the end of its
-attention need not be computed for the other tokens. And attention by one query q needs no keys and values of its own: for
-head h and normed tokens X,
+Where timm's head reads the class token only, the last block's MLP and the end of its attention need not be computed for the
+other tokens. And attention by one query q needs no keys and values of its own: for head h and normed tokens X,
 
     q (X K_h^T + 1 b^T)^T = (q K_h) X^T + constant,    a (X V_h^T + 1 c^T) = (a X) V_h^T + c    since a sums to 1,
 
-and a constant does not change a softmax. The function is the same but for rounding. A transformer of d blocks saves about
-the d-th part of its time.
+and a constant does not change a softmax.
 """
 
 from __future__ import annotations
@@ -114,8 +110,7 @@ _THREAD = threading.local()
 class FusedOps:
     """A context in which this thread's calls are carried out by the faster operations; `used` tells whether any was.
 
-    torch's and timm's functions are replaced while any thread is inside the context, since torch's own interception would
-    cost each operation as much as is gained. In other threads the replacements call the originals.
+    torch's and timm's functions are replaced while any thread is inside; in other threads the replacements call them.
     """
 
     _inside = 0
@@ -138,7 +133,7 @@ class FusedOps:
                     FusedOps._originals[name] = place, getattr(place, name)
                     setattr(place, name, replacement)
             FusedOps._inside += 1
-        self._outer, _THREAD.entered = getattr(_THREAD, "entered", None), self
+        self._outer, _THREAD.entered = entered(), self
 
     def __exit__(self, *_: object) -> None:
         _THREAD.entered = self._outer
@@ -172,11 +167,11 @@ def patches(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
+    fused = entered()
     few = query.dim() >= 3 and max(query.shape[-2], key.shape[-2]) <= FEW
     same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
-    if entered and few and same and _aligned(query, key, value) and not any(map(_asked, (*args, *kwargs.values()))):
-        entered.used = True
+    if fused and few and same and _aligned(query, key, value) and not any(map(_asked, (*args, *kwargs.values()))):
+        fused.used = True
         return attention(query, key, value)
     return _original("scaled_dot_product_attention")(query, key, value, *args, **kwargs)
 
@@ -184,17 +179,17 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 def _convolution(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *args: Any, **kwargs: Any
 ) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
-    if entered and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
-        entered.used = True
+    fused = entered()
+    if fused and _plain(input) and input.dim() == 4 and not kwargs and _tiles(input, weight, *args):
+        fused.used = True
         return patches(input, weight, bias)
     return _original("conv2d")(input, weight, bias, *args, **kwargs)
 
 
 def _forward(vit: nn.Module, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    entered = getattr(_THREAD, "entered", None)
-    if entered and not args and not kwargs and entered.by_class_token(vit, x):
-        entered.used = True
+    fused = entered()
+    if fused and not args and not kwargs and fused.by_class_token(vit, x):
+        fused.used = True
         return class_token_logits(vit, x)
     return _original("forward")(vit, x, *args, **kwargs)
 
@@ -207,13 +202,12 @@ def _agree(vit: nn.Module, images: torch.Tensor) -> bool:
 
 
 def _replacements() -> list[tuple[Place, str, Operation]]:
-    found: list[tuple[Place, str, Operation]] = [
+    timm = timm_vit()
+    return [
         (functional, "scaled_dot_product_attention", _attention),
         (functional, "conv2d", _convolution),
+        *([(timm.VisionTransformer, "forward", _forward)] if timm else []),
     ]
-    if timm := timm_vit():
-        found.append((timm.VisionTransformer, "forward", _forward))
-    return found
 
 
 def _original(name: str) -> Operation:

@@ -8,9 +8,11 @@ is what `verdicts.padded` is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,6 +24,17 @@ State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62
 FULLER, FULL, PIXELS = 4, 2e8, 2**20
 NO_GRADIENT = "the model's logits have no gradient by its input; AutoAttack cannot judge it"
+
+
+def generator(seed: int, image: int, *purpose: int) -> torch.Generator:
+    """The stream of evaluation image `image` for one purpose (such as an attack and its target), on the CPU.
+
+    It does not depend on the image's batch, its place there, or the machine. Streams of different (seed, image, purpose)
+    are independent: numpy's SeedSequence mixes them. They differ whenever the numbers do, as long as seeds and numbers
+    are below 2**32 and purposes have one length.
+    """
+    state = np.random.SeedSequence((seed, image, *purpose)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> 1))
 
 
 @dataclass
@@ -131,8 +144,8 @@ class Search:
         """
         device, waiting, state = self.images.device, iter(runs), State()
         while True:
-            room = self.slots - (len(state["image"]) if state else 0)
-            fresh = list(_take(waiting, room, self.broken.tolist()))
+            room, broken = self.slots - (len(state["image"]) if state else 0), self.broken.tolist()
+            fresh = list(islice((run for run in waiting if not broken[run[0]]), room))
             if fresh:
                 image, target = torch.tensor(fresh, device=device).T
                 begun = {"image": image, "target": target, **start(image, target)}
@@ -148,24 +161,13 @@ def fuller(slots: int, images: torch.Tensor, flops: int) -> int:
     """How many images (n, c, h, w) a call takes where `slots` are a batch and the model spends `flops` on each.
 
     On a CPU a call costs more than its images where the model has few operations. It takes more of them then, at most FULLER
-    times as many, while they are at most FULL operations and PIXELS numbers together. A stranger's model that answers
-    otherwise in such calls is refused, as some of its answers are asked again in small ones (evaluation/asked_again.py).
+    times as many, while they are at most FULL operations and PIXELS numbers together. A submitted model that answers
+    otherwise in such calls is refused (evaluation/asked_again.py).
     """
     if flops <= 0 or images.device.type != "cpu" or not len(images):
         return slots
     most = min(FULL // flops, PIXELS // images[0].numel())
     return max(slots, min(FULLER * slots, int(most)))
-
-
-def _take(waiting: Iterator[tuple[int, int]], room: int, broken: list[bool]) -> Iterator[tuple[int, int]]:
-    """The next runs for `room` slots, without those of images that are already broken."""
-    while room > 0:
-        pair = next(waiting, None)
-        if pair is None:
-            return
-        if not broken[pair[0]]:
-            room -= 1
-            yield pair
 
 
 def column(values: torch.Tensor) -> torch.Tensor:

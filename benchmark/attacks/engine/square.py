@@ -5,50 +5,45 @@ margin. Most are rejected, and a rejection changes nothing. So several proposals
 if all would be rejected; those after the first that is accepted are discarded and proposed again from the new point. A
 proposal that changes nothing, or that was rejected since the point last changed, is rejected without a query. The chain, and
 with it the verdict, is the same as with one query at a time; a test compares the two.
-
-The proposals are squares of one colour in the Linf ball, windows whose mass
-moves in the l2 one, drawn as the authors draw them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from pyautoattack.square import SquareAttack
 
 from benchmark.attacks.engine.apgd import into_box, normalise
-from benchmark.attacks.engine.slots import Search, column, sizes
-from benchmark.attacks.engine.streams import generator
+from benchmark.attacks.engine.slots import Search, column, generator, sizes
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.verdicts.prediction import margins
 
+QUERIES, P_INIT = 5000, 0.8
+PURPOSE = 2  # what the streams are for
 MEMORY = 2**15  # possible proposals above which rejections are not remembered: they hardly ever come back
+LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
+# What a call costs, and a proposal by pixel, in FLOPs, and a call in images where the model's are not known: they decide how
+# many proposals are tried at once.
+CALL, PIXEL, USUAL = 3e7, 1250, 32
+TOGETHER = 2  # calls of the model whose proposals are made at once, at most
 
 
-def rule_of(search: Search, authors: SquareAttack) -> Linf | L2:
-    """That of the search's norm; `authors` is their attack, of as many queries."""
-    return Linf(search, authors) if search.norm == "Linf" else L2(search, authors)
-
-
-@dataclass
 class Rule:
     """How starts and proposals are drawn and made. A proposal is encoded as a number, `code`, below `proposals` (0: too many
     to remember); `sides` (queries,) is the side of the square that each query changes.
     """
 
-    search: Search
-    authors: SquareAttack
-
-    def __post_init__(self) -> None:
-        self.channels, self.height, self.width = self.search.images.shape[1:]
-        side = [self._side(self.authors.p_selection(query)) for query in range(self.authors.n_queries)]
-        self.sides = torch.tensor(side)
-        self.authors.norm = self.search.norm
-        rows, columns = torch.arange(self.height), torch.arange(self.width)
-        self.rows = rows[:, None].to(self.search.images.device)
-        self.columns = columns[None, :].to(self.search.images.device)
+    def __init__(self, search: Search) -> None:
+        self.search, self.device = search, search.images.device
+        self.authors = SquareAttack(
+            None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu"
+        )
+        self.authors.rescale_schedule = False
+        self.channels, self.height, self.width = search.images.shape[1:]
+        self.sides = torch.tensor([self._side(self.authors.p_selection(query)) for query in range(QUERIES)])
+        self.rows = torch.arange(self.height, device=self.device)[:, None]
+        self.columns = torch.arange(self.width, device=self.device)[None]
         count = self._count()
         if count >= 2**63:  # a code must fit into 64 bits
             raise BenchmarkError(f"Square does not take images of {self.channels} channels; leave some out")
@@ -62,12 +57,12 @@ class Rule:
 
     def _corner(self, stream: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Upper left corners of a window for every query, uniform below height - side, as the authors draw them."""
-        u = torch.rand(2, self.authors.n_queries, generator=stream)
+        u = torch.rand(2, QUERIES, generator=stream)
         return ((self.height - self.sides) * u[0]).long(), ((self.width - self.sides) * u[1]).long()
 
     def _signs(self, stream: torch.Generator) -> torch.Tensor:
         """A sign a channel for every query, as bits of one number."""
-        bits = (torch.rand(self.authors.n_queries, self.channels, generator=stream) > 0.5).long()
+        bits = (torch.rand(QUERIES, self.channels, generator=stream) > 0.5).long()
         return (bits << torch.arange(self.channels)).sum(1)
 
     def _unsigned(self, code: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,15 +105,14 @@ class Linf(Rule):
 class L2(Rule):
     """Algorithm 3: the mass of one window moves to another."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        kinds = sorted(set(self.sides.tolist()) | {self._tile()})
-        size = max(kinds)
-        shapes = torch.zeros(max(kinds) + 1, 2, size, size)
-        for side in kinds:
+    def __init__(self, search: Search) -> None:
+        super().__init__(search)
+        sides = {*self.sides.tolist(), self._tile()}
+        shapes = torch.zeros(max(sides) + 1, 2, max(sides), max(sides))
+        for side in sides:
             shape = self._two_halves(side)
             shapes[side, 0, :side, :side], shapes[side, 1, :side, :side] = shape, shape.T
-        self.shapes = shapes.to(self.search.images)
+        self.shapes = shapes.to(search.images)
 
     def _side(self, p: float) -> int:
         side = max(round((p * self.height * self.width) ** 0.5), 3)
@@ -147,7 +141,7 @@ class L2(Rule):
                 target = change[:, y : y + tile, x : x + tile]
                 target += (shape * signs)[:, : target.shape[1], : target.shape[2]]
         (top, left), (top2, left2) = self._corner(stream), self._corner(stream)
-        turn = (torch.rand(self.authors.n_queries, generator=stream) > 0.5).long()
+        turn = (torch.rand(QUERIES, generator=stream) > 0.5).long()
         cells = (top * self.width + left) * self.height * self.width + top2 * self.width + left2
         return change, ((cells * 2 + turn) << self.channels) + self._signs(stream)
 
@@ -188,34 +182,14 @@ def _planes(points: torch.Tensor) -> torch.Tensor:
     return (points.flatten(0, 1).flatten(1) ** 2).sum(1).sqrt().view(*points.shape[:2], 1, 1)
 
 
-QUERIES, P_INIT = 5000, 0.8
-PURPOSE = 2  # what the streams are for
-LOOK_AHEAD = 128  # proposals of an image that are looked through at a time, at most, for those that need a query
-# What a call costs, and a proposal by pixel, in FLOPs, and a call in images where the model's are not known: they decide how
-# many proposals are tried at once.
-CALL, PIXEL, USUAL = 3e7, 1250, 32
-TOGETHER = 2  # calls of the model whose proposals are made at once, at most
-
-
-def untargeted(search: Search) -> None:
-    """Square on images that the model classifies correctly: `QUERIES` proposals each at most."""
-    _Chains(search).run()
-
-
-def overhead(flops: int, pixels: int) -> float:
-    """What a call costs beside its images, in images of so many pixels on which the model spends `flops`, 0 for unknown."""
-    return CALL / (flops + PIXEL * pixels) if flops else USUAL
-
-
-class _Chains:
-    """The chains of the m images that are not broken yet, one row each."""
+class Chains:
+    """Square on images that the model classifies correctly, `QUERIES` proposals each at most: the chains of the m images
+    that are not broken yet, one row each.
+    """
 
     def __init__(self, search: Search) -> None:
-        self.search = search
-        authors = SquareAttack(None, norm=search.norm, eps=search.eps, p_init=P_INIT, n_queries=QUERIES, device="cpu")
-        authors.rescale_schedule = False
-        self.rule = rule_of(search, authors)
-        device = search.images.device
+        self.search, self.rule = search, Linf(search) if search.norm == "Linf" else L2(search)
+        device, pixels = search.images.device, search.images[0].numel()
         self.image = torch.arange(len(search.images), device=device)
         streams = (generator(search.seed, index, PURPOSE, 0, 0) for index in search.indices)
         starts, codes = zip(*map(self.rule.draw, streams), strict=True)
@@ -227,7 +201,8 @@ class _Chains:
         self.side = self.rule.sides.to(device)[self.query]  # that the remembered refusals are for
         self.refused = torch.zeros(len(self.image), self.rule.proposals, dtype=torch.bool, device=device)
         self.taken = 0.5  # running share of queried proposals that were accepted
-        self.overhead = overhead(search.flops, search.images[0].numel())
+        # what a call costs beside its images, in images
+        self.overhead = CALL / (search.flops + PIXEL * pixels) if search.flops else USUAL
         self.worth = 1.0  # running share of proposals looked through that needed a query
         self._leave(self.margin <= 0)
 

@@ -1,8 +1,8 @@
-"""Bounds of activations, on arrays of any shape: smooth ones by slope and curvature around each entry, ReLUs by their kink.
+"""Bounds of activations, on arrays of any shape: smooth ones by slope and curvature around each entry, others by their kinks.
 
 An entry z moves by D, |D| <= m. Smooth f: its remainder f(z + D) - f(z) - f'(z) D lies between D^2 / 2 times the least and
 the largest f'' on [z - m, z + m], so that with a margin's gradient a it takes at most (a- sup f''+ + a+ sup f''-) D^2 / 2,
-g+ = max(g, 0), g- = max(-g, 0): summed entry by entry at D = m, or as one quadratic form (quadratic.py), the lesser.
+g+ = max(g, 0), g- = max(-g, 0): summed entry by entry at D = m, or as one quadratic form (`weighted_squares`), the lesser.
 The extremes on an interval are at its ends or at points where the next derivative is 0, which stand in the table.
 """
 
@@ -10,16 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, ElementwiseBound, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.quadratic import largest_entries, weighted_squares
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, size
+from benchmark.layers.clipped_relu import ClippedReLU
+from benchmark.layers.isometries import Absolute
+from benchmark.layers.kinds import GELU_SLOPE
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import (
+    UP,
+    ElementwiseBound,
+    LayerBound,
+    NonExpansiveBound,
+    PerturbationSet,
+    layer_bound,
+    per_image,
+    whole,
+    within,
+)
+from .rounding import FLOAT64, LARGEST, TINY, UNIT32, covered, size
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -30,6 +42,7 @@ class Smooth:
 
     Where what runs is another function, `jump` is the most that it can differ by more at one point than at another, and
     `tilt` the most that its slope differs. In float32 an entry errs by at most relative |z| + absolute.
+    `steepest` bounds all slopes.
     """
 
     slope: Function
@@ -40,6 +53,7 @@ class Smooth:
     tilt: float = 0.0
     relative: float = 0.0
     absolute: float = 0.0
+    steepest: float | None = None
 
 
 SLACK = 1e-9  # of float64, and of table entries: at an extreme their error counts squared
@@ -66,14 +80,16 @@ class SmoothActivationBound(ElementwiseBound):
         self.root = math.sqrt(x[0].numel())
         self.jumped = f.jump * self.root
         self.size = size(x)
+        if f.steepest is not None:
+            self.everywhere = f.steepest
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        around = delta.reshape(-1, *[1] * (self.x.ndim - 1))
+        around = per_image(delta, self.x)
         least, most = _extremes(self.f.slope, self.f.flat_slope, self.x - around, self.x + around)
         return delta * torch.maximum(-least, most).flatten(1).amax(1) * UP + self.jumped
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return (self.f.relative * (self.size + delta) + self.f.absolute * self.root) * FLOAT64 + TINY + self.jumped
+        return covered(self.f.relative * (self.size + delta) + self.f.absolute * self.root) + self.jumped
 
     def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """-inf f'' / 2 and sup f'' / 2 around each entry, where positive: (n, *shape)."""
@@ -81,20 +97,20 @@ class SmoothActivationBound(ElementwiseBound):
         return (-least).clamp(min=0) / 2, most.clamp(min=0) / 2
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        largest = largest_entries(perturbation)
+        largest = perturbation.largest_entries()
         bend = torch.maximum(*self._bends(largest))
         apart = torch.linalg.vector_norm((bend * largest**2).flatten(1), dim=1)
         together = (bend * largest).flatten(1).amax(1) * perturbation.delta
         return torch.minimum(apart, together) * UP + self.jumped + self.f.tilt * perturbation.delta
 
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        largest = largest_entries(perturbation)
+        largest = perturbation.largest_entries()
         down, up = (bend[:, None] for bend in self._bends(largest))
         weight = (a.clamp(min=0) * down + (-a).clamp(min=0) * up).flatten(2)
         apart = (weight * largest.flatten(1)[:, None] ** 2).sum(2)
         sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
         other = sizes * (self.jumped + self.f.tilt * perturbation.delta)[:, None]
-        return torch.minimum(apart, weighted_squares(weight, perturbation)) * (1 + 1e-9) + other
+        return torch.minimum(apart, perturbation.weighted_squares(weight)) * (1 + 1e-9) + other
 
 
 class PiecewiseLinearBound(ElementwiseBound):
@@ -102,10 +118,8 @@ class PiecewiseLinearBound(ElementwiseBound):
     (1 - slope)(D^2 / (4 t) + t - |z|) for every t >= |z|; only entries with a < 0 hurt a margin.
     """
 
-    OFFSET_FRACTIONS = (1.0, 0.5)  # of the largest move m: the t that are tried
-
     def __init__(self, x: torch.Tensor, slope: float = 0.0) -> None:
-        self.x, self.kink, self.steepest = x, 1 - slope, max(1.0, abs(slope))
+        self.x, self.kink, self.everywhere = x, 1 - slope, max(1.0, abs(slope))
         self.slopes = torch.where(x > 0, x.new_tensor(1.0), x.new_tensor(slope))
         self.jacobian_norm = self.slopes.abs().flatten(1).amax(1)
         self.size, self.unit = size(x), 2 * UNIT32 * abs(slope)  # a ReLU rounds nothing; the slope and the product do
@@ -114,21 +128,33 @@ class PiecewiseLinearBound(ElementwiseBound):
         return self.unit * (self.size + delta) * FLOAT64 + (TINY if self.unit else 0.0)
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
-        return delta * self.steepest
+        return delta * self.everywhere
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
-        over = (largest_entries(perturbation) - self.x.abs()).clamp(min=0).flatten(1)
+        over = (perturbation.largest_entries() - self.x.abs()).clamp(min=0).flatten(1)
         return torch.minimum(torch.linalg.vector_norm(over, dim=1), perturbation.delta) * self.kink * UP
 
     def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
-        largest, bend = largest_entries(perturbation).flatten(1)[:, None], self.x.abs().flatten(1)[:, None]
+        largest, bend = perturbation.largest_entries().flatten(1)[:, None], self.x.abs().flatten(1)[:, None]
         alpha = self.kink * (-a).clamp(min=0).flatten(2) * (largest > bend)
         least = (alpha * (largest - bend).clamp(min=0)).sum(2)
-        for fraction in self.OFFSET_FRACTIONS:
-            t = torch.maximum(bend, fraction * largest).clamp(min=1e-300)
-            form = weighted_squares(alpha / (4 * t), perturbation)
-            least = torch.minimum(least, form + (alpha * (t - bend)).sum(2))
-        return least * (1 + 1e-9)
+        return _least_by_parabolas(least, alpha, bend, largest, perturbation, (1.0, 0.5))
+
+
+def _least_by_parabolas(
+    least: torch.Tensor,
+    alpha: torch.Tensor,
+    kink: torch.Tensor,
+    largest: torch.Tensor,
+    perturbation: PerturbationSet,
+    fractions: tuple[float, ...],
+) -> torch.Tensor:
+    """`least` (n, rivals), or less: sum alpha (D^2 / (4 t) + t - kink) for some t >= kink, a share of the `largest` moves."""
+    for fraction in fractions:
+        t = torch.maximum(kink, fraction * largest).clamp(min=1e-300)
+        form = perturbation.weighted_squares(alpha / (4 * t))
+        least = torch.minimum(least, form + (alpha * (t - kink)).sum(2))
+    return least * (1 + 1e-9)
 
 
 def _density(z: torch.Tensor) -> torch.Tensor:
@@ -142,6 +168,7 @@ GELU = Smooth(
     flat_slope=(-math.sqrt(2), math.sqrt(2)),
     flat_curvature=(-2.0, 0.0, 2.0),
     relative=24 * UNIT32,
+    steepest=GELU_SLOPE["none"],
 )
 
 
@@ -167,6 +194,7 @@ TANH_GELU = Smooth(
     flat_slope=(-1.41850400879082836, 1.41850400879082836),
     flat_curvature=(-2.01348072462425793, 0.0, 2.01348072462425793),
     relative=24 * UNIT32,
+    steepest=GELU_SLOPE["tanh"],
 )
 TANH = Smooth(
     slope=lambda z: 1 - torch.tanh(z) ** 2,
@@ -191,14 +219,8 @@ def _(layer: nn.GELU, x: torch.Tensor) -> LayerBound:
     return SmoothActivationBound(GELU if layer.approximate == "none" else TANH_GELU, x)
 
 
-@layer_bound.register
-def _(layer: nn.Tanh, x: torch.Tensor) -> LayerBound:
-    return SmoothActivationBound(TANH, x)
-
-
-@layer_bound.register
-def _(layer: nn.Sigmoid, x: torch.Tensor) -> LayerBound:
-    return SmoothActivationBound(SIGMOID, x)
+layer_bound.register(nn.Tanh, lambda _, x: SmoothActivationBound(TANH, x))
+layer_bound.register(nn.Sigmoid, lambda _, x: SmoothActivationBound(SIGMOID, x))
 
 
 @layer_bound.register
@@ -243,3 +265,74 @@ def _(layer: nn.LeakyReLU, x: torch.Tensor) -> LayerBound:
 def _not_inplace(layer: nn.ReLU | nn.LeakyReLU) -> None:
     if layer.inplace:  # it would overwrite the nominal input that the bound stands around
         raise BenchmarkError(f"{type(layer).__name__}(inplace=True) overwrites its input; use inplace=False")
+
+
+@layer_bound.register(ClippedReLU)
+class ClippedReLUBound(NonExpansiveBound):
+    """f(z) = min(max(z, 0), theta), theta >= 0, unit by unit, by its two kinks.
+
+    A unit z moves by D, |D| <= m; R = f(z + D) - f(z) - s D, s the nominal slope. Where theta = 0, f is constant and R = 0.
+    Else, with (.)+ = max(., 0):
+      0 <= z <= theta: -(m - (theta - z))+ <= R <= (m - z)+, whatever s in [0, 1] stands at the kinks and s = 1 between them
+                       (at z = theta, D >= 0 gives -s D >= -m; -theta <= D <= 0 gives (1 - s) D >= -m and <= 0; and D < -theta
+                       gives -theta - s D, between -theta and m - theta; z = 0 mirrors it);
+      z < 0 (s = 0):   0 <= R <= min((m - |z|)+, theta), since f(z) = 0 and f(z + D) <= (D - |z|)+;
+      z > theta:       the mirror image, -min((m - (z - theta))+, theta) <= R <= 0.
+    So the kink at 0 can only raise the output above its linear part, and the kink at theta only lower it. Of a margin with
+    gradient a, R takes at most a+ (what theta's kink lowers) + (-a)+ (what 0's kink raises). Both are (|D| - b)+ at most, b
+    the distance of the kink, and so at most D^2 / (4 t) + t - b for every t >= b: one quadratic form over all units.
+    """
+
+    def __init__(self, layer: ClippedReLU, x: torch.Tensor) -> None:
+        if x.shape[1:] != layer.theta.shape:
+            raise BenchmarkError(f"thresholds {tuple(layer.theta.shape)} do not fit inputs {tuple(x.shape[1:])}")
+        theta = layer.theta.detach().clamp(min=0)
+        inside, at_top = (x > 0) & (x < theta), (x == theta) & (theta > 0)
+        self.slopes = inside.to(x.dtype) + at_top.to(x.dtype) / 2  # torch halves the derivative of a tie
+        self.jacobian_norm = self.slopes.abs().flatten(1).amax(1)
+        flat = theta == 0
+        self.to_bottom = torch.where((x <= theta) & ~flat, x.abs(), torch.inf)  # how far the kink is that raises,
+        self.to_top = torch.where((x >= 0) & ~flat, (theta - x).abs(), torch.inf)  # and the kink that lowers
+        # between the kinks the linear part goes on for ever, beside them the output stays within [0, theta]
+        self.most_raised = torch.where(x < 0, theta, torch.inf)
+        self.most_lowered = torch.where(x > theta, theta, torch.inf)
+
+    def _bends(self, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How far the remainder of each unit can lie below 0, and above: (n, *shape)."""
+        lowered = torch.minimum((largest - self.to_top).clamp(min=0), self.most_lowered)
+        raised = torch.minimum((largest - self.to_bottom).clamp(min=0), self.most_raised)
+        return lowered, raised
+
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        """Slopes of f and s lie in [0, 1], so |R| <= |D| as well."""
+        bend = torch.maximum(*self._bends(perturbation.largest_entries()))
+        return torch.minimum(torch.linalg.vector_norm(bend.flatten(1), dim=1), perturbation.delta) * UP
+
+    def remainder_along(self, a: torch.Tensor, perturbation: PerturbationSet) -> torch.Tensor:
+        largest = perturbation.largest_entries()
+        lowered, raised = self._bends(largest)
+        a, loses = a.flatten(2), a.flatten(2) > 0
+        most = torch.where(loses, lowered.flatten(1)[:, None], raised.flatten(1)[:, None])
+        least = (a.abs() * most).sum(2)
+        kink = torch.where(loses, self.to_top.flatten(1)[:, None], self.to_bottom.flatten(1)[:, None])
+        alpha = torch.where(most > 0, a.abs(), 0.0)
+        kink, largest = torch.where(most > 0, kink, 0.0), largest.flatten(1)[:, None]
+        return _least_by_parabolas(least, alpha, kink, largest, perturbation, (0.5, 0.1))
+
+
+@layer_bound.register(Absolute)
+class AbsoluteBound(NonExpansiveBound):
+    """|z| of some entries: | |z + D| - |z| | <= |D|. With the slope sign(z) an entry misses 0 <= |z + D| - |z| - sign(z) D,
+    which is 2 (|D| - |z|) where the sign changes and 0 elsewhere, so at most 2 (|D| - |z|)+, and |D| for z = 0.
+    """
+
+    def __init__(self, layer: Absolute, x: torch.Tensor) -> None:
+        whole(layer, 1, x.shape[-1], folded=layer.folded)
+        self.folded, self.sizes = layer.folded, x[..., : layer.folded].abs()
+        self.slopes = torch.cat([x[..., : layer.folded].sign(), torch.ones_like(x[..., layer.folded :])], dim=-1)
+        self.jacobian_norm = 1.0
+
+    def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
+        most = replace(perturbation, columns=perturbation.columns[..., : self.folded]).largest_entries()
+        missed = 2 * torch.linalg.vector_norm((most - self.sizes).clamp(min=0).flatten(1), dim=1)
+        return torch.minimum(missed, 2 * perturbation.delta) * UP

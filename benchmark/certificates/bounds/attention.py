@@ -19,12 +19,16 @@ from collections.abc import Callable
 from functools import cached_property
 
 import torch
+from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import AttentionRounding
-from benchmark.certificates.bounds.sensitivity import AttentionSensitivity, attention_sensitivity
-from benchmark.certificates.bounds.spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
-from benchmark.layers.attention import ResidualAttention, SelfAttention
+from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention, SelfAttention
+from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, unbiased, within
+from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, WIDEST, Rounding, gamma, in_room, linear_rounding, size
+from .sensitivity import AttentionSensitivity, attention_sensitivity
+from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
 
 FAR = 60.0
 
@@ -72,15 +76,31 @@ class QuickAttention:
         return (self.linear_norm * radius + self.output * torch.linalg.vector_norm(moved, dim=-1)) * UP
 
 
+@layer_bound.register(ResidualAttention)
+@layer_bound.register(SelfAttention)
 class AttentionBound(LayerBound):
     """Scores of another scale than 1 / sqrt(d_head) are those of queries scaled. Of the biases only that of the queries
     moves anything but a constant (sensitivity.py); all of them count for rounding.
     """
 
     def __init__(self, layer: ResidualAttention | SelfAttention, x: torch.Tensor) -> None:
+        needs_axes(layer, x, 3)
         self.layer, self.x = layer, x
         self.residual = isinstance(layer, ResidualAttention)
         self.factor = 1.0 if isinstance(layer, ResidualAttention) else layer.factor
+        if isinstance(layer, ResidualAttention):
+            unbiased(layer, layer.query, layer.key, layer.value, layer.output)
+            within(layer, 0, WIDEST, qk_norm=layer.query.norm, vo_norm=layer.value.norm)
+            within(layer, 0, WIDEST, qk_norm=layer.key.norm, vo_norm=layer.output.norm)
+        elif not 1 / LARGEST <= self.factor <= LARGEST:
+            raise BenchmarkError(f"SelfAttention's scores are {self.factor:g} times the usual; float32 could overflow")
+
+    @cached_property
+    def everywhere(self) -> float:
+        raise BenchmarkError(
+            f"{self.name} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021); use a local "
+            "certificate, or L2Attention"
+        )
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -108,10 +128,8 @@ class AttentionBound(LayerBound):
         return QuickAttention(self.x, *self._weights, residual=self.residual, query_bias=self._query_bias)
 
     @cached_property
-    def _rounding(self) -> AttentionRounding:  # type: ignore[override]
-        layer = self.layer
-        inputs = (layer.query, layer.key, layer.value)
-        return AttentionRounding(self.x, inputs, layer.output, layer.heads, factor=self.factor, residual=self.residual)
+    def _rounding(self) -> Rounding:  # type: ignore[override]
+        return attention_rounding(self.layer, self.x, factor=self.factor, residual=self.residual)
 
     @property
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
@@ -140,3 +158,74 @@ class AttentionBound(LayerBound):
 def where_finite(bound: Callable[[torch.Tensor], torch.Tensor], delta: torch.Tensor) -> torch.Tensor:
     finite = torch.isfinite(delta)
     return torch.where(finite, bound(torch.where(finite, delta, 0.0)), torch.inf)
+
+
+def attention_rounding(
+    layer: ResidualAttention | SelfAttention, x: torch.Tensor, *, factor: float, residual: bool
+) -> Rounding:
+    """Of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d),
+    W (d, d); and of its sum with x where it is a residual.
+
+    Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
+    by dS = factor / s (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball,
+    with two roundings more where the factor is not 1, which multiplies Q.
+    Subtracting the maximum, a change of base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| +
+    2 EXPONENTIAL. Softmax is 1/2-Lipschitz and rows of P have norm at most 1, so
+      dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
+    Then, with ||P_h||_2 <= sqrt(tokens), the mixed values move by
+      dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(8 (2 tokens + 6)) (sqrt(tokens) + dP)(||V|| + dV),
+    and the output by dM ||W_O|| + gamma(d + 3) ((||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)), of a residual by
+    u (||x'|| + (||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)) more.
+
+    Range (rounding.py), with Q' = ||Q|| + dQ, and so on: factor Q' K', which no score exceeds before its division by
+    s; m = 2 sqrt(tokens) V', since rows of what is computed of P sum to less than 2; and what the output sums,
+    m || |W_O| || + ||b_O|| sqrt(tokens).
+
+    Args:
+        factor: of the scores beside 1 / sqrt(d / heads).
+    """
+    pairs = [(part.weight, part.bias) for part in (layer.query, layer.key, layer.value)]
+    linears = [linear_rounding(x, weight, bias) for weight, bias in pairs]
+    sizes = [size(x @ weight.mT if bias is None else x @ weight.mT + bias) for weight, bias in pairs]
+    norms = [spectral_norm_upper(weight) for weight, _ in pairs]
+    weight, bias, heads = layer.output.weight, layer.output.bias, layer.heads
+    after, after_absolute = spectral_norm_upper(weight), spectral_norm_upper(weight.abs())
+    n, width, inner, length = x.shape[1], x.shape[2], weight.shape[1] // heads, size(x)
+    root, divisor = math.sqrt(n), math.sqrt(inner) / factor
+    count = KERNEL * (inner + 4) + (0 if factor == 1 else 2)
+    shift = 0.0 if bias is None else float(torch.linalg.vector_norm(bias)) * math.sqrt(n)
+
+    def rounding(delta: torch.Tensor) -> torch.Tensor:
+        dq, dk, dv = (linear(delta) for linear in linears)
+        q, k, v = (own + delta * norm for own, norm in zip(sizes, norms, strict=True))
+        largest = (q + dq) * (k + dk) / divisor
+        ds = (dq * k + q * dk + dq * dk) / divisor + gamma(count) * largest
+        logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
+        sums = gamma(KERNEL * (2 * n + 6))
+        dp = (ds + n * math.sqrt(heads) * logarithm) / 2 + sums * math.sqrt(n * heads)
+        dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
+        mixed = root * v + dm
+        out = dm * after + gamma(width + 3) * mixed * after_absolute
+        out = out + gamma(width + 3) * shift
+        if residual:
+            out = out + UNIT32 * (length + delta + mixed * after_absolute + shift)
+        scores = torch.stack([(q + dq) * (k + dk), q + dq, k + dk]).amax(0) * max(factor, 1.0)
+        values = 2 * root * (v + dv) * (1 + after_absolute) + shift
+        return in_room(out, torch.maximum(scores, values))
+
+    return rounding
+
+
+@layer_bound.register
+def _(layer: DotProductWindowAttention | nn.MultiheadAttention, x: torch.Tensor) -> LayerBound:
+    raise BenchmarkError(
+        f"{type(layer).__name__} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021) and no "
+        "bound here; use L2WindowAttention, or SelfAttention and a local certificate"
+    )
+
+
+@layer_bound.register
+def _(layer: LipschitzNormAttention, x: torch.Tensor) -> LayerBound:
+    raise BenchmarkError(
+        "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
+    )

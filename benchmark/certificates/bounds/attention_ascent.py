@@ -40,15 +40,10 @@ def attention_ascent(
     steps: int = 60,
     starts: int = 3,
 ) -> torch.Tensor:
-    """The largest ||F(X') - F(X)||_F found on the sphere ||X' - X||_F = radius by projected gradient ascent.
+    """The largest ||F(X') - F(X)||_F (batch,) found on the sphere ||X' - X||_F = radius by projected gradient ascent.
 
-    Args:
-        x: (batch, tokens, d); weights, residual and query_bias as in `attention_sensitivity`.
-        radius: l2 in token space.
-        starts: random ones, seeded by their number.
-
-    Returns:
-        (batch,): never above the supremum that `AttentionSensitivity.bound` bounds.
+    Never above the supremum that `AttentionSensitivity.bound` bounds. Arguments as of `attention_sensitivity`; starts are
+    random, seeded by their number.
     """
 
     def layer(z: torch.Tensor) -> torch.Tensor:

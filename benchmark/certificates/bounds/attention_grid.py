@@ -1,4 +1,4 @@
-"""The `LayerBound` of `GridAttention`: layers/attention_grid_bound.py in float64, with norms of weights that are proven here.
+"""The `LayerBound` of `GridAttention`: layers/attention_grid.py in float64, with norms of weights that are proven here.
 
 No Jacobian is carried on through a network (`has_jvp`), so one with this layer is certified by composing alone.
 """
@@ -10,25 +10,14 @@ from functools import cached_property
 
 import torch
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole, within
-from benchmark.certificates.bounds.layer_bound import LayerBound, PerturbationSet
-from benchmark.certificates.bounds.orthogonal import NEGLIGIBLE, derived_spread
-from benchmark.certificates.bounds.rounding import (
-    EXPONENTIAL,
-    FLOAT64,
-    KERNEL,
-    LARGEST,
-    TINY,
-    UNIT32,
-    LinearRounding,
-    gamma,
-    size,
-)
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.layers.attention_grid import GridAttention
-from benchmark.layers.attention_grid_bound import GridNorms, GridSensitivity, grid_sensitivity
+from benchmark.layers.attention_grid import GridAttention, GridNorms, GridSensitivity, grid_sensitivity
 from benchmark.layers.lipschitz import OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import LayerBound, PerturbationSet, layer_bound, needs_axes, whole, within
+from .orthogonal import counted_spread
+from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, Rounding, covered, gamma, linear_rounding, size
+from .spectral import spectral_norm_upper
 
 # Scores are three sums of at most WIDE products that err by gamma(WIDE) each, relative to sizes before anything cancels, so
 # where these make scores of at most SCORES by less than 2e-9 in float64; weights by as much relatively, variances by three
@@ -39,10 +28,12 @@ BELOW32 = 2.0**-29  # float64's unit roundoff over float32's
 SMALL = 1e-6
 
 
+@layer_bound.register(GridAttention)
 class GridAttentionBound(LayerBound):
     has_jvp = False
 
     def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
+        _check(layer, x)
         self.layer, self.x, self.mixing = layer, x, layer.mixing(x)
         longest = torch.linalg.vector_norm(x, dim=-1).amax(1)
         # not |q_i| and |k_j|: where a bias cancels most of x W, what is left errs by more than its own last digits
@@ -79,63 +70,57 @@ class GridAttentionBound(LayerBound):
         return self.bound(perturbation.delta) + self.jacobian_norm * perturbation.delta
 
     @cached_property
-    def _float32(self) -> GridAttentionRounding:
-        return GridAttentionRounding(self.layer, self.x)
+    def _inside(self) -> Rounding:
+        return grid_rounding(self.layer, self.x)
+
+    @cached_property
+    def _output_size(self) -> torch.Tensor:
+        return size(self.layer(self.x))
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        inside = self._float32(delta)
-        return (inside + UNIT32 * (self._float32.nominal + self.bound(delta) + inside)) * FLOAT64 + TINY
+        inside = self._inside(delta)
+        return covered(inside + UNIT32 * (self._output_size + self.bound(delta) + inside))
 
 
-class GridAttentionRounding:
+def grid_rounding(layer: GridAttention, x: torch.Tensor) -> Rounding:
     """What float64 may err by in it: (n,) to (n,). The layer computes in float64 and rounds once, which is not in here.
 
-    As in `AttentionRounding` with units 2^-29 times as large, for the network that runs and for the nominal pass (twice), and
-    with what machines may differ by in orthonormal weights (orthogonal.py), ||W x|| by `spread` ||x||. With t for 1 / s and
-    offsets R, of which each row of a head has all numbers of its table once, so that ||R||_F = sqrt(tokens) ||table||:
+    As in `attention_rounding` with units 2^-29 times as large, for the network that runs and for the nominal pass (twice),
+    and with what machines may differ by in orthonormal weights (orthogonal.py), ||W x|| by `spread` ||x||. With t for 1 / s
+    and offsets R, of which each row of a head has all numbers of its table once, so that ||R||_F = sqrt(tokens) ||table||:
       dS = t (dQ ||K|| + ||Q|| dK + dQ dK + gamma(inner + 6) Q' K') + 2 u ||R||_F, max |S| <= t Q' K' + max |R|.
     """
+    inputs = (layer.query, layer.key, layer.value)
+    linears = [linear_rounding(x, part.weight, part.bias) for part in inputs]
+    sizes, norms = [size(part(x)) for part in inputs], [spectral_norm_upper(part.weight) for part in inputs]
+    spreads = [counted_spread(part) for part in (*inputs, layer.output)]
+    after, after_absolute = (spectral_norm_upper(weight) for weight in (layer.output.weight, layer.output.weight.abs()))
+    n, width = x.shape[1:]
+    root, unit, length = math.sqrt(n), 2 * BELOW32, size(x)
+    content, farthest = layer.content.max(), layer.table.abs().max()
+    offsets, shift = (math.sqrt(n) * torch.linalg.vector_norm(part) for part in (layer.table, layer.output.bias))
 
-    def __init__(self, layer: GridAttention, x: torch.Tensor) -> None:
-        inputs = (layer.query, layer.key, layer.value)
-        self.linears = [LinearRounding(x, part.weight, part.bias) for part in inputs]
-        self.sizes = [size(part(x)) for part in inputs]
-        self.norms = [spectral_norm_upper(part.weight) for part in inputs]
-        self.spreads = [_spread(part) for part in (*inputs, layer.output)]
-        self.output = spectral_norm_upper(layer.output.weight)
-        self.output_absolute = spectral_norm_upper(layer.output.weight.abs())
-        self.heads, self.inner, (self.tokens, self.width) = layer.heads, layer.inner, x.shape[1:]
-        self.content, self.farthest = layer.content.max(), layer.table.abs().max()
-        self.offsets = math.sqrt(self.tokens) * torch.linalg.vector_norm(layer.table)
-        self.shift = math.sqrt(self.tokens) * torch.linalg.vector_norm(layer.output.bias)
-        self.size, self.nominal = size(x), size(layer(x))
-
-    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
-        n, root, unit = self.tokens, math.sqrt(self.tokens), 2 * BELOW32
-        errors = [linear(delta) * unit for linear in self.linears]
-        dq, dk, dv = (e + s * (self.size + delta) for e, s in zip(errors, self.spreads, strict=False))
-        q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
-        largest = self.content * (q + dq) * (k + dk)
-        ds = self.content * (dq * k + q * dk + dq * dk) + unit * (
-            gamma(KERNEL * (self.inner + 6)) * largest + 2 * UNIT32 * self.offsets
+    def rounding(delta: torch.Tensor) -> torch.Tensor:
+        errors = [linear(delta) * unit for linear in linears]
+        dq, dk, dv = (e + s * (length + delta) for e, s in zip(errors, spreads, strict=False))
+        q, k, v = (own + delta * norm for own, norm in zip(sizes, norms, strict=True))
+        largest = content * (q + dq) * (k + dk)
+        ds = content * (dq * k + q * dk + dq * dk) + unit * (
+            gamma(KERNEL * (layer.inner + 6)) * largest + 2 * UNIT32 * offsets
         )
-        logarithm = unit * (6 * UNIT32 * (largest + self.farthest) + 2 * EXPONENTIAL)
+        logarithm = unit * (6 * UNIT32 * (largest + farthest) + 2 * EXPONENTIAL)
         sums = unit * gamma(KERNEL * (2 * n + 6))
-        dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
+        dp = (ds + n * math.sqrt(layer.heads) * logarithm) / 2 + sums * math.sqrt(n * layer.heads)
         dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
         mixed = root * v + dm
-        last = unit * gamma(self.width + 3) * (mixed * self.output_absolute + self.shift) + self.spreads[3] * mixed
-        return dm * self.output + last
+        last = unit * gamma(width + 3) * (mixed * after_absolute + shift) + spreads[3] * mixed
+        return dm * after + last
+
+    return rounding
 
 
-def _spread(layer: OrthogonalLinear) -> float:
-    spread = derived_spread(layer.raw)
-    return spread if spread > NEGLIGIBLE else 0.0
-
-
-@layer_bound.register
-def _(layer: GridAttention, x: torch.Tensor) -> LayerBound:
-    _needs(layer, x, 3)
+def _check(layer: GridAttention, x: torch.Tensor) -> None:
+    needs_axes(layer, x, 3)
     if any(type(part) is not OrthogonalLinear for part in (layer.query, layer.key, layer.value, layer.output)):
         raise BenchmarkError("GridAttention has a map that is no OrthogonalLinear; the certificate is refused")
     if x.shape[1] != layer.side**2 or x.shape[2] != layer.value.raw.shape[1]:
@@ -146,4 +131,3 @@ def _(layer: GridAttention, x: torch.Tensor) -> LayerBound:
     whole(layer, 1, WIDE, width=x.shape[2])
     within(layer, 0, SCORES, content=float(layer.content.max()))
     within(layer, 0, LARGEST, table=float(layer.table.abs().max()))
-    return GridAttentionBound(layer, x)

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from .layer_bound import UP, LayerBound
+from .spectral import spectral_norm_upper
 
 FORMED = 2**22  # entries of the largest matrix that is formed
 OUT = 1 + 1e-10  # float64 sums of up to 1e5 products, relative to the sum of their sizes

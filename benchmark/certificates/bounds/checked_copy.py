@@ -16,21 +16,19 @@ import os
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.rounding import LARGEST
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
+
+from .rounding import LARGEST
 
 ONEDNN = ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")  # oneDNN reads both, the second for old times' sake
 SHARED_OUT = 2**17  # numbers, so that every thread of torch has some
 
 
 def full_precision(network: nn.Module) -> None:
-    """
-    Raises:
-        BenchmarkError: `network` would not run in plain float32 in this process, or a parameter is too large for it.
-    """
+    """Raise a BenchmarkError where `network` would not run in plain float32 here, or a parameter is too large for it."""
     tensors = [t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()]
     if any(t.dtype != torch.float32 for t in tensors) or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise BenchmarkError("the certificate speaks of float32 networks; give a float32 model, outside autocast")

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import exact_layer_bound, layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, vjp
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, size
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
-from benchmark.certificates.bounds.token_convolution import convolution_residual
 from benchmark.layers.residual import Residual, WeightedResidual
 from benchmark.runtime.errors import BenchmarkError
 
+from .layer_bound import UP, LayerBound, PerturbationSet, exact_layer_bound, layer_bound, vjp
+from .rounding import FLOAT64, TINY, UNIT32, covered, gamma, size
+from .spectral import spectral_norm_upper
+from .token_convolution import convolution_residual
 
-@dataclass(frozen=True)
-class Propagated:
-    """The columns of a perturbation set at the input of each layer and at the output, and their norms (n,)."""
-
-    columns: list[torch.Tensor]
-    norms: list[torch.Tensor]
+# the columns of a perturbation set at the input of each layer and at the output, and their norms (n,)
+Propagated = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
+@layer_bound.register(nn.Sequential)
 class SequentialBound(LayerBound):
     """f_m o ... o f_1. With J_k the nominal Jacobians and R_k what they miss, D_k = J_<k D + e_k, e_1 = 0, and
     e_(k+1) = J_k e_k + R_k(D_k); so the remainder is e_(m+1) = sum_k J_>k R_k(D_k), which takes from a margin with gradient a
@@ -33,6 +28,8 @@ class SequentialBound(LayerBound):
     """
 
     def __init__(self, layers: nn.Sequential, x: torch.Tensor) -> None:
+        if not len(layers):
+            raise BenchmarkError("an empty nn.Sequential has no bound; use nn.Identity")
         self.layer_bounds: list[LayerBound] = []
         self.layers, self.inputs = list(layers), [x]
         for layer in self.layers:
@@ -46,6 +43,18 @@ class SequentialBound(LayerBound):
         for part in self.layer_bounds:
             total = total * part.jacobian_norm * UP
         return total
+
+    @cached_property
+    def everywhere(self) -> float:
+        total = 1.0
+        for part in self.layer_bounds:
+            total *= part.everywhere * UP
+        return total
+
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        for part in self.layer_bounds:
+            delta = part.global_bound(delta)
+        return delta
 
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
@@ -75,26 +84,21 @@ class SequentialBound(LayerBound):
             for part in self.layer_bounds:
                 every.append(part.jvp(every[-1]))
             norms = [spectral_norm_upper(now.flatten(2).permute(1, 2, 0)) for now in every]
-            self._met = (columns, Propagated(every, norms))
+            self._met = (columns, (every, norms))
         return self._met[1]
 
     def _perturbations(self, perturbation: PerturbationSet) -> tuple[list[PerturbationSet], torch.Tensor]:
         """The perturbations of each layer's input, and the norm of e_(m+1)."""
-        pushed, found, missed = (
-            self._propagated(perturbation.columns),
-            [perturbation],
-            torch.zeros_like(perturbation.delta),
-        )
-        for index, part in enumerate(self.layer_bounds):
+        columns, norms = self._propagated(perturbation.columns)
+        found, missed = [perturbation], torch.zeros_like(perturbation.delta)
+        for part, pushed, norm in zip(self.layer_bounds, columns[1:], norms[1:], strict=True):
             now = found[-1]
             rounding = part.rounding_in_range(now.delta)
             left = part.remainder(now) + rounding
             missed = (part.jacobian_norm * missed + left) * UP
             rho = (part.jacobian_norm * now.rho + left) * UP
-            delta = (
-                torch.minimum(part.bound(now.delta) + rounding, pushed.norms[index + 1] * now.radius * UP + rho) * UP
-            )
-            found.append(PerturbationSet(pushed.columns[index + 1], now.radius, rho, delta))
+            delta = torch.minimum(part.bound(now.delta) + rounding, norm * now.radius * UP + rho) * UP
+            found.append(PerturbationSet(pushed, now.radius, rho, delta))
         return found[:-1], missed
 
     def remainder(self, perturbation: PerturbationSet) -> torch.Tensor:
@@ -124,6 +128,14 @@ class ResidualBound(LayerBound):
     def jacobian_norm(self) -> torch.Tensor:  # type: ignore[override]
         return (1 + self.most * torch.as_tensor(self.body.jacobian_norm, dtype=torch.float64)) * UP
 
+    @cached_property
+    def everywhere(self) -> float:
+        return (1 + float(self.most) * self.body.everywhere) * UP
+
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        whole = delta + self.body.global_bound(delta)
+        return (whole + UNIT32 * (self.size + whole) * FLOAT64 + TINY) * UP
+
     @property
     def has_jvp(self) -> bool:  # type: ignore[override]
         return self.body.has_jvp
@@ -136,7 +148,7 @@ class ResidualBound(LayerBound):
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
-        return (inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside)) * FLOAT64 + TINY
+        return covered(inside + UNIT32 * (self.size + delta + self.body.quick_bound(delta) + inside))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.body.jvp(columns)
@@ -158,11 +170,16 @@ class WeightedResidualBound(ResidualBound):
         self.body, self.alpha, self.most = body, alpha, alpha.abs().max()
         self.size, self.branch = size(x), size(branch)
 
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        branch = self.most * self.body.global_bound(delta)
+        nominal = self.size + 2 * self.most * self.branch
+        return (delta + branch + gamma(2) * (nominal + delta + 2 * branch) * FLOAT64 + TINY) * UP
+
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inside = self.body.rounding(delta)
         branch = self.most * (self.branch + self.body.quick_bound(delta) + inside)
         product = self.most * inside + UNIT32 * branch
-        return (product + UNIT32 * (self.size + delta + branch + product)) * FLOAT64 + TINY
+        return covered(product + UNIT32 * (self.size + delta + branch + product))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         return columns + self.alpha * self.body.jvp(columns)
@@ -176,13 +193,6 @@ class WeightedResidualBound(ResidualBound):
     def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
         assert isinstance(earlier, WeightedResidualBound)
         self.body.reuse(earlier.body, rows)
-
-
-@layer_bound.register
-def _(layer: nn.Sequential, x: torch.Tensor) -> LayerBound:
-    if not len(layer):
-        raise BenchmarkError("an empty nn.Sequential has no bound; use nn.Identity")
-    return SequentialBound(layer, x)
 
 
 @layer_bound.register

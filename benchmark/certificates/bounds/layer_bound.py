@@ -1,4 +1,4 @@
-"""Bounds of what one layer does to a perturbation of its nominal input: the `LayerBound`.
+"""Bounds of what one layer does to a perturbation of its nominal input: the `LayerBound`, found by the layer's exact type.
 
 Around a nominal input x, with an input change D of l2 norm at most d:
   bound(d)              >= ||f(x + D) - f(x)||
@@ -7,6 +7,7 @@ Around a nominal input x, with an input change D of l2 norm at most d:
   remainder(p)          >= ||R||, R = f(x + D) - f(x) - J D, for all D of the set p (see `PerturbationSet`)
   remainder_along(a, p) >= -<a, R>, a bound of what R can take from a margin with gradient a at the output
   rounding(d)           >= ||fl(f)(x + D) - f(x + D)||, fl(f) the layer as float32 runs it (rounding.py)
+  everywhere            >= ||f(y) - f(z)|| / ||y - z|| for all y and z: the global Lipschitz constant
 
 Columns are (directions, n, *shape), best laid out in memory as (n, *shape, directions); a is (n, rivals, *shape); float64.
 """
@@ -15,12 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, singledispatch
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.rounding import LARGEST
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
+from benchmark.layers.kinds import shown
+from benchmark.runtime.errors import BenchmarkError
+
+from .rounding import LARGEST, size
+from .spectral import psd_norm_upper, spectral_norm_upper
 
 UP = 1 + 1e-12  # float64 rounding of one formula
 
@@ -39,12 +44,20 @@ def vjp(layer: nn.Module, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
     return torch.stack(parts, dim=1)
 
 
-def jacobian_norms(derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
-    """The norms of Jacobians that are formed one at a time, by images: `derivative` of columns around those chosen."""
+def per_image(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """(n,) to (n, 1, ...), with as many axes as `like`."""
+    return numbers.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def jacobian_norms(
+    derivative: Callable[[torch.Tensor, slice], torch.Tensor], x: torch.Tensor, most: float
+) -> torch.Tensor:
+    """The norms (n,) of Jacobians that are formed one at a time, up to `most`; `derivative` is of columns around images."""
     entries = x[0].numel()
     basis = torch.eye(entries, dtype=x.dtype, device=x.device).reshape(entries, 1, *x.shape[1:])
     formed = (derivative(basis, slice(i, i + 1)).reshape(entries, entries) for i in range(len(x)))
-    return [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
+    norms = [spectral_norm_upper(one) * (1 + 1e-9) + 1e-12 for one in formed]
+    return torch.stack(norms).clamp(max=most) if norms else x.new_zeros(0)
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,28 @@ class PerturbationSet:
     radius: torch.Tensor  # (n,)
     rho: torch.Tensor  # (n,)
     delta: torch.Tensor  # (n,)
+
+    def largest_entries(self) -> torch.Tensor:
+        """|D_i| is at most this, entry by entry: (n, *shape)."""
+        rows = torch.linalg.vector_norm(self.columns, dim=0)
+        radius, rho, delta = (per_image(part, rows) for part in (self.radius, self.rho, self.delta))
+        return torch.minimum(radius * rows + rho, delta) * UP
+
+    def weighted_squares(self, weight: torch.Tensor) -> torch.Tensor:
+        """sum_i weight_i D_i^2 is at most this, for weights >= 0 (n, rivals, entries): (n, rivals).
+
+        The root of the sum is ||diag(sqrt weight) (L xi + rest)||, at most radius ||diag(sqrt weight) L|| + rho max sqrt
+        weight, and at most delta max sqrt weight.
+        """
+        rows = self.columns.flatten(2).permute(1, 2, 0)  # (n, entries, directions)
+        most = weight.amax(2).sqrt()
+        if rows.shape[1] <= rows.shape[2]:
+            root = weight.sqrt()
+            form = root[..., None] * (rows @ rows.mT)[:, None] * root[..., None, :]
+        else:
+            form = torch.einsum("nup,nru,nuq->nrpq", rows, weight, rows)
+        through = self.radius[:, None] * psd_norm_upper(form).sqrt() + self.rho[:, None] * most
+        return torch.minimum(through, self.delta[:, None] * most) ** 2 * (1 + 1e-9)
 
 
 class LayerBound:
@@ -74,6 +109,17 @@ class LayerBound:
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         """(n,) to (n,)."""
         return delta * self.jacobian_norm
+
+    @cached_property
+    def everywhere(self) -> float:
+        """The global Lipschitz constant; a BenchmarkError where none is known."""
+        if type(self) is not LayerBound:
+            raise BenchmarkError(f"no global Lipschitz constant is known for the layer {self.name}")
+        return float(torch.as_tensor(self.jacobian_norm, dtype=torch.float64).max())
+
+    def global_bound(self, delta: torch.Tensor) -> torch.Tensor:
+        """As `bound` and `rounding` together, by `everywhere` alone: how far the output as float32 runs it strays."""
+        return (self.everywhere * delta + self.rounding_in_range(delta)) * UP
 
     def quick_bound(self, delta: torch.Tensor) -> torch.Tensor:
         """A cheaper and looser bound, for the first pass over many images."""
@@ -120,7 +166,9 @@ class LayerBound:
         """`rounding` (n,), infinite where values could leave float32's range."""
         return torch.where(self.input_size + delta <= LARGEST, self.rounding(delta), torch.inf)
 
-    input_size: torch.Tensor  # (n,) norms of the nominal inputs, set by `exact_layer_bound`
+    # set by `exact_layer_bound`
+    name: str  # of the layer's type
+    input_size: torch.Tensor  # (n,) norms of the nominal inputs
 
     def reuse(self, earlier: LayerBound, rows: torch.Tensor) -> None:
         """Takes over costly results of `earlier`, a bound of the same layer whose inputs `rows` are this one's inputs."""
@@ -142,8 +190,72 @@ class ElementwiseBound(LayerBound):
 class NonExpansiveBound(ElementwiseBound):
     """Of an elementwise layer that is 1-Lipschitz, and made of minima, maxima and signs, which round nothing."""
 
+    everywhere = 1.0
+
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return delta
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(delta)
+
+
+@singledispatch
+def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+    """The `LayerBound` of `layer` around nominal inputs x (n, *shape), float64.
+
+    Raises:
+        BenchmarkError: the layer has none, or x has a shape for which its bound does not hold.
+    """
+    raise BenchmarkError(
+        f"no bound is declared for the layer {type(layer).__name__}; the certificate is refused rather than guessed"
+    )
+
+
+def has_bound(layer: nn.Module) -> bool:
+    """Whether a bound is declared for a layer of exactly this type; a subclass may compute something else."""
+    from . import families  # noqa: F401  they import this file
+
+    return type(layer) in layer_bound.registry
+
+
+def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+    """`layer_bound`, but refusing subclasses of the known layers."""
+    if not has_bound(layer):
+        return layer_bound.dispatch(object)(layer, x)
+    if not torch.isfinite(x).all():
+        raise BenchmarkError(f"the layer {type(layer).__name__} is given NaN or infinity; the certificate is refused")
+    found = layer_bound(layer, x)
+    found.name, found.input_size = type(layer).__name__, size(x)
+    return found
+
+
+def needs_axes(layer: nn.Module, x: torch.Tensor, ndim: int) -> None:
+    if x.ndim != ndim:
+        raise BenchmarkError(f"the layer {type(layer).__name__} needs {ndim} axes; it is given shape {tuple(x.shape)}")
+
+
+def unbiased(layer: nn.Module, *linears: nn.Module) -> None:
+    """Raise a BenchmarkError where one of a layer's maps has a bias."""
+    if any(linear.bias is not None for linear in linears):
+        raise BenchmarkError(
+            f"{type(layer).__name__} has a bias, which its bound leaves out; the certificate is refused"
+        )
+
+
+def within(layer: nn.Module, least: float, most: float, **arguments: object) -> None:
+    """Raise a BenchmarkError for an argument that is no number from `least` to `most`, where the bound is proven."""
+    for name, value in arguments.items():
+        if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
+            raise BenchmarkError(
+                f"{type(layer).__name__} with {name} {shown(value)} has no bound here; it should be a number from "
+                f"{least:g} to {most:g}"
+            )
+
+
+def whole(layer: nn.Module, least: int, most: int, **arguments: object) -> None:
+    """As `within`, of whole numbers."""
+    within(layer, least, most, **arguments)
+    for name, value in arguments.items():
+        if type(value) is not int:
+            name = f"{type(layer).__name__} with {name} {shown(value)}"
+            raise BenchmarkError(f"{name} has no bound here; it should be whole")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.quadratic import weighted_squares
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, UNIT32, gamma
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, within
+from .rounding import LARGEST, UNIT32, covered, gamma
 
 LEAST_EPS = 1e-20  # what float32 squares of differences may lose by underflow, 1e-45 each, is nothing beside it
 
 
+@layer_bound.register(nn.LayerNorm)
 class LayerNormBound(LayerBound):
     """gamma n(C x) + beta, token by token: C takes the mean off, n(z) = z / s, s = sqrt(|z|^2 / d + eps).
 
@@ -39,6 +40,7 @@ class LayerNormBound(LayerBound):
         self.d = math.prod(layer.normalized_shape)
         self.gamma = x.new_ones(self.d) if layer.weight is None else layer.weight.flatten()
         self.most = self.gamma.abs().max() * UP
+        self.everywhere = float(self.gamma.abs().max()) / math.sqrt(self.eps) * UP  # s is at least sqrt(eps)
         self.shift = 0.0 if layer.bias is None else float(layer.bias.norm())
         self.lengths = torch.linalg.vector_norm(x.reshape(len(x), -1, self.d), dim=2)
         self.z = self._centred(x)  # (n, tokens, d)
@@ -60,7 +62,7 @@ class LayerNormBound(LayerBound):
         each = self.most * (math.sqrt(self.d) * (p + 8 * UNIT32) + 2 * gamma(self.d + 32) * length / s)
         lost = self.most * (4 * length / math.sqrt(self.eps) + 2 * math.sqrt(self.d)) + self.shift
         each = torch.where(p > 0.5, lost, each) + 2 * UNIT32 * self.shift
-        return torch.linalg.vector_norm(each, dim=1) * FLOAT64 + TINY
+        return covered(torch.linalg.vector_norm(each, dim=1))
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         far = 2 * math.sqrt(self.z.shape[1] * self.d)
@@ -84,12 +86,7 @@ class LayerNormBound(LayerBound):
         sizes = torch.linalg.vector_norm(each - each.mean(-1, keepdim=True), dim=3)
         weight = sizes * self._square(perturbation.delta)[:, None]
         columns = self._centred(perturbation.columns.flatten(0, 1)).unflatten(0, perturbation.columns.shape[:2])
-        centred = PerturbationSet(columns, perturbation.radius, perturbation.rho, perturbation.delta)
-        square = weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2), centred)
+        centred = replace(perturbation, columns=columns)
+        square = centred.weighted_squares(weight[..., None].expand(*weight.shape, self.d).flatten(2))
         plain = torch.linalg.vector_norm(a.flatten(2), dim=2) * self.remainder(perturbation)[:, None]
         return torch.minimum(square, plain) * (1 + 1e-9)
-
-
-@layer_bound.register
-def _(layer: nn.LayerNorm, x: torch.Tensor) -> LayerBound:
-    return LayerNormBound(layer, x)

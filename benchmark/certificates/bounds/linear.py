@@ -1,36 +1,57 @@
-"""Bounds of PyTorch's own linear layers and of class tokens."""
+"""Bounds of linear layers of images and tokens, and of those that only reorder, copy, drop or add constants."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, layer_bound, whole
-from benchmark.certificates.bounds.layer_bound import LayerBound
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, LinearRounding, gamma, size
-from benchmark.certificates.bounds.spectral import convolution_norm_upper, spectral_norm_upper
 from benchmark.layers.convolution_matrices import convolution_matrix
-from benchmark.layers.tokens import ClassToken, TakeToken
+from benchmark.layers.isometries import ShiftTokens
+from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
+from benchmark.layers.normalise import Normalise
+from benchmark.layers.resize import Resize
+from benchmark.layers.scaled_cosine import CenterNorm
+from benchmark.layers.tokens import ClassToken, MeanPool, MergeTokens, Patchify, Positions, TakeToken
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, layer_bound, needs_axes, whole, within
+from .orthogonal import orthogonal_rounding
+from .rounding import LARGEST, UNIT32, WIDEST, Rounding, covered, gamma, linear_rounding, size
+from .spectral import convolution_norm_upper, spectral_norm_upper
+
+
+def exact(linear: Callable[[torch.Tensor], torch.Tensor], norm: float = 1.0) -> LayerBound:
+    """The bound of a layer that rounds nothing."""
+    return LayerBound(linear, norm, torch.zeros_like)
 
 
 @layer_bound.register
-def _(layer: nn.Linear, x: torch.Tensor) -> LayerBound:
+def _(layer: nn.Linear | BoundedLinear, x: torch.Tensor) -> LayerBound:
+    if isinstance(layer, BoundedLinear):
+        within(layer, 0, WIDEST, norm=layer.norm)
     weight = layer.weight
-    return LayerBound(lambda y: y @ weight.mT, spectral_norm_upper(weight), LinearRounding(x, weight, layer.bias))
+    return LayerBound(lambda y: y @ weight.mT, spectral_norm_upper(weight), linear_rounding(x, weight, layer.bias))
+
+
+@layer_bound.register
+def _(layer: OrthogonalLinear, x: torch.Tensor) -> LayerBound:
+    weight = layer.weight
+    norm = spectral_norm_upper(weight)
+    return LayerBound(lambda y: y @ weight.mT, norm, orthogonal_rounding(layer, x, weight, norm))
 
 
 @layer_bound.register
 def _(layer: nn.Conv2d, x: torch.Tensor) -> LayerBound:
-    _needs(layer, x, 4)
+    needs_axes(layer, x, 4)
     weight = layer.weight
     norm = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
     return LayerBound(lambda y: layer._conv_forward(y, weight, None), norm, _conv2d_rounding(layer, x))
 
 
-def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Rounding:
     """As of a linear layer, entry by entry gamma(products + 3) (|x| * |W| + |b|); sums of products in any order.
 
     Raises:
@@ -43,7 +64,7 @@ def _conv2d_rounding(layer: nn.Conv2d, x: torch.Tensor) -> Callable[[torch.Tenso
     nominal = size(layer._conv_forward(x.abs(), weight, bias))
     norm = conv2d_norm_upper(layer, weight, x.shape[2], x.shape[3])
     count = gamma(weight[0].numel() + 3)
-    return lambda delta: count * (nominal + delta * norm) * FLOAT64 + TINY
+    return lambda delta: covered(count * (nominal + delta * norm))
 
 
 def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -78,23 +99,94 @@ def conv2d_norm_upper(layer: nn.Conv2d, weight: torch.Tensor, height: int, width
 def _(layer: nn.Flatten, x: torch.Tensor) -> LayerBound:
     if layer.start_dim % x.ndim == 0:
         raise BenchmarkError("Flatten from axis 0 mixes images; use start_dim=1")
-    return LayerBound(layer, 1.0, torch.zeros_like)
+    return exact(layer)
 
 
 @layer_bound.register
 def _(layer: nn.Identity, x: torch.Tensor) -> LayerBound:
-    return LayerBound(lambda y: y, 1.0, torch.zeros_like)
+    return exact(lambda y: y)
+
+
+@layer_bound.register
+def _(layer: Resize, x: torch.Tensor) -> LayerBound:
+    needs_axes(layer, x, 4)
+    try:
+        factor = layer.factor(x.shape[2], x.shape[3])
+    except ValueError as error:
+        raise BenchmarkError(f"{error}; the certificate is refused") from None
+    return exact(layer, float(factor))
+
+
+@layer_bound.register
+def _(layer: Patchify, x: torch.Tensor) -> LayerBound:
+    needs_axes(layer, x, 4)
+    whole(layer, 1, x.shape[2], patch=layer.patch)
+    if x.shape[2] % layer.patch or x.shape[3] % layer.patch:
+        raise BenchmarkError(f"patches of {layer.patch} do not tile {x.shape[2]}x{x.shape[3]} images")
+    return exact(layer)
+
+
+@layer_bound.register
+def _(layer: MergeTokens | ShiftTokens, x: torch.Tensor) -> LayerBound:
+    needs_axes(layer, x, 3)
+    if isinstance(layer, ShiftTokens):
+        whole(layer, 1, x.shape[1], side=layer.side)
+        whole(layer, 1, x.shape[2] // 4, moved=layer.moved)
+    if x.shape[1] != layer.side**2:
+        name = type(layer).__name__
+        raise BenchmarkError(f"{name} needs {layer.side}x{layer.side} tokens; it is given shape {tuple(x.shape)}")
+    return exact(layer)
 
 
 @layer_bound.register
 def _(layer: ClassToken, x: torch.Tensor) -> LayerBound:
-    _needs(layer, x, 3)
-    return LayerBound(lambda y: torch.cat([torch.zeros_like(y[:, :1]), y], dim=1), 1.0, torch.zeros_like)
+    needs_axes(layer, x, 3)
+    return exact(lambda y: torch.cat([torch.zeros_like(y[:, :1]), y], dim=1))
 
 
 @layer_bound.register
 def _(layer: TakeToken, x: torch.Tensor) -> LayerBound:
     """Of one token: a list of several, one of them twice, would repeat what moves."""
-    _needs(layer, x, 3)
+    needs_axes(layer, x, 3)
     whole(layer, -x.shape[1], x.shape[1] - 1, index=layer.index)
-    return LayerBound(layer, 1.0, torch.zeros_like)
+    return exact(layer)
+
+
+@layer_bound.register
+def _(layer: Positions, x: torch.Tensor) -> LayerBound:
+    if x.shape[1:] != layer.offset.shape:  # broadcasting would repeat the input, which is no isometry
+        raise BenchmarkError(f"positions {tuple(layer.offset.shape)} do not fit tokens {tuple(x.shape[1:])}")
+    offset, nominal = layer.offset.norm(), size(x)
+    return LayerBound(lambda y: y, 1.0, lambda d: covered(UNIT32 * (nominal + d + offset)))
+
+
+@layer_bound.register
+def _(layer: Normalise, x: torch.Tensor) -> LayerBound:
+    within(layer, -LARGEST, LARGEST, mean=layer.mean)
+    within(layer, 1 / LARGEST, LARGEST, std=layer.std)
+    nominal = size(x) + abs(layer.mean) * math.sqrt(x[0].numel())
+    return LayerBound(lambda y: y / layer.std, UP / layer.std, lambda d: covered(gamma(6) * (nominal + d) / layer.std))
+
+
+@layer_bound.register
+def _(layer: MeanPool, x: torch.Tensor) -> LayerBound:
+    needs_axes(layer, x, 3)
+    norm, nominal, count = UP / math.sqrt(x.shape[1]), size(x), gamma(x.shape[1] + 2)
+    return LayerBound(layer, norm, lambda d: covered(count * norm * (nominal + d)))
+
+
+@layer_bound.register
+def _(layer: CenterNorm, x: torch.Tensor) -> LayerBound:
+    """Entry by entry the mean errs by gamma(d + 1) |x| / sqrt(d), and a difference and four products and sums follow."""
+    width, scale = len(layer.gamma), len(layer.gamma) / (len(layer.gamma) - 1)
+    if x.shape[-1] != width:
+        raise BenchmarkError(f"CenterNorm of width {width} does not fit inputs {tuple(x.shape)}")
+    centre = torch.eye(width, dtype=x.dtype, device=x.device) - 1 / width
+    norm = spectral_norm_upper(scale * layer.gamma[:, None] * centre)
+    most, count = scale * layer.gamma.abs().max() * UP, gamma(width + 10)
+    shift, nominal_size = layer.beta.norm() * math.sqrt(x[0].numel() / width), size(x)
+    return LayerBound(
+        lambda y: layer.gamma * (scale * (y - y.mean(-1, keepdim=True))),
+        norm,
+        lambda delta: covered(count * (most * (nominal_size + delta) + shift)),
+    )

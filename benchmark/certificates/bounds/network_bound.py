@@ -24,16 +24,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.checked_copy import HEADS
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet, or_infinite, vjp
-from benchmark.certificates.bounds.rounding import FLOAT64, LARGEST, TINY, gamma, size
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.runtime.errors import BenchmarkError
+
+from .checked_copy import HEADS
+from .layer_bound import UP, LayerBound, PerturbationSet, exact_layer_bound, or_infinite, vjp
+from .rounding import FLOAT64, LARGEST, TINY, gamma, size
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,11 @@ class Prefix:
 def linear_prefix(layer_bounds: list[LayerBound], image: torch.Tensor) -> Prefix:
     """The leading linear layers of a network, given by its layers' bounds, for images shaped like `image` (1, c, h, w)."""
     now = torch.eye(image.numel(), dtype=torch.float64, device=image.device).reshape(-1, *image.shape)
-    layers = next(
-        (k for k, layer_bound in enumerate(layer_bounds) if type(layer_bound) is not LayerBound), len(layer_bounds)
-    )
-    layers = min(layers, len(layer_bounds) - 1)  # the head reads an output, so one layer at least stays
-    for layer_bound in layer_bounds[:layers]:
+    linear = list(takewhile(lambda part: type(part) is LayerBound, layer_bounds))
+    linear = linear[: len(layer_bounds) - 1]  # the head reads an output, so one layer at least stays
+    for layer_bound in linear:
         now = _narrow(layer_bound.jvp(now))
-    return Prefix(layers, now)
+    return Prefix(len(linear), now)
 
 
 def _narrow(columns: torch.Tensor) -> torch.Tensor:
@@ -146,14 +145,10 @@ class NetworkBound:
         return self.layer_bounds[index].rounding_in_range(delta) if self.float32 else torch.zeros_like(delta)
 
     def composed(self, radius: torch.Tensor, *, quick: bool = False) -> torch.Tensor:
-        """Upper bounds of how far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where
-        there is none.
-        """
+        """How far each margin can fall within `radius` (n,), by composing alone: (n, classes), infinite where unknown."""
         delta = radius
-        for index, layer_bound in enumerate(self.layer_bounds):
-            delta = (layer_bound.quick_bound(delta) if quick else layer_bound.bound(delta)) + self.rounding(
-                index, delta
-            )
+        for index, part in enumerate(self.layer_bounds):
+            delta = (part.quick_bound(delta) if quick else part.bound(delta)) + self.rounding(index, delta)
         return or_infinite(self._at_the_head(delta))
 
     def margin_drop(
@@ -174,28 +169,24 @@ class NetworkBound:
         least = or_infinite(_of(self._at_the_head(last), rivals))
         later = _of(self.head_rounding(last), rivals)
         a = _of(self.difference, rivals)
-        for index in range(
-            len(self.layer_bounds) - 1, self.prefix.layers - 1, -1
+        for index in reversed(
+            range(self.prefix.layers, len(self.layer_bounds))
         ):  # the leading linear layers miss nothing
             layer_bound, perturbation = self.layer_bounds[index], perturbations[index]
             assert perturbation is not None
             sizes = torch.linalg.vector_norm(a.flatten(2), dim=2)
             relaxed = layer_bound.relax_for_rival(a, perturbation) if effort == "all" else None
             if relaxed is not None:
-                part, a = relaxed
+                taken, a = relaxed
             elif effort == "all":
-                part, a = (
-                    layer_bound.remainder_along(a, perturbation),
-                    vjp(self.layers[index], self.activations[index], a),
-                )
+                taken = layer_bound.remainder_along(a, perturbation)
+                a = vjp(self.layers[index], self.activations[index], a)
             else:
-                part = (
-                    layer_bound.remainder_along_elementwise(a, perturbation)
-                    if effort == "each"
-                    else torch.zeros_like(later)
-                )
+                taken = torch.zeros_like(later)
+                if effort == "each":
+                    taken = layer_bound.remainder_along_elementwise(a, perturbation)
                 a = _of(self.gradients[index], rivals)
-            later = later + part + sizes * roundings[index][:, None] * UP
+            later = later + taken + sizes * roundings[index][:, None] * UP
             least = torch.fmin(least, (self._first_order(a, perturbation) + later) * UP)  # passes over NaN
         return least
 

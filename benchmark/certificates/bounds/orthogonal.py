@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, LinearRounding, size
 from benchmark.layers.lipschitz import SHIFT, OrthogonalLinear
 from benchmark.runtime.errors import BenchmarkError
 
-UNIT = 2.0**-53
+from .rounding import UNIT32, Rounding, covered, linear_rounding, size
+from .spectral import UNIT
+
 NEGLIGIBLE = 1e-8
 
 
@@ -51,17 +52,21 @@ def derived_spread(raw: torch.Tensor) -> float:
     return 3 * off
 
 
-class OrthogonalRounding:
+def counted_spread(layer: OrthogonalLinear) -> float:
+    """`derived_spread` of the layer's raw matrix, 0 where it is negligible."""
+    spread = derived_spread(layer.raw)
+    return spread if spread > NEGLIGIBLE else 0.0
+
+
+def orthogonal_rounding(layer: OrthogonalLinear, x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> Rounding:
     """The float32 layer sums in float64, whose unit roundoff is 2^-29 of float32's, as the nominal pass does, and rounds the
     result once.
     """
+    sums, spread = linear_rounding(x, weight, layer.bias), counted_spread(layer)
+    nominal, length = size(layer(x)), size(x)
 
-    def __init__(self, layer: OrthogonalLinear, x: torch.Tensor, weight: torch.Tensor, norm: torch.Tensor) -> None:
-        self.sums, self.norm = LinearRounding(x, weight, layer.bias), norm
-        self.nominal, self.size = size(layer(x)), size(x)
-        spread = derived_spread(layer.raw)
-        self.spread = spread if spread > NEGLIGIBLE else 0.0
+    def rounding(delta: torch.Tensor) -> torch.Tensor:
+        inside = 2 * 2.0**-29 * sums(delta) + spread * (length + delta)
+        return covered(inside + UNIT32 * (nominal + delta * norm + inside))
 
-    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
-        inside = 2 * 2.0**-29 * self.sums(delta) + self.spread * (self.size + delta)
-        return (inside + UNIT32 * (self.nominal + delta * self.norm + inside)) * FLOAT64 + TINY
+    return rounding

@@ -6,12 +6,15 @@ import math
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, gamma, size
+from benchmark.layers.tokens import LayerProject
+
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
+from .rounding import LARGEST, covered, gamma, size
 
 TINY_BALL = 1e-3  # of a token's length; down to it what cancels is within UP
 
 
+@layer_bound.register(LayerProject)
 class ProjectionBound(LayerBound):
     """Tokens x of norm r and direction u onto the ball R, with D moving one by at most d < r, by p = <u, D> along it.
 
@@ -25,7 +28,12 @@ class ProjectionBound(LayerBound):
     UP covers they take `least`, a length that r is not below.
     """
 
-    def __init__(self, x: torch.Tensor, ball: float) -> None:
+    everywhere = 1.0  # projection onto a convex set
+
+    def __init__(self, layer: LayerProject, x: torch.Tensor) -> None:
+        needs_axes(layer, x, 3)
+        within(layer, 1 / LARGEST, LARGEST, radius=layer.radius)
+        ball = layer.radius
         self.norms, self.ball = torch.linalg.vector_norm(x, dim=-1), ball
         off = (x.shape[2] + 8) * 2.0**-53
         self.least = torch.where(self.norms * off <= 1e-12 * ball, self.norms, self.norms * (1 - off))
@@ -39,7 +47,7 @@ class ProjectionBound(LayerBound):
         self.gamma = gamma(x.shape[2] / 2 + 12)  # the norm's sum under a root, the quotient, the product
 
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
-        return self.gamma * (self.size + delta).clamp(max=self.roof) * FLOAT64 + TINY
+        return covered(self.gamma * (self.size + delta).clamp(max=self.roof))
 
     def bound(self, delta: torch.Tensor) -> torch.Tensor:
         return projection_bound(self.least, self.ball, delta)
@@ -93,10 +101,7 @@ def projection_bound(norms: torch.Tensor, ball: float, radius: torch.Tensor) -> 
     Args:
         norms: (n, tokens) norms r of the nominal tokens.
         ball: R.
-        radius: (n,) budgets e.
-
-    Returns:
-        (n,) upper bounds; never above `radius`, nor above 2 R sqrt(tokens).
+        radius: (n,) budgets e. No bound (n,) is above them, nor above 2 R sqrt(tokens).
     """
     r, e = norms.clamp(min=1e-300), radius[:, None].expand_as(norms)
     by_angle = ball * (e / r) * _chord_over_sine(r, e)

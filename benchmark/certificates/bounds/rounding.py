@@ -22,15 +22,13 @@ unless the bounds that it computes of them stay below ROOM. exp is of numbers at
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable
 
 import torch
-from torch import nn
 
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.runtime.errors import BenchmarkError
+
+from .spectral import spectral_norm_upper
 
 UNIT32 = 2.0**-24
 EXPONENTIAL = 256 * UNIT32
@@ -54,83 +52,25 @@ def size(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
 
 
-class LinearRounding:
+def covered(error: torch.Tensor) -> torch.Tensor:
+    """A layer's error in float32, with what float64's pass and underflow add."""
+    return error * FLOAT64 + TINY
+
+
+def in_room(error: torch.Tensor, widest: torch.Tensor) -> torch.Tensor:
+    """`covered`, infinite where what the layer multiplies or sums may leave float32's range: `widest` bounds all of it."""
+    return torch.where(widest <= ROOM, covered(error), torch.inf)
+
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]  # of how far inputs move, (n,), the norm of the rounding, (n,)
+
+
+def linear_rounding(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Rounding:
     """Of y = x W^T + b with W (out, in): for inputs (n, ..., in) within delta (n,), the norm of the rounding of all of y.
 
     gamma(in + 3): the sum of products, the bias, the weight's own rounding.
     """
-
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        nominal = x.abs() @ weight.abs().mT
-        self.nominal = size(nominal if bias is None else nominal + bias.abs())
-        self.absolute = spectral_norm_upper(weight.abs())
-        self.gamma = gamma(weight.shape[1] + 3)
-
-    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
-        return self.gamma * (self.nominal + delta * self.absolute) * FLOAT64 + TINY
-
-
-class AttentionRounding:
-    """Of concat_h(softmax(factor Q_h K_h^T / s) V_h) W_O + b_O, s = sqrt(d_h), Q = x W_Q + b_Q and so on: x (n, tokens, d),
-    W (d, d); and of its sum with x where it is a residual.
-
-    Norms over all heads. Products: Q, K, V each move by dQ = gamma (|| |x| |W_Q| + |b_Q| || + delta || |W_Q| ||). Scores move
-    by dS = factor / s (dQ ||K|| + ||Q|| dK + dQ dK + gamma(8 (d_h + 4)) (||Q|| + dQ)(||K|| + dK)), all norms over the ball,
-    with two roundings more where the factor is not 1, which multiplies Q.
-    Subtracting the maximum, a change of base and exp move the logarithm of an unnormalised weight by at most 6 u max |S| +
-    2 EXPONENTIAL. Softmax is 1/2-Lipschitz and rows of P have norm at most 1, so
-      dP = (dS + tokens sqrt(heads) (6 u max |S| + 2 EXPONENTIAL)) / 2 + gamma(8 (2 tokens + 6)) sqrt(tokens heads).
-    Then, with ||P_h||_2 <= sqrt(tokens), the mixed values move by
-      dM = dP (||V|| + dV) + sqrt(tokens) dV + gamma(8 (2 tokens + 6)) (sqrt(tokens) + dP)(||V|| + dV),
-    and the output by dM ||W_O|| + gamma(d + 3) ((||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)), of a residual by
-    u (||x'|| + (||M|| + dM) || |W_O| || + ||b_O|| sqrt(tokens)) more.
-
-    Range (see the module's), with Q' = ||Q|| + dQ, and so on: factor Q' K', which no score exceeds before its division by
-    s; m = 2 sqrt(tokens) V', since rows of what is computed of P sum to less than 2; and what the output sums,
-    m || |W_O| || + ||b_O|| sqrt(tokens).
-
-    Args:
-        inputs: the layers with weight and bias (or None) that give Q, K and V; `output` likewise.
-        factor: of the scores beside 1 / sqrt(d / heads).
-    """
-
-    def __init__(
-        self,
-        x: torch.Tensor,
-        inputs: Sequence[nn.Module],
-        output: nn.Module,
-        heads: int,
-        *,
-        factor: float = 1.0,
-        residual: bool = True,
-    ) -> None:
-        pairs = [(cast(torch.Tensor, layer.weight), cast("torch.Tensor | None", layer.bias)) for layer in inputs]
-        self.linears = [LinearRounding(x, weight, bias) for weight, bias in pairs]
-        self.sizes = [size(x @ weight.mT if bias is None else x @ weight.mT + bias) for weight, bias in pairs]
-        self.norms = [spectral_norm_upper(weight) for weight, _ in pairs]
-        weight, bias = cast(torch.Tensor, output.weight), cast("torch.Tensor | None", output.bias)
-        self.output, self.output_absolute = spectral_norm_upper(weight), spectral_norm_upper(weight.abs())
-        self.size, self.tokens, self.heads, self.residual = size(x), x.shape[1], heads, residual
-        self.inner, self.width = weight.shape[1] // heads, x.shape[2]
-        self.factor, self.divisor = factor, math.sqrt(self.inner) / factor
-        self.count = KERNEL * (self.inner + 4) + (0 if factor == 1 else 2)
-        self.shift = 0.0 if bias is None else float(torch.linalg.vector_norm(bias)) * math.sqrt(self.tokens)
-
-    def __call__(self, delta: torch.Tensor) -> torch.Tensor:
-        n, root = self.tokens, math.sqrt(self.tokens)
-        dq, dk, dv = (linear(delta) for linear in self.linears)
-        q, k, v = (own + delta * norm for own, norm in zip(self.sizes, self.norms, strict=True))
-        largest = (q + dq) * (k + dk) / self.divisor
-        ds = (dq * k + q * dk + dq * dk) / self.divisor + gamma(self.count) * largest
-        logarithm = 6 * UNIT32 * largest + 2 * EXPONENTIAL
-        sums = gamma(KERNEL * (2 * n + 6))
-        dp = (ds + n * math.sqrt(self.heads) * logarithm) / 2 + sums * math.sqrt(n * self.heads)
-        dm = dp * (v + dv) + root * dv + sums * (root + dp) * (v + dv)
-        mixed = root * v + dm
-        out = dm * self.output + gamma(self.width + 3) * mixed * self.output_absolute
-        out = out + gamma(self.width + 3) * self.shift
-        if self.residual:
-            out = out + UNIT32 * (self.size + delta + mixed * self.output_absolute + self.shift)
-        scores = torch.stack([(q + dq) * (k + dk), q + dq, k + dk]).amax(0) * max(self.factor, 1.0)
-        values = 2 * root * (v + dv) * (1 + self.output_absolute) + self.shift
-        return torch.where(torch.maximum(scores, values) <= ROOM, out * FLOAT64 + TINY, torch.inf)
+    nominal = x.abs() @ weight.abs().mT
+    length = size(nominal if bias is None else nominal + bias.abs())
+    absolute, count = spectral_norm_upper(weight.abs()), gamma(weight.shape[1] + 3)
+    return lambda delta: covered(count * (length + delta * absolute))

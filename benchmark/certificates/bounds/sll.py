@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound, PerturbationSet
-from benchmark.certificates.bounds.rounding import FLOAT64, ROOM, TINY, UNIT32, gamma, size
-from benchmark.certificates.bounds.spectral import psd_norm_upper, spectral_norm_upper
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 from benchmark.runtime.errors import BenchmarkError
 
+from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, within
+from .rounding import ROOM, UNIT32, covered, gamma, size
+from .spectral import psd_norm_upper, spectral_norm_upper
 
+
+@layer_bound.register(SLLBlock)
 class SLLBound(LayerBound):
     """x - 2 W T^-1 relu(W^T x + b). Neuron u of token t with pre-activation z moves by D_tu; its remainder is
     0 <= relu(z + D) - relu(z) - 1[z > 0] D <= max(|D| - |z|, 0), and it hurts a margin only where alpha = 2 (a W) / T > 0.
@@ -33,6 +35,7 @@ class SLLBound(LayerBound):
     RIVAL_FRACTION = 1.0  # the same in `relax_for_rival`
 
     def __init__(self, layer: SLLBlock, x: torch.Tensor) -> None:
+        needs_axes(layer, x, 3)
         self.weight, self.scale = layer.weight, layer.scale
         if not (self.scale <= ROOM).all():  # a NaN too
             raise BenchmarkError(
@@ -43,6 +46,7 @@ class SLLBound(LayerBound):
         self.chosen_slopes = self.slopes  # those that `jvp` applies
         self.lam = lam = spectral_norm_upper(layer.weight / layer.scale.sqrt()) ** 2
         self.jacobian_norm = (1 + 4 * lam * (lam - 1).clamp(min=0)).sqrt() * UP  # 1 when T >= W^T W, as it should be
+        self.everywhere = float(self.jacobian_norm)
         self.back = spectral_norm_upper(2 * layer.weight / layer.scale)
         self.lengths = torch.linalg.vector_norm(layer.weight, dim=0)
         self._met: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
@@ -57,7 +61,7 @@ class SLLBound(LayerBound):
     def rounding(self, delta: torch.Tensor) -> torch.Tensor:
         inner = self.gammas[0] * (self.inner + delta * self.inner_gain)
         outer = self.outer + (delta * self.forth + inner) * self.outer_gain
-        return (self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer)) * FLOAT64 + TINY
+        return covered(self.back * inner + self.gammas[1] * outer + UNIT32 * (self.size + delta + outer))
 
     def jvp(self, columns: torch.Tensor) -> torch.Tensor:
         n, tokens, width, p = (columns.shape[k] for k in (1, 2, 3, 0))
@@ -183,6 +187,7 @@ class SLLBound(LayerBound):
         return (squares + (alpha * offset.flatten(1)[:, None]).sum(2)) * (1 + 1e-9), back
 
 
+@layer_bound.register(SmoothSLLBlock)
 class SmoothSLLBound(SLLBound):
     """f(z) = (z + h)^2 / (4 h) within |z| < h, max(z, 0) elsewhere, in place of the ReLU; g = (|z| - h)+.
 
@@ -199,6 +204,7 @@ class SmoothSLLBound(SLLBound):
     """
 
     def __init__(self, layer: SmoothSLLBlock, x: torch.Tensor) -> None:
+        within(layer, 0.99e-6, 1e6, bend=layer.bend)
         self.bend = layer.bend
         super().__init__(layer, x)
         self.idle = (self.z.abs() - self.bend).clamp(min=0)

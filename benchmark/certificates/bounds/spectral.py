@@ -25,10 +25,7 @@ def spectral_norm_upper(matrix: torch.Tensor) -> torch.Tensor:
     computed G differs from it by at most m u / (1 - m u) ||A||_F^2 in norm, m the longer side, which is added (twice).
 
     Args:
-        matrix: (..., m, n), any float type.
-
-    Returns:
-        (...) float64.
+        matrix: (..., m, n), any float type; the result is (...) float64.
 
     Raises:
         ValueError: the matrix is too large to be formed as a Gram matrix.
@@ -67,9 +64,7 @@ def product_norm_upper(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _finite(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The matrices (..., m, n) in float64, zeros in place of those that hold NaN or infinity, and which these are: (...), or
-    None where there is none.
-    """
+    """The matrices (..., m, n) in float64, zeros in place of those not finite, and which these are: (...) or None."""
     matrix = matrix.detach().double()
     if torch.isfinite(matrix.sum()):  # quick; it may overflow
         return matrix, None

@@ -1,4 +1,4 @@
-"""Bounds of convolutions over tokens, of residuals around them, and of `Resize`: all linear, so nothing remains.
+"""Bounds of convolutions over tokens and of residuals around them: all linear, so nothing remains.
 
 A residual around a token convolution, or around one followed by square linear layers, is itself a token convolution: its
 kernel is that of the branch with the identity added to the middle tap. Its norm is that kernel's, which 1 + ||branch|| may
@@ -7,19 +7,13 @@ exceed several times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import torch
 from torch import nn
 
-from benchmark.certificates.bounds.dispatch import _needs, exact_layer_bound, layer_bound, within
-from benchmark.certificates.bounds.layer_bound import UP, LayerBound
-from benchmark.certificates.bounds.rounding import FLOAT64, TINY, UNIT32, WIDEST, gamma, size
-from benchmark.certificates.bounds.spectral import spectral_norm_upper
 from benchmark.layers.lipschitz import BoundedLinear, OrthogonalLinear
 from benchmark.layers.residual import Residual
-from benchmark.layers.resize import Resize
 from benchmark.layers.token_convolution import (
     BoundedSliceConvolution,
     BoundedTokenConvolution,
@@ -28,6 +22,10 @@ from benchmark.layers.token_convolution import (
     convolve,
 )
 from benchmark.runtime.errors import BenchmarkError
+
+from .layer_bound import UP, LayerBound, exact_layer_bound, layer_bound, needs_axes, within
+from .rounding import UNIT32, WIDEST, Rounding, covered, gamma, size
+from .spectral import spectral_norm_upper
 
 FORMED = 640  # the largest side of the matrix of a whole map that is formed: some 40 ms
 SHORT = 5  # so many kernels' lengths of tokens: up to there Fourier blocks exceed the norm by 1% and more
@@ -46,10 +44,7 @@ def token_convolution_norm_upper(kernel: torch.Tensor, tokens: int) -> torch.Ten
     (1 + size / 100).
 
     Args:
-        kernel: (outputs, inputs, k), k odd, real.
-
-    Returns:
-        (), infinite for a kernel that holds NaN or infinity.
+        kernel: (outputs, inputs, k), k odd, real; the bound of one that holds NaN or infinity is infinite.
     """
     kernel = kernel.detach().double()
     if not torch.isfinite(kernel).all():
@@ -71,9 +66,8 @@ def _matrix(kernel: torch.Tensor, tokens: int) -> torch.Tensor:
     return blocks.permute(0, 2, 1, 3).reshape(tokens * outputs, tokens * inputs)
 
 
-@layer_bound.register(TokenConvolution)
-@layer_bound.register(BoundedTokenConvolution)
-def _(layer: nn.Module, x: torch.Tensor) -> LayerBound:
+@layer_bound.register
+def _(layer: TokenConvolution | BoundedTokenConvolution, x: torch.Tensor) -> LayerBound:
     """Slices of the channels act apart, so the largest norm counts."""
     slices = _slices(layer, x)
     kernels = [one.weight for one in slices]
@@ -86,26 +80,22 @@ def _(layer: nn.Module, x: torch.Tensor) -> LayerBound:
     return LayerBound(linear, norm, _rounding(slices, x))
 
 
-def _slices(layer: nn.Module, x: torch.Tensor) -> list[Slice]:
-    """
-    Raises:
-        BenchmarkError: x does not fit, or a slice is another module, which may compute something else.
-    """
-    _needs(layer, x, 3)
-    assert isinstance(layer, TokenConvolution | BoundedTokenConvolution)
+def _slices(layer: Any, x: torch.Tensor) -> list[Slice]:
+    """Raise a BenchmarkError where x does not fit, or a slice is another module, which may compute something else."""
+    needs_axes(layer, x, 3)
     for one in layer.slices:
         if type(one) not in (SliceConvolution, BoundedSliceConvolution):
             raise BenchmarkError(f"no bound is declared for {type(one).__name__} as a slice of {type(layer).__name__}")
         if isinstance(one, BoundedSliceConvolution):
             within(layer, 0, WIDEST, norm=one.norm)
-    slices = cast("list[Slice]", list(layer.slices))
+    slices: list[Slice] = list(layer.slices)
     widths = sum(one.weight.shape[0] for one in slices)
     if x.shape[2] != widths:
         raise BenchmarkError(f"{type(layer).__name__} of width {widths} does not fit tokens of {x.shape[2]} channels")
     return slices
 
 
-def _rounding(slices: list[Slice], x: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _rounding(slices: list[Slice], x: torch.Tensor) -> Rounding:
     """As of linear layers: a slice is one sum of k width products, which errs by g (|w| * |x'| + |b|) at most, entry by
     entry, g = gamma(k width + 3); and |x'| <= |x| + |D|. Slices act apart, so the squares of their nominal parts add up, and
     of their slopes in ||D|| the largest counts. No entry of a Fourier block of |w| is above that of sum_t |w_t|, whose norm
@@ -118,7 +108,7 @@ def _rounding(slices: list[Slice], x: torch.Tensor) -> Callable[[torch.Tensor], 
         nominal.append(count * size(convolve(part.abs(), weight, one.bias.abs())))
         slopes.append(count * spectral_norm_upper(weight.sum(2)))
     fixed, slope = size(torch.stack(nominal, dim=1)), torch.stack(slopes).max()
-    return lambda delta: (fixed + delta * slope) * FLOAT64 + TINY
+    return lambda delta: covered(fixed + delta * slope)
 
 
 def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
@@ -148,7 +138,7 @@ def convolution_residual(layer: Residual, x: torch.Tensor) -> LayerBound | None:
             own = part.rounding_in_range(moved)
             moved = (part.jacobian_norm * moved + own) * UP
             missed = (part.jacobian_norm * missed + own) * UP
-        return (missed + UNIT32 * (output + norm * delta + missed)) * FLOAT64 + TINY
+        return covered(missed + UNIT32 * (output + norm * delta + missed))
 
     return LayerBound(linear, norm, rounding)
 
@@ -188,13 +178,3 @@ def _side_by_side(kernels: list[torch.Tensor]) -> torch.Tensor:
     taps = max(kernel.shape[2] for kernel in kernels)
     wide = [nn.functional.pad(kernel, 2 * ((taps - kernel.shape[2]) // 2,)) for kernel in kernels]
     return torch.stack([torch.block_diag(*(kernel[:, :, tap] for kernel in wide)) for tap in range(taps)], dim=2)
-
-
-@layer_bound.register
-def _(layer: Resize, x: torch.Tensor) -> LayerBound:
-    _needs(layer, x, 4)
-    try:
-        factor = layer.factor(x.shape[2], x.shape[3])
-    except ValueError as error:
-        raise BenchmarkError(f"{error}; the certificate is refused") from None
-    return LayerBound(layer, float(factor), torch.zeros_like)

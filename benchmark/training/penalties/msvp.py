@@ -9,25 +9,26 @@ power of W. What a power step gives lies *below* the norm: a penalty, never a bo
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
 from benchmark.layers.attention_weights import ROLES, AttentionWeights
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.penalty import Attention, Penalty, checked_lambda
-
-HEADS = ("rows", "columns")
+from benchmark.training.parameters import NotNegative
+from benchmark.training.penalty import Attention, Penalty, unit
 
 
 def penalty(
     model: nn.Module,
     attention: Attention,
     *,
-    lambda_q: float = 0.0,
-    lambda_k: float = 0.0,
-    lambda_v: float = 0.0,
-    lambda_o: float = 0.0,
-    heads: str = "rows",
+    lambda_q: NotNegative = 0.0,
+    lambda_k: NotNegative = 0.0,
+    lambda_v: NotNegative = 0.0,
+    lambda_o: NotNegative = 0.0,
+    heads: Literal["rows", "columns"] = "rows",
 ) -> Penalty:
     """
     Args:
@@ -36,18 +37,15 @@ def penalty(
             channels of all heads' weight together, an ablation.
 
     Raises:
-        BenchmarkError: a factor that is negative or not finite, a factor for a role that a layer lacks, or no such `heads`.
+        BenchmarkError: a factor for a role that a layer lacks.
     """
-    given = (("lambda_q", lambda_q), ("lambda_k", lambda_k), ("lambda_v", lambda_v), ("lambda_o", lambda_o))
-    factors = {role: checked_lambda(name, value) for role, (name, value) in zip(ROLES, given, strict=True)}
-    if heads not in HEADS:
-        raise BenchmarkError(f"heads {heads!r} should be one of {', '.join(HEADS)}")
-    layers = attention()
-    for layer in layers:
-        for role, (name, _) in zip(ROLES, given, strict=True):
-            if factors[role] and layer.role(role) is None:
-                raise BenchmarkError(f"{layer.name} has no {role} weight of its own; leave {name} out")
-    return MSVP(attention, {role: factor for role, factor in factors.items() if factor}, heads)
+    given = zip(ROLES, (lambda_q, lambda_k, lambda_v, lambda_o), strict=True)
+    factors = {role: factor for role, factor in given if factor}
+    for layer in attention():
+        for role in factors:
+            if layer.role(role) is None:
+                raise BenchmarkError(f"{layer.name} has no {role} weight of its own; leave lambda_{role[0]} out")
+    return MSVP(attention, factors, heads)
 
 
 class MSVP(Penalty):
@@ -58,8 +56,7 @@ class MSVP(Penalty):
         self._attention, self.factors, self.heads = attention, factors, heads
         generator = torch.Generator().manual_seed(0)
         for name, (weights, of_each) in self._batches().items():
-            start = torch.randn(weights.shape[:2], generator=generator)
-            self.register_buffer(f"u_{name}", _unit(start))
+            self.register_buffer(f"u_{name}", unit(torch.randn(weights.shape[:2], generator=generator)))
             self.register_buffer(f"factors_{name}", torch.tensor(of_each), persistent=False)
 
     def _batches(self) -> dict[str, tuple[Tensor, list[float]]]:
@@ -88,7 +85,7 @@ class MSVP(Penalty):
         for name, (weights, _) in self._batches().items():
             u, factors = self.get_buffer(f"u_{name}"), self.get_buffer(f"factors_{name}")
             left = _columns(weights, u)
-            sigma = (left * _unit(left.detach())).sum(1)
+            sigma = (left * unit(left.detach())).sum(1)
             total = total + factors @ sigma**2
         return torch.as_tensor(total)
 
@@ -96,15 +93,11 @@ class MSVP(Penalty):
     def advance(self) -> None:
         for name, (weights, _) in self._batches().items():
             u = self.get_buffer(f"u_{name}")
-            v = _unit(_columns(weights, u))
-            moved = _unit((weights @ v[..., None])[..., 0])
+            v = unit(_columns(weights, u))
+            moved = unit((weights @ v[..., None])[..., 0])
             u.copy_(torch.where(moved.any(1, keepdim=True), moved, u))  # a weight of zeros has no direction to follow
 
 
 def _columns(weights: Tensor, u: Tensor) -> Tensor:
     """W^T u of each: (many, columns)."""
     return (u[:, None] @ weights)[:, 0]
-
-
-def _unit(vectors: Tensor) -> Tensor:
-    return nn.functional.normalize(vectors, dim=-1)

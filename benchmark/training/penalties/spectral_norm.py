@@ -12,21 +12,8 @@ from torch import Tensor, nn
 
 from benchmark.layers.attention_weights import is_attention
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.training.penalty import Attention, Penalty, checked_lambda
-
-
-def penalty(model: nn.Module, attention: Attention, *, factor: float) -> Penalty:
-    """
-    Args:
-        factor: of half the sum of squares.
-
-    Raises:
-        BenchmarkError: a factor that is negative or not finite, or no linear layer outside attention.
-    """
-    found = _outside(model)
-    if not found:
-        raise BenchmarkError(f"{type(model).__name__} has no nn.Linear outside attention that this could penalise")
-    return SpectralNorm(found, checked_lambda("factor", factor))
+from benchmark.training.parameters import NotNegative
+from benchmark.training.penalty import Attention, Penalty, unit
 
 
 def _outside(module: nn.Module) -> list[nn.Linear]:
@@ -39,27 +26,34 @@ def _outside(module: nn.Module) -> list[nn.Linear]:
 
 
 class SpectralNorm(Penalty):
-    def __init__(self, layers: list[nn.Linear], factor: float) -> None:
+    """`factor` is that of half the sum of squares."""
+
+    def __init__(self, model: nn.Module, attention: Attention, *, factor: NotNegative) -> None:
+        """
+        Raises:
+            BenchmarkError: no linear layer outside attention.
+        """
         super().__init__()
-        self._layers, self.factor = tuple(layers), factor  # a tuple, so that they are no submodules
+        self._layers, self.factor = tuple(_outside(model)), factor  # a tuple, so that they are no submodules
+        if not self._layers:
+            raise BenchmarkError(f"{type(model).__name__} has no nn.Linear outside attention that this could penalise")
         generator = torch.Generator().manual_seed(0)
-        for index, layer in enumerate(layers):
-            self.register_buffer(f"u_{index}", _unit(torch.randn(layer.out_features, generator=generator)))
+        for index, layer in enumerate(self._layers):
+            self.register_buffer(f"u_{index}", unit(torch.randn(layer.out_features, generator=generator)))
 
     def forward(self) -> Tensor:
         terms = []
         for index, layer in enumerate(self._layers):
             left = layer.weight.float().mT @ self.get_buffer(f"u_{index}")
-            terms.append((left @ _unit(left.detach())) ** 2)
+            terms.append((left @ unit(left.detach())) ** 2)
         return self.factor / 2 * torch.stack(terms).sum()
 
     @torch.no_grad()
     def advance(self) -> None:
         for index, layer in enumerate(self._layers):
             weight, u = layer.weight.float(), self.get_buffer(f"u_{index}")
-            moved = _unit(weight @ _unit(weight.mT @ u))
+            moved = unit(weight @ unit(weight.mT @ u))
             u.copy_(torch.where(moved.any(), moved, u))  # a weight of zeros has no direction to follow
 
 
-def _unit(vector: Tensor) -> Tensor:
-    return nn.functional.normalize(vector, dim=0)
+penalty = SpectralNorm

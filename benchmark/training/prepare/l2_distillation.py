@@ -1,22 +1,19 @@
 """L2 attention learns to do what the dot-product attention of a trained network does (Gupta & Verma 2023, section 4.2 and
 Table 10, "L2 adaptation"; the layer of Kim et al. 2021), layer by layer and then as a whole network.
 
-All weights outside attention are the trained network's (benchmark/training/counterparts.py has the rule). Each attention
-layer is fitted alone, on the tokens that the trained network's layer receives for training images, to what that returns:
+All weights outside attention are the trained network's (counterparts.py). Each attention layer is fitted alone, on the tokens
+that the trained network's layer receives for training images, to what that returns:
   1. Queries: dot-product scores are x_i S x_j^T, S = f W_Q W_K^T / s, f / s being their scale, and L2 scores, but for what
      one token alone gives, 2 x_i W W^T x_j^T / s. So W W^T is the part of f (W_Q W_K^T + W_K W_Q^T) / 4 on its largest
-     positive eigenvalues, width / heads at most. Biases of queries and keys are left out. Measured on four transformers
-     trained on digits, nine layers: relative errors at the start are 0.30 to 0.63, where W = (f / 2)^(1/2) W_Q gives 0.34 to
-     0.67, smaller in eight, after the fit in all; at the end networks agree on 88% to 93% of images, and on 76% to 86%.
-     Position biases, which are added to both scores, start as the trained layer's where windows are of one size.
+     positive eigenvalues, width / heads at most. Biases of queries and keys are left out. Position biases, which are added
+     to both scores, start as the trained layer's where windows are of one size.
   2. Values: X A_h W_V,h sees X W_Q,h alone, so which W_V,h matters little as long as W_Q,h^T W_V,h is regular; W_V,h is the
      orthonormal factor of W_Q,h. W_O is then the least squares solution, in float64, for the layer's outputs (`RIDGE`).
   3. Adam on all weights of the layer by the mean squared error, then W_O by least squares once more. What is worse than the
      start is not kept.
 At the end all weights learn to match the trained network's class probabilities, by their Kullback-Leibler divergence.
 
-What stays is much: queries, keys and values share W_Q, there are no biases, and the heads cannot exchange parts. The network
-stays in evaluation mode: what is matched is a function, without dropout. Where this network lacks the LayerNorm that the
+The network stays in evaluation mode: what is matched is a function, without dropout. Where it lacks the LayerNorm that the
 trained one has before its attention, layers learn from tokens that they will not meet; only the end repairs that.
 """
 
@@ -24,25 +21,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
 from benchmark.layers.attention_weights import attention_weights
-from benchmark.layers.attention_window import WindowAttention
+from benchmark.layers.attention_window import L2WindowAttention, WindowAttention
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.training.attention_inputs import in_batches, layer_and_inputs
 from benchmark.training.counterparts import counterparts
+from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 
 OTHER_ARCHITECTURE = True
-RIDGE = (
-    1e-3  # of the mean squared feature, beside the features' Gram matrix: keeps W_O small where features hardly differ
-)
+# of the mean squared feature, beside the features' Gram matrix: keeps W_O small where features hardly differ
+RIDGE = 1e-3
+From0 = Annotated[int, Field(ge=0)]
 
 
 def prepare(
@@ -51,11 +49,11 @@ def prepare(
     train_split: tuple[Tensor, Tensor],
     place: Place,
     *,
-    layer_epochs: int = 5,
-    epochs: int = 5,
-    learning_rate: float = 1e-3,
-    batch_size: int = 64,
-    samples: int = 0,
+    layer_epochs: From0 = 5,
+    epochs: From0 = 5,
+    learning_rate: Positive = 1e-3,
+    batch_size: Count = 64,
+    samples: From0 = 0,
 ) -> dict[str, JsonValue]:
     """Gives `model` the weights of `start`, and its attention layers what comes nearest to the layers there.
 
@@ -71,23 +69,15 @@ def prepare(
         networks agree, and the mean divergence, before and after the end.
 
     Raises:
-        BenchmarkError: a parameter out of range, networks that do not match, by name, or a fit that is not finite.
+        BenchmarkError: networks that do not match, by name, or a fit that is not finite.
     """
-    for name, value, least in (
-        ("layer_epochs", layer_epochs, 0), ("epochs", epochs, 0), ("batch_size", batch_size, 1), ("samples", samples, 0)
-    ):  # fmt: skip
-        if not isinstance(value, int) or value < least:
-            raise BenchmarkError(f"{name} {value} should be a whole number from {least} on")
-    if not 0 < learning_rate < math.inf:
-        raise BenchmarkError(f"learning_rate {learning_rate} should be positive and finite")
     found = counterparts(start, model)
     model.eval()
     state = model.state_dict()
     with torch.no_grad():
         for there, here in found.others:
             state[here].copy_(start.state_dict()[there].reshape(state[here].shape))
-    drawn = torch.randperm(len(train_split[0]), generator=torch.Generator().manual_seed(place.seed))
-    images = train_split[0][drawn[:samples].to(train_split[0].device)] if samples else train_split[0]
+    images = place.drawn(train_split[0], samples) if samples else train_split[0]
     layers: list[JsonValue] = []
     for number, (there, here) in enumerate(found.attention, start=1):
         student = model.get_submodule(here)
@@ -148,13 +138,12 @@ class LayerFit:
             raise BenchmarkError("ResidualAttention adds its input, which the layer here is not to learn")
         self.teacher, self.student, self.x, self.batch_size = teacher, student, x, batch_size
         with torch.no_grad():
-            wanted = teacher(x[:1]).shape
             try:
-                given = student(x[:1]).shape
+                there, here = teacher(x[:1]).shape, student(x[:1]).shape
             except (RuntimeError, ValueError) as error:  # torch's own of widths, a layer's of tokens
                 raise BenchmarkError(f"tokens {tuple(x.shape[1:])} do not fit it ({said(error)})") from None
-        if given != wanted:
-            raise BenchmarkError(f"outputs are {tuple(wanted[1:])} there and {tuple(given[1:])} here")
+        if here != there:
+            raise BenchmarkError(f"outputs are {tuple(there[1:])} there and {tuple(here[1:])} here")
         content = student.content if isinstance(student, L2WindowAttention) else student
         self.content = content if type(content) is L2Attention else None
 
@@ -197,9 +186,8 @@ class LayerFit:
             tables[1].copy_(tables[0])
         (there,) = attention_weights(self.teacher)
         if there.query.shape != content.head_weights()[0].shape:
-            sizes = [
-                f"{len(q)} heads of {q.shape[2]} by {q.shape[1]}" for q in (there.query, content.head_weights()[0])
-            ]
+            both = (there.query.shape, content.head_weights()[0].shape)
+            sizes = [f"{heads} heads of {inner} by {width}" for heads, width, inner in both]
             raise BenchmarkError(f"queries are {sizes[0]} there and {sizes[1]} here")
         query = there.query.double()
         if there.key is not None:
@@ -241,21 +229,25 @@ def _match_network(
 ) -> tuple[Tensors, History]:
     wanted = in_batches(start, images, batch_size).log_softmax(1)
 
-    def divergence(logits: Tensor, batch: Tensor) -> Tensor:
-        return nn.functional.kl_div(logits.log_softmax(1), wanted[batch], log_target=True, reduction="batchmean")
+    def divergence(logits: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.kl_div(logits.log_softmax(1), target, log_target=True, reduction="batchmean")
 
     def loss(batch: Tensor) -> Tensor:
         batch = batch.to(images.device)
-        return divergence(model(images[batch]), batch)
+        return divergence(model(images[batch]), wanted[batch])
 
-    def measured(when: str) -> History:
-        logits, everything = in_batches(model, images, batch_size), torch.arange(len(images), device=images.device)
-        agreement = (logits.argmax(1) == wanted.argmax(1)).double().mean()
-        return {f"agreement_{when}": float(agreement), f"divergence_{when}": float(divergence(logits, everything))}
+    def measured() -> tuple[float, float]:
+        logits = in_batches(model, images, batch_size)
+        return float((logits.argmax(1) == wanted.argmax(1)).double().mean()), float(divergence(logits, wanted))
 
-    history = measured("before")
+    before = measured()
     _learn(model, loss, len(images), epochs, batch_size, rate, seed)
-    history |= measured("after")
-    if not math.isfinite(float(str(history["divergence_after"]))):
+    after = measured()
+    if not math.isfinite(after[1]):
         raise BenchmarkError("the whole network's fit is not finite; lower the learning rate")
-    return dict(model.state_dict()), history
+    return dict(model.state_dict()), {
+        "agreement_before": before[0],
+        "divergence_before": before[1],
+        "agreement_after": after[0],
+        "divergence_after": after[1],
+    }

@@ -2,29 +2,29 @@
 of a smaller measure that still fit its outputs on training images.
 
 The mathematics stands in benchmark/training/proximal.py, which layers and outputs in layer_records.py. Biases stay. A
-convolution's weight is the matrix that acts on patches; the convolution's own norm is at most the matrix's times the
-root of the number of patches that a pixel is in. A layer that is never called as a module stays as it is and is named:
-`L2Attention.value`, whose weight acts in A_h W_V.
+convolution's weight is the matrix that acts on patches. A layer that is never called as a module stays as it is and is
+named: `L2Attention.value`, whose weight acts in A_h W_V.
 
 What differs from the paper or its released code: y is the pre-trained output, not W x less a gradient; images are those
 of training, never of the test; layers before GELU keep their pre-activations; `spectral`; and weights are pulled into
-the accuracy set, where algorithm 1's own arrive only in the limit. Fine-tuning is the training loop's.
+the accuracy set, where algorithm 1's own arrive only in the limit.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Literal
 
 import torch
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 from torch import Tensor, nn
 
-from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.runtime.errors import BenchmarkError
 from benchmark.training.layer_records import Layer, Seen, layers_of, record
+from benchmark.training.parameters import Count, Positive
 from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.proximal import (
     TOLERANCE,
@@ -35,7 +35,7 @@ from benchmark.training.proximal import (
     spectral_prox,
 )
 
-MEASURES = ("l1", "l1_quantile", "spectral")
+Measure = Literal["l1", "l1_quantile", "spectral"]
 
 
 def prepare(
@@ -44,27 +44,26 @@ def prepare(
     train_split: tuple[Tensor, Tensor],
     place: Place,
     *,
-    measure: str = "spectral",
-    gamma: float = 0.1,
-    eta: float = 0.1,
+    measure: Measure = "spectral",
+    gamma: Positive = 0.1,
+    eta: Positive = 0.1,
     absolute: bool = False,
-    relaxation: float = 1.2,
-    outer: int = 6,
-    inner: int = 15,
-    batch_size: int = 128,
-    samples: int = 1000,
+    relaxation: Annotated[float, Field(gt=0, lt=2)] = 1.2,
+    outer: Count = 6,
+    inner: Count = 15,
+    batch_size: Count = 128,
+    samples: Count = 1000,
     rerecord: bool = False,
     head: bool = False,
     inside: bool = True,
 ) -> History:
-    """Changes the weights of `model`; with those that it comes with it is the trained network whose outputs are kept.
+    """Change the weights of `model`, whose outputs, with the weights that it comes with, are kept.
 
     Args:
         measure: "l1", the sum of |W|, as published; "l1_quantile", the released code's threshold at the gamma-quantile
             of |Z|; "spectral", the spectral norm of the layer's matrix.
-        gamma: the step of the proximity operator, as a share of the least that would leave no weight: of the largest
-            |W| for l1, of the sum of singular values for spectral. How fast iterations converge depends on it, not
-            where to.
+        gamma: the step of the proximity operator, as a share of the largest |W| for l1, of the sum of singular values
+            for spectral. How fast iterations converge depends on it, not where to.
         eta: the mean squared distance that each batch may have, as a share of the mean squared norm of the layer's
             outputs.
         absolute: gamma and eta are in the layer's own units instead, as published; l1_quantile's gamma stays a share.
@@ -72,10 +71,8 @@ def prepare(
         batch_size: the most images of a batch. samples: the most training images, drawn by the place's seed.
         rerecord: inputs are recorded where the layers before are changed already, outputs in the trained network; else
             no layer sees another's change, and any order gives the same bytes.
-        head: whether the last nn.Linear takes part. A certificate divides margins by distances of its rows, so that a
-            smaller head by itself certifies nothing; rerecorded, it is fitted again to features that have changed.
-        inside: weights outside the accuracy set by more than TOLERANCE are pulled in; else they are algorithm 1's, as
-            published, which after few iterations lie outside.
+        head: whether the last nn.Linear takes part.
+        inside: weights outside the accuracy set by more than TOLERANCE are pulled in; else they are algorithm 1's.
 
     Returns:
         The tolerance, the layers that are never called, and each other layer's name, matrix, exact spectral norms of
@@ -84,15 +81,14 @@ def prepare(
         they were pulled in.
 
     Raises:
-        BenchmarkError: a parameter out of its range, a layer that is not covered, or an eta that outputs cannot keep.
+        BenchmarkError: a gamma out of its range, a layer that is not covered, or an eta that outputs cannot keep.
     """
     settings = Settings(measure, gamma, eta, absolute, relaxation, outer, inner, inside)
-    settings.check()
-    _check_count("batch_size", batch_size)
-    _check_count("samples", samples)
+    if gamma >= 1 and (measure == "l1_quantile" or not absolute):
+        raise BenchmarkError(f"gamma {gamma} is a share, and should be below 1")
     layers = layers_of(model, head=head)
-    drawn = torch.randperm(len(train_split[0]), generator=torch.Generator().manual_seed(place.seed))[:samples]
-    batches = train_split[0][drawn].tensor_split(-(-len(drawn) // batch_size))
+    images = place.drawn(train_split[0], samples)
+    batches = images.tensor_split(-(-len(images) // batch_size))
     trained, changed = (copy.deepcopy(model).requires_grad_(False).eval() for _ in range(2))
 
     def make(layer: Layer) -> tuple[Tensors, History]:
@@ -117,7 +113,7 @@ def prepare(
 class Settings:
     """Those parameters of `prepare` that a layer's own work depends on."""
 
-    measure: str
+    measure: Measure
     gamma: float
     eta: float
     absolute: bool
@@ -125,16 +121,6 @@ class Settings:
     outer: int
     inner: int
     inside: bool
-
-    def check(self) -> None:
-        if self.measure not in MEASURES:
-            raise BenchmarkError(f"unknown measure {self.measure!r}{near_miss(str(self.measure), MEASURES)}")
-        share = not self.absolute or self.measure == "l1_quantile"
-        _check_number("gamma", self.gamma, 1 if share else math.inf)
-        _check_number("eta", self.eta, math.inf)
-        _check_number("relaxation", self.relaxation, 2)
-        _check_count("outer", self.outer)
-        _check_count("inner", self.inner)
 
     def prox(self, trained: Tensor) -> Callable[[Tensor], Tensor]:
         """The step on Z (out, in); gamma stays what it is by the trained weight."""
@@ -158,18 +144,6 @@ class Settings:
 
     def _unit(self, size: float) -> float:
         return 1.0 if self.absolute else size
-
-
-def _check_number(name: str, value: float, top: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < top:
-        raise BenchmarkError(
-            f"{name} {value} should be a number above 0" + (f" and below {top}" if top < math.inf else "")
-        )
-
-
-def _check_count(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BenchmarkError(f"{name} {value} should be a whole number of at least 1")
 
 
 @torch.no_grad()

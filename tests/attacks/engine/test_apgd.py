@@ -21,13 +21,11 @@ def test_apgd_visits_the_points_that_the_authors_file_visits(norm, loss, monkeyp
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(5)) - 0.5
     noise = apgd.normalise(noise, norm)
     draw = apgd._noise
-    monkeypatch.setattr(
-        apgd,
-        "_noise",
-        lambda s, shape, image, target, starts, purpose: (
-            noise[s.indices[image]] if starts == 0 else draw(s, shape, image, target, starts, purpose)
-        ),
-    )
+
+    def given(search, shape, image, target, starts, purpose):
+        return draw(search, shape, image, target, starts, purpose) if starts else noise[search.indices[image]]
+
+    monkeypatch.setattr(apgd, "_noise", given)
     rivals = ((labels + 1) % 6)[:, None]
     attacker = authors(model, norm, eps)
     chosen = attacker.apgd if loss == "ce" else attacker.apgd_targeted
@@ -86,14 +84,8 @@ def test_only_runs_that_nearly_broke_an_image_start_again(monkeypatch) -> None:
         if search.broken[0]:
             continue
         with torch.no_grad():
-            closest = torch.stack(
-                [
-                    apgd.targeted_dlr(
-                        4 * model.net(torch.stack(model.points(r, gradient=True))), label, rival[:, r]
-                    ).max()
-                    for r in range(3)
-                ]
-            )
+            logits = [4 * model.net(torch.stack(model.points(r, gradient=True))) for r in range(3)]
+        closest = torch.stack([apgd.targeted_dlr(z, label, rival[:, r]).max() for r, z in enumerate(logits)])
         near = -float(closest.sort().values[1]) + 1e-4  # two of the three are nearer
         begun.clear()
         search = search_of(model, image, label, "Linf", eps, indices=[place])
@@ -118,19 +110,10 @@ def test_only_runs_that_nearly_broke_an_image_start_again(monkeypatch) -> None:
 def test_a_checkpoint_halves_the_step_by_either_published_rule(halved, checked, best, rises, halves) -> None:
     """Ibid., section 3.2, conditions 1 and 2, at the first checkpoint (step 22)."""
     point, at_best = torch.full((1, 1, 2, 2), 0.3), torch.full((1, 1, 2, 2), 0.7)
-    state = {
-        "done": torch.tensor([22]),
-        "point": point,
-        "best": at_best,
-        "slope": point,
-        "best_slope": at_best,
-        "best_loss": torch.tensor([best]),
-        "loss": torch.tensor([0.5]),
-        "checked_loss": torch.tensor([checked]),
-        "halved": torch.tensor([halved]),
-        "rises": torch.tensor([float(rises)]),
-        "step": torch.tensor([0.2]),
-    }
+    numbers = {"best_loss": best, "loss": 0.5, "checked_loss": checked, "rises": float(rises), "step": 0.2}
+    numbers |= {"done": 22, "halved": halved}
+    state = {"point": point, "best": at_best, "slope": point, "best_slope": at_best}
+    state |= {name: torch.tensor([value]) for name, value in numbers.items()}
     apgd._update(state, torch.tensor([0.4]), point, apgd.checkpoints(100))
     assert float(state["step"]) == pytest.approx(0.1 if halves else 0.2)
     assert torch.equal(state["point"], at_best if halves else point)
@@ -142,14 +125,6 @@ def test_a_checkpoint_halves_the_step_by_either_published_rule(halved, checked, 
 
 def test_the_schedule_is_the_published_one() -> None:
     marks = apgd.checkpoints(100)
-    assert marks.nonzero()[:, 0].tolist() == [
-        22,
-        41,
-        57,
-        70,
-        80,
-        87,
-        93,
-        99,
-    ]  # p_1 = 0.22, then 0.03 less, at least 0.06
+    # p_1 = 0.22, then 0.03 less, at least 0.06
+    assert marks.nonzero()[:, 0].tolist() == [22, 41, 57, 70, 80, 87, 93, 99]
     assert marks[marks > 0].tolist() == [22, 19, 16, 13, 10, 7, 6, 6]

@@ -43,50 +43,35 @@ class OneBlock(nn.Module):
         return self.head(functional.scaled_dot_product_attention(query, key, value).flatten(1))
 
 
-def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
-    theirs = heads()
-    ours = heads()
+def assert_same_function(call, given: list[torch.Tensor], **gradients: float) -> None:
     fused = FusedOps()
     with fused:
-        by_products = functional.scaled_dot_product_attention(*ours)
+        ours = call(*given)
     assert fused.used
-    fused = functional.scaled_dot_product_attention(*theirs)
-    torch.testing.assert_close(by_products, fused, **ROUNDING)
-    weights = torch.arange(fused.numel()).view_as(fused) / fused.numel()
-    for one, other in zip(
-        torch.autograd.grad((by_products * weights).sum(), ours),
-        torch.autograd.grad((fused * weights).sum(), theirs),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    theirs = call(*given)
+    torch.testing.assert_close(ours, theirs, **ROUNDING)
+    weights = torch.arange(ours.numel()).view_as(ours) / ours.numel()
+    slopes = (torch.autograd.grad((values * weights).sum(), given) for values in (ours, theirs))
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, **gradients)
+
+
+def test_values_and_gradients_are_those_of_the_fused_kernel() -> None:
+    assert_same_function(lambda *parts: functional.scaled_dot_product_attention(*parts), heads(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("patch", [(2, 2), (4, 2)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_patch_embedding_is_the_convolution(patch, bias) -> None:
     torch.manual_seed(0)
-    layer, fused = nn.Conv2d(3, 5, patch, stride=patch, bias=bias), FusedOps()
-    images = torch.rand(2, 3, 8, 8, requires_grad=True)
-    with fused:
-        ours = layer(images)
-    assert fused.used
-    theirs = layer(images)
-    torch.testing.assert_close(ours, theirs, **ROUNDING)
-    weights = torch.arange(ours.numel()).view_as(ours) / ours.numel()
-    one, other = (torch.autograd.grad((found * weights).sum(), images)[0] for found in (ours, theirs))
-    torch.testing.assert_close(one, other, **ROUNDING)
+    layer = nn.Conv2d(3, 5, patch, stride=patch, bias=bias)
+    assert_same_function(layer, [torch.rand(2, 3, 8, 8, requires_grad=True)], **ROUNDING)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stride": 1},
-        {"stride": 2, "padding": 2},
-        {"stride": 2, "dilation": 2},
-        {"stride": 2, "groups": 3},
-        {"stride": 3},
-    ],
-)
+OTHERS = [{"stride": 1}, {"padding": 2}, {"dilation": 2}, {"groups": 3}, {"stride": 3}]
+
+
+@pytest.mark.parametrize("options", [{"stride": 2} | other for other in OTHERS])
 def test_another_convolution_stays_as_it_is(options) -> None:
     torch.manual_seed(0)
     size = 3 if options["stride"] == 3 else 2  # 3 does not tile 8

@@ -11,7 +11,7 @@ from torch import nn
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, slots, square
-from benchmark.attacks.engine.streams import generator
+from benchmark.attacks.engine.slots import generator
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.internals import Notes
@@ -44,13 +44,9 @@ def test_fab_visits_the_points_that_the_authors_file_visits(norm) -> None:
 
 
 def test_streams_differ_by_seed_image_and_purpose_and_repeat() -> None:
-    drawn = {
-        key: torch.rand(4, generator=generator(*key))
-        for key in [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1)]
-    }
-    values = list(drawn.values())
-    assert all(not torch.equal(a, b) for i, a in enumerate(values) for b in values[:i])
-    assert torch.equal(torch.rand(4, generator=generator(0, 1, 0)), drawn[0, 1, 0])
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1)]
+    drawn = {tuple(torch.rand(4, generator=generator(*key)).tolist()) for key in keys + keys}
+    assert len(drawn) == len(keys)
 
 
 @pytest.mark.parametrize(("flops", "pixels", "found"), [
@@ -91,24 +87,31 @@ def test_of_several_runs_that_break_an_image_the_first_in_order_counts() -> None
     """Whichever is there first: the second and the third break the image at once, the first after three steps."""
     model = Linear(classes=6).eval().requires_grad_(False)
     images = grey_images(1)
-    search, steps = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), []
+    search, steps, by = search_of(model, images, model(images).argmax(1), "Linf", 0.1, slots=3), [], []
 
     def start(image: torch.Tensor, target: torch.Tensor):
-        return {
-            "left": torch.where(target == 0, 3, 1),
-            "point": images[image] + 0.01 * (1 + target[:, None, None, None]),
-        }
+        point = images[image] + 0.01 * (1 + target[:, None, None, None])
+        return {"left": torch.where(target == 0, 3, 1), "point": point}
 
     def advance(state) -> torch.Tensor:
         steps.append(state["target"].tolist())
         state["left"] -= 1
         search.record(state, state["left"] == 0)
+        by.extend(search.by.tolist())
         return state["left"] == 0
 
     search.run([(0, 0), (0, 1), (0, 2)], start, advance)
     assert steps == [[0, 1, 2], [0], [0]]
-    assert search.by.tolist() == [0]
+    assert by == [1, 1, 0]
     assert torch.equal(search.adversarial, images + 0.01)
+
+
+def test_the_likeliest_rivals_are_attacked_first(monkeypatch) -> None:
+    model, images, seen = Linear(classes=12).eval().requires_grad_(False), grey_images(4), []
+    monkeypatch.setattr(apgd, "targeted", lambda _search, rivals, *_: seen.append(rivals))
+    threat, logits = ThreatModel(norm="Linf", eps=0.1), model(images)
+    autoattack.attack(model, images, logits.argmax(1), threat, seed=0, component="apgd-t")
+    assert torch.equal(seen[0], logits.topk(1 + autoattack.TARGETS, dim=1).indices[:, 1:])
 
 
 def test_budgets_are_the_authors() -> None:
@@ -116,12 +119,8 @@ def test_budgets_are_the_authors() -> None:
     assert package.apgd.n_iter == package.apgd_targeted.n_iter == apgd.STEPS
     assert (package.apgd.n_restarts, package.apgd_targeted.n_restarts, package.fab.n_restarts) == (1, 1, 1)
     assert package.apgd.thr_decr == apgd.RHO
-    assert (package.fab.n_iter, package.fab.alpha_max, package.fab.eta, package.fab.beta) == (
-        fab.STEPS,
-        fab.ALPHA,
-        fab.ETA,
-        fab.BETA,
-    )
+    ours = (fab.STEPS, fab.ALPHA, fab.ETA, fab.BETA)
+    assert (package.fab.n_iter, package.fab.alpha_max, package.fab.eta, package.fab.beta) == ours
     assert package.apgd_targeted.n_target_classes == package.fab.n_target_classes == autoattack.TARGETS
     assert (package.square.n_queries, package.square.p_init) == (square.QUERIES, square.P_INIT)
     assert package.square.rescale_schedule is False
@@ -141,22 +140,17 @@ class Odd(nn.Module):
         return self.linear((x * 255).round() / 255 + 0 * x)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_attack() -> None:
-    model = Odd("nan").eval().requires_grad_(False)
-    images = grey_images(4)
-    with pytest.raises(BenchmarkError, match="input gradient is not finite"):
-        autoattack.attack(
-            model, images, model(images).argmax(1), ThreatModel(norm="Linf", eps=0.01), seed=0, component="apgd-ce"
-        )
-
-
-def test_runs_without_a_gradient_are_counted_and_warned_of() -> None:
-    model = Odd("flat").eval().requires_grad_(False)
-    images = grey_images(4)
+def attacked(kind: str, component: str) -> Notes:
+    model, images, notes = Odd(kind).eval().requires_grad_(False), grey_images(4), Notes()
     threat, labels = ThreatModel(norm="Linf", eps=1e-4), model(images).argmax(1)
-    notes = Notes()
-    autoattack.attack(model, images, labels, threat, seed=0, component="apgd-t", notes=notes)
-    assert "20 runs that begin with zero gradient" in notes.warnings[0]
+    autoattack.attack(model, images, labels, threat, seed=0, component=component, notes=notes)
+    return notes
+
+
+def test_a_gradient_that_is_not_finite_stops_the_attack_and_one_that_is_zero_is_warned_of() -> None:
+    with pytest.raises(BenchmarkError, match="input gradient is not finite"):
+        attacked("nan", "apgd-ce")
+    assert "20 runs that begin with zero gradient" in attacked("flat", "apgd-t").warnings[0]
 
 
 def test_few_rows_are_padded_so_that_rounding_does_not_change() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmark.certificates.bounds import linear  # noqa: F401  registers torch's layers
 from benchmark.certificates.bounds.box import Convolution, Copies, Linear, Matrix, Region, Stage, largest_product
-from benchmark.certificates.bounds.dispatch import exact_layer_bound
+from benchmark.certificates.bounds.layer_bound import exact_layer_bound
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MeanPool, MergeTokens, Patchify
 

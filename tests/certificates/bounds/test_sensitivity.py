@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from searched import examples, few
 from tiny_attention import attend, attention_bound, attention_case, steepest
 
-from benchmark.certificates.bounds.sensitivity import METHODS, attention_sensitivity
+from benchmark.certificates.bounds.sensitivity import METHODS, SOFTMAX_CURVATURE, attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 
 ROUNDING = 1 - 1e-9  # ascent itself computes with rounding
@@ -137,6 +137,14 @@ def test_score_map_is_the_dense_one() -> None:
                 assert float(sensitivity.spread[image, head, i]) == pytest.approx(
                     float(gaps.flatten(2).norm(dim=2).max())
                 )
+
+
+def test_the_curvature_of_softmax_is_attained() -> None:
+    """By two scores where p (1 - p) (1 - 2 p) is largest."""
+    p = torch.tensor([math.log(2 + math.sqrt(3)), 0.0], dtype=torch.float64).softmax(0)
+    move = torch.tensor([1e-4, -1e-4], dtype=torch.float64)
+    remainder = (p.log() + move).softmax(0) - p - p * (move - (p * move).sum())
+    assert float(remainder.norm() / move.norm() ** 2) == pytest.approx(SOFTMAX_CURVATURE, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_layers import draw
 from torch import nn
 
 from benchmark.certificates.bounds import spectral
@@ -15,10 +16,6 @@ from benchmark.certificates.bounds.spectral import (
     spectral_norm_upper,
 )
 from benchmark.layers import convolution_matrices
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (2, 40, 40), (500, 400)])

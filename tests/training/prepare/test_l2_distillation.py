@@ -11,8 +11,7 @@ from torch import nn
 
 from benchmark.layers.attention import ResidualAttention, SelfAttention
 from benchmark.layers.attention_l2 import L2Attention
-from benchmark.layers.attention_l2_window import L2WindowAttention
-from benchmark.layers.attention_window import DotProductWindowAttention
+from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.scaled_cosine import ScaledCosineAttention
@@ -262,18 +261,6 @@ def test_attention_with_its_residual_inside_is_refused(tmp_path) -> None:
         distilled(tmp_path, network(l2), start)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"layer_epochs": -1}, "layer_epochs -1 should be a whole number from 0 on"),
-        ({"epochs": 0.5}, r"epochs 0\.5"),
-        ({"batch_size": 0}, "batch_size 0 should be a whole number from 1 on"),
-        ({"samples": -5}, "samples -5"),
-        ({"learning_rate": 0.0}, r"learning_rate 0\.0"),
-        ({"learning_rate": float("nan")}, "learning_rate nan"),
-        ({"learning_rate": 1e30}, "not finite; lower the learning rate"),
-    ],
-)
-def test_bad_parameters_are_refused_in_words(options, reason, tmp_path) -> None:
-    with pytest.raises(BenchmarkError, match=reason):
-        distilled(tmp_path, network(l2), trained(network(dot_product)), **options)
+def test_a_fit_that_is_not_finite_is_refused(tmp_path) -> None:
+    with pytest.raises(BenchmarkError, match="not finite; lower the learning rate"):
+        distilled(tmp_path, network(l2), trained(network(dot_product)), learning_rate=1e30)

@@ -1,0 +1,311 @@
+"""Plants mistakes in a checkout, one at a time, and checks that the tests catch each.
+
+    python measurements/planted_mistakes.py <checkout> [--only WORD] [--timeout SECONDS]
+    python measurements/planted_mistakes.py --list
+
+The checkout should be one that nobody works in: the script edits its files and restores them, also when it is interrupted.
+A mistake replaces a short piece of mathematics that occurs exactly once under benchmark/ and leaderboard/, whatever its file;
+line breaks and spaces do not count. Results: caught (a test failed), MISSED (all passed), not found (the snippet occurs 0 or
+several times), timeout, error (pytest could not run the tests, as when a test file has moved).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDERS = ("benchmark", "leaderboard")
+MARKERS = "not slow and not gpu and not browser"
+# [room] tests that should catch the mistakes, then a line for each: what it is: right text => wrong text
+LIST = r"""
+[bounds] tests/certificates/bounds/test_sensitivity.py
+sensitivity, softmax's curvature halved: math.sqrt(6) / 18 => math.sqrt(6) / 36
+[bounds] tests/certificates/bounds/test_spectral.py
+spectral, smallest eigenvalue for the largest: eigvalsh(gram.cpu())[..., -1] => eigvalsh(gram.cpu())[..., 0]
+spectral, a trial that was not proven: trial + 2 * (n + 1) * UNIT => trial * (1 - 1e-3) + 2 * (n + 1) * UNIT
+spectral, mean over frequencies: svdvals(blocks.cpu())[..., 0].max() => svdvals(blocks.cpu())[..., 0].mean()
+[bounds] tests/certificates/bounds/test_steps.py -k sll
+sll, remainder of all neurons together halved: 2 * (self.lam * self._squares( => (self.lam * self._squares(
+[bounds] tests/certificates/bounds/test_steps.py -k layernorm
+layernorm, curvature halved: UP / (math.sqrt(3 * self.d) => UP / (2 * math.sqrt(3 * self.d)
+layernorm, ball not taken off the deviation: (1 - 1e-12) - delta[:, None]).clamp => (1 - 1e-12)).clamp
+[bounds] tests/certificates/bounds/test_steps.py -k gelu
+activations, curvature halved: / 2, most.clamp(min=0) / 2 => / 4, most.clamp(min=0) / 4
+[bounds] tests/certificates/bounds/test_steps.py -k extremes
+GELU, an extreme of the curvature left out: flat_curvature=(-2.0, 0.0, 2.0) => flat_curvature=(-2.0, 2.0)
+[bounds] tests/certificates/bounds/test_steps.py -k leaky
+kink twice as far: largest_entries(perturbation) - self.x.abs() => largest_entries(perturbation) - 2 * self.x.abs()
+[bounds] tests/certificates/bounds/test_steps.py -k projection
+projection, curvature halved: self.ball / math.sqrt(3) / room**2 => self.ball / math.sqrt(12) / room**2
+[bounds] tests/certificates/bounds/test_smooth_sll.py
+sll, kink twice as far: (most - self.z.abs()).clamp(min=0) => (most - 2 * self.z.abs()).clamp(min=0)
+[bounds] tests/certificates/bounds/test_steps_rounding.py
+linear layers, no rounding: self.gamma * (self.nominal + delta * self.absolute) => 0 * (self.nominal + delta * self.absolute)
+[bounds] tests/certificates/bounds/test_steps.py -k l2
+l2 attention, move of the scores halved: 2 * (dy @ y.mT + y @ dy.mT => (dy @ y.mT + y @ dy.mT
+[bounds] tests/certificates/bounds/test_l2_attention.py
+l2 attention, constant of a column rounded down: H_LARGEST = 0.278465 => H_LARGEST = 0.278463
+l2 attention, middle term of the constant halved: tokens**0.25 + 2 * c => tokens**0.25 + 1 * c
+[bounds] tests/certificates/bounds/test_l2_window.py
+l2 windows, column sums alone: column.sqrt() + 2 * rows.amax(-1) + 2 * weighted.sqrt() => column.sqrt()
+[bounds] tests/certificates/bounds/test_scaled_cosine.py
+scaled cosine, remainder halved: least * delta**2 / 2 => least * delta**2 / 4
+scaled cosine, sign of the temperature: math.exp(-2 * abs(tau)) => math.exp(2 * abs(tau))
+[bounds] tests/certificates/bounds/test_scaled_cosine_ball.py
+scaled cosine, queries and keys together halved: 2 * tau * (both => tau * (both
+[bounds] tests/certificates/bounds/test_token_convolution.py
+token convolution, circle too short: n=tokens + kernel.shape[2] - 1 => n=tokens
+token convolution, identity at the first tap: middle[:, :, taps // 2] => middle[:, :, 0]
+[bounds] tests/certificates/bounds/test_box.py
+box, interval's spread halved: half @ self.absolute.mT => half @ self.absolute.mT / 2
+box, ball's part halved: rho[..., 0] * torch.linalg.vector_norm(a => rho[..., 0] / 2 * torch.linalg.vector_norm(a
+box, ends swapped: torch.where(v > 0, region.high => torch.where(v < 0, region.high
+[bounds] tests/certificates/test_networks.py -k margin
+network, remainders left out of the fall: later + part + sizes * roundings[index] => later + sizes * roundings[index]
+network, rest of a perturbation subtracted: + sizes * perturbation.rho[:, None] => - sizes * perturbation.rho[:, None]
+network, difference of a rival turned round: difference=weight[labels] => difference=-weight[labels]
+[bounds] tests/certificates/bounds/test_attention_grid.py
+grid attention, move of the weights left out: (moved + norms.value * radius => (norms.value * radius
+grid attention, variance too small: (P @ squares)[..., 0] - (P @ y) => (P @ squares)[..., 0] - 2 * (P @ y)
+[bounds] tests/certificates/bounds/test_dot_product_norm.py
+dot product, keys' part left out: (queries + keys) * UP => queries * UP
+[certify] tests/certificates/test_lipschitz.py
+lipschitz, sqrt(2) left out: math.sqrt(2) * UP * move(radius) => UP * move(radius)
+lipschitz, residual without the identity: (1 + lipschitz_constant(layer.body => (0 + lipschitz_constant(layer.body
+[certify] tests/certificates/test_local.py
+local, one rival is enough: (rival_margins > margin_drop(radius)).all(1) => (rival_margins > margin_drop(radius)).any(1)
+[smoothing] tests/certificates/test_smoothing.py
+alpha not shared over looks: alpha / len(sizes) => alpha
+p of a half or less: if p > 0.5 else 0.0 => if p > 0.3 else 0.0
+a tie is a vote: logits.argmax(1)[first > second] => logits.argmax(1)[first >= second]
+one stream of noise for all images: default_rng([seed, index]) => default_rng([seed, 0])
+[smoothing] tests/certificates/test_clopper_pearson.py
+Clopper-Pearson, upper bound's parameters: beta.ppf(alpha, count, n - count + 1) => beta.ppf(alpha, count + 1, n - count)
+[verdicts] tests/verdicts/test_ball.py
+image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.device)
+an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
+[verdicts] tests/verdicts/test_margins.py
+margin over the smallest other logit: others.amax(1, keepdim=True) => logits.amin(1, keepdim=True)
+[evidence] tests/evaluation/test_evidence.py
+gate, certified, but wrong when clean: (radius > 0) & (margin <= 0) => (radius > 0) & (margin < -1e9)
+gate, certified, but broken: f"{attack}:success") & reached => f"{attack}:success") & ~reached
+gate, certified, but broken by a probe: broken & (norm == "L2") & (eps <= => broken & (norm == "Linf") & (eps <=
+a tie is right: proportion(column(evidence, "clean_margin") > 0) => proportion(column(evidence, "clean_margin") >= 0)
+[evidence] tests/steps/test_attack.py
+adaptive attacks not counted: (*track.suites.values(), adaptive) => (*track.suites.values(),)
+broken images stay robust: robust = clean.correct & state.robust & after.correct => robust = clean.correct
+[attacks] tests/attacks/engine/test_search.py
+slots, a later run hides an earlier one: if target < self.by[image] => if target >= 0
+AutoAttack, least likely targets: order[:, -targets - 1 : -1].flip(1) => order[:, :targets]
+FAB, points outside the ball count: (logits.argmax(1) != state["label"]) & near => (logits.argmax(1) != state["label"])
+[attacks] tests/attacks/engine/test_apgd.py
+APGD, step not halved: state["step"] / 2 => state["step"]
+APGD, share of rises off by one: state["rises"] <= RHO * window => state["rises"] <= RHO * window - 1
+APGD, no momentum: torch.where(state["done"] > 0, MOMENTUM, 1.0) => torch.where(state["done"] > 0, 1.0, 1.0)
+APGD, loss over other logits: ordered[:, -3] + ordered[:, -4] => ordered[:, -2] + ordered[:, -3]
+[attacks] tests/attacks/engine/test_square.py
+Square, schedule of the sides stands still: self.authors.p_selection(query) => self.authors.p_selection(0)
+[attacks] tests/attacks/test_pgd.py
+PGD, ball twice as wide: moves.clamp(-eps, eps) => moves.clamp(-2 * eps, 2 * eps)
+[attacks] tests/attacks/test_attacks.py
+PGD, climbs down the margin: -margins(logits, labels).sum() => margins(logits, labels).sum()
+[attacks] tests/evaluation/test_run_attack.py
+every attacked image is broken: state.robust[index[broken]] = False => state.robust[index] = False
+[training] tests/training/test_objectives.py
+TRADES, sign of the divergence: natural + self.beta * divergence => natural - self.beta * divergence
+[training] tests/training/test_gloro.py
+GloRo, further logit lowered: logits + move * gaps[top] => logits - move * gaps[top]
+[training] tests/training/test_worst_logits.py
+worst logits, kappa for its complement: eps_factor * (1 - self.kappa) => eps_factor * self.kappa
+ball and box, above and below swapped: (spread + shift, spread - shift) => (spread - shift, spread + shift)
+[training] tests/training/test_schedule.py
+cosine rises: 0.5 * (1 + math.cos(math.pi * done)) => 0.5 * (1 - math.cos(math.pi * done))
+[training] tests/training/test_loop.py
+margin, raised, not lowered: logits - self.margin * nn.functional.one_hot => logits + self.margin * nn.functional.one_hot
+selection on training images: (*train_split, *validation_split) => (*train_split, *train_split)
+the last of equal epochs kept: not done.scores[-1] > done.best_score => not done.scores[-1] >= done.best_score
+[training] tests/training/test_loop_options.py
+warm-up an epoch early: epoch / spec.warmup_epochs) => (epoch + 1) / spec.warmup_epochs)
+EMA not scored: self.ema.module if self.ema else self.model => self.model
+[training] tests/training/test_selection.py
+patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epochs) > selection.patience
+[sandbox] tests/hostile/test_escapes.py
+times of files allowed: "utimensat", =>
+locks allowed: ("connect", "flock") => ("connect",)
+sentences of other tracks to be read: "sklearn/datasets/data", "benchmark/data/reviews") => "sklearn/datasets/data",)
+[results] tests/results/test_paired.py
+McNemar, ties are losses: sum(a < b for a, b in pairs) => sum(a <= b for a, b in pairs)
+paired, sign of the second row: contrast((1, -1, 1), samples => contrast((1, 1, 1), samples
+[results] tests/results/test_study_table.py
+Welch, one-sided: stdtrit(freedom, 1 - error / 2) => stdtrit(freedom, 1 - error)
+[results] tests/results/test_regression.py
+regression, no Bonferroni: FALSE_ALARMS / max(tests, 1) => FALSE_ALARMS
+regression, two images may differ: line.images > allowed => line.images > allowed + 1
+[results] tests/results/test_brought.py
+broken images still count: "0" if image in lost else digit => digit
+[results] tests/steps/test_corrupt.py
+Wilson of copies, another level: ndtri(0.975) => ndtri(0.95)
+[board] tests/leaderboard/test_standings.py
+ranks turned round: Standing(1 + better_ones, len(rows) - worse => Standing(1 + worse, len(rows) - better_ones
+no Bonferroni: _most(counted, ERROR / comparisons) => _most(counted, ERROR)
+one-sided McNemar: binom.ppf(error / 2, apart, 0.5) => binom.ppf(error, apart, 0.5)
+[board] tests/leaderboard/test_rank.py
+the weakest row first: (-numbers[key].value, *rest => (numbers[key].value, *rest
+[board] tests/leaderboard/test_curves.py
+an image broken at the radius stands: radii + ROUNDING, side="right" => radii - 1e-6, side="right"
+[board] tests/leaderboard/test_site.py -k linf
+Linf ball in l2, no root: pixels**0.5 if threat.norm == "Linf" => pixels if threat.norm == "Linf"
+[board] tests/leaderboard/test_model_page.py
+a claim of another radius compared: rel_tol=1e-3 => rel_tol=0.9
+[verify] tests/replay/test_tampering.py -k counts
+sums over images not compared: or sum(score) != count =>
+[verify] tests/replay/test_verify.py -k rounding
+tolerance a thousand times as large: TOLERANCE = 1e-4 => TOLERANCE = 1e-1
+[verify] tests/replay/test_tampering.py -k outside
+ball not checked: (far > threat.eps + ROUNDING).nonzero() => (far > 100 * threat.eps).nonzero()
+box not checked: (low < 0) | (high > 1) => (low < 0) & (high > 1)
+[verify] tests/replay/test_tampering.py -k raised
+a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
+[reliability] tests/reliability/test_indicators.py
+margin's gradients, threshold turned round: sound=norms.zeros <= allowance => sound=norms.zeros >= allowance
+allowance ten times as large: ALLOWED_SHARE = 0.01 => ALLOWED_SHARE = 0.1
+last doubling, four allowances: <= 2 * allowance(len(at)) => <= 4 * allowance(len(at))
+[data] tests/data/test_prepare.py
+test and validation swapped: (train, validation, test) => (train, test, validation)
+labels of other images: Images(self.pixels[index], self.labels[index] => Images(self.pixels[index], self.labels[: len(index)]
+validation images in the training split: train, validation = _hold_out => _, validation = _hold_out
+[audit] tests/audit/test_auditor.py
+ties may be certified: if not (radii == 0).all() => if not (radii >= 0).all()
+plants, radius beyond the counterexample: if not radius < plant.distance => if not radius < 100 * plant.distance
+[evaluate] tests/evaluation/test_evaluate.py
+undecided images are robust: (robust & known).cpu() => robust.cpu()
+gate, radius beyond an attack: (broken & reached).any() => (broken & ~reached).all()
+[evaluate] tests/evaluation/test_asked_again.py
+asked again, rounding 100 times as large: ROUNDING.get(before.dtype, 0.0) * => 100 * ROUNDING.get(before.dtype, 0.0) *
+[keys] tests/runtime/test_code.py
+an edited file is not seen: path.as_posix().encode() + content => path.as_posix().encode()
+[keys] tests/steps/test_base.py
+code that changed while a step ran: != inputs or now != inputs["code"] => != inputs
+[keys] tests/steps/test_base.py -k touched
+a result that was touched is kept: files.sha256_file(folder / name) == digest => True
+[files] tests/runtime/test_files.py
+written in place: handle.fileno()) os.replace(aside, path) => handle.fileno()); path.write_bytes(aside.read_bytes())
+"""
+
+
+class Mistake(NamedTuple):
+    """One wrong edit: `old` becomes `new`, and one of `tests` (arguments of pytest) should fail."""
+
+    room: str
+    what: str
+    old: str
+    new: str
+    tests: str
+
+
+def parsed(text: str) -> Iterator[Mistake]:
+    """The mistakes of a list like LIST."""
+    room = tests = ""
+    for line in text.strip().splitlines():
+        if line.startswith("["):
+            room, tests = line.removeprefix("[").split("] ")
+            continue
+        what, _, edit = line.partition(": ")
+        old, _, new = edit.partition(" =>")
+        yield Mistake(room, what, old, new.strip(), tests)
+
+
+MISTAKES = list(parsed(LIST))
+
+
+def pattern(snippet: str) -> re.Pattern[str]:
+    """A regular expression for the snippet that lets any space stand between its words and signs."""
+    return re.compile(r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", snippet)))
+
+
+def places(checkout: Path, snippet: str) -> list[tuple[Path, re.Match[str]]]:
+    """Every occurrence of the snippet, with its file."""
+    files = [path for folder in FOLDERS for path in sorted((checkout / folder).rglob("*.py"))]
+    return [(path, match) for path in files for match in pattern(snippet).finditer(path.read_text())]
+
+
+@contextmanager
+def planted(path: Path, match: re.Match[str], new: str) -> Iterator[None]:
+    """The file with the mistake in it; afterwards the file as it was, with its old times."""
+    text, about = path.read_bytes(), path.stat()
+    try:
+        path.write_text(match.string[: match.start()] + new + match.string[match.end() :])
+        yield
+    finally:
+        path.write_bytes(text)
+        os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+def run_tests(checkout: Path, tests: str, timeout: float) -> tuple[str, str]:
+    """The result of the tests, and the first that failed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", MARKERS, *tests.split()]
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    process = subprocess.Popen(
+        command, cwd=checkout, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except BaseException as problem:  # also Ctrl-C: the tests' own processes end with them
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(problem, subprocess.TimeoutExpired):
+            return "timeout", f"no end within {timeout:g} s"
+        raise
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+    result = {0: "MISSED", 1: "caught"}.get(process.returncode, "error")
+    return result, failed[1] if failed else ""
+
+
+def tried(checkout: Path, mistake: Mistake, timeout: float) -> tuple[str, str]:
+    """What became of one mistake: the result, and the test that failed or where the snippet stands."""
+    found = places(checkout, mistake.old)
+    if len(found) != 1:
+        return "not found", f"{len(found)} times {mistake.old!r}"
+    with planted(*found[0], mistake.new):
+        return run_tests(checkout, mistake.tests, timeout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checkout", type=Path, nargs="?", help="a checkout to break, which nobody works in")
+    parser.add_argument("--only", default="", metavar="WORD", help="of the mistakes with this word")
+    parser.add_argument("--list", action="store_true", help="print the mistakes and stop")
+    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="of one mistake's tests")
+    given = parser.parse_args()
+    chosen = [one for one in MISTAKES if given.only in f"{one.room} {one.what} {one.tests}"]
+    if given.list:
+        print("\n".join(f"{one.room}: {one.what}: {one.old} => {one.new} ({one.tests})" for one in chosen))
+        return
+    if given.checkout is None or not (given.checkout / FOLDERS[0]).is_dir():
+        parser.error("name a checkout of this project")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the file is restored
+    checkout, seen, begun = given.checkout.resolve(), Counter[str](), time.monotonic()
+    for mistake in chosen:
+        start = time.monotonic()
+        result, where = tried(checkout, mistake, given.timeout)
+        seen[result] += 1
+        seconds = time.monotonic() - start
+        print(f"{result:9}  {seconds:5.0f} s  {mistake.room:10}  {mistake.what:60}  {where}", flush=True)
+    counts = ", ".join(f"{count} {result}" for result, count in seen.most_common())
+    print(f"{len(chosen)} mistakes in {time.monotonic() - begun:.0f} s: {counts}")
+    sys.exit(seen["caught"] != len(chosen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Cells of a study: those that start from another cell's network, and axes that reach a penalty by its name."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import tiny_linear_row
+import tiny_study
+import torch
+from safetensors.torch import load_file
+from stages import run_stage, run_study
+
+from benchmark.loading import submissions
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.studies import grids
+
+STUDY = """\
+title: Going on
+source: Table 1
+track: tiny
+variant: small
+seeds: [0, 1]
+cells:
+  - {name: first}
+  - {name: second, set: {training.init_from: {cell: first}, training.learning_rate: 1.0e-12}}
+measures:
+  - {measure: clean}
+images: 10
+"""
+
+
+@pytest.fixture
+def project(studied):
+    tiny_study.add(studied).write_text(STUDY)
+    return studied
+
+
+@pytest.mark.slow
+def test_a_cell_goes_on_from_anothers_weights_of_its_seed(project) -> None:
+    run_stage("data", "tiny")
+    run_study(*tiny_study.NAMES)
+    weights = {f"{c}-{s}": tiny_study.RESULT / f"{c}-{s}/train/model.safetensors" for c in (0, 1) for s in (0, 1)}
+    for seed in (0, 1):
+        first, on = (load_file(weights[f"{cell}-{seed}"]) for cell in (0, 1))
+        assert all(torch.allclose(first[name], on[name], atol=1e-6) for name in first)
+    assert not torch.equal(load_file(weights["0-0"])["1.weight"], on["1.weight"])
+    runs = json.loads((project.root / tiny_study.RESULT / "study.json").read_text())["runs"]
+    started = [run["training"]["init_sha256"] for run in runs]
+    assert started == [None, None, *(files.sha256_file(weights[f"0-{seed}"]) for seed in (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("{cell: first}", "{cell: frist}"), "starts from the cell 'frist', which is none; did you mean 'first'?"),
+        (("{cell: first}", "{cell: second}"), "'second', which comes after it"),
+        (("{cell: first}", "{cell: first, row: A-b}"), "name one"),
+    ],
+)
+def test_a_start_that_is_no_earlier_cell_is_refused(loading, change, words) -> None:
+    tiny_study.add(loading).write_text(STUDY.replace(*change))
+    with pytest.raises(BenchmarkError, match=words) as raised:
+        grids.load("Tiny2026Linear", "grid")
+    assert "\n" not in str(raised.value)
+
+
+PENALISED = tiny_linear_row.SUBMISSION.replace(
+    "learning_rate: 0.01}", "learning_rate: 0.01, penalties: [{name: msvp, parameters: {lambda_q: 0.1}}]}"
+)
+
+
+def test_an_axis_reaches_a_penalty_by_its_name(loading) -> None:
+    (submissions.FOLDER / "Tiny2026Linear/submission.yaml").write_text(PENALISED)
+    tiny_study.add(loading, ("  model.bias: [true, false]", "  training.penalties.msvp.lambda_q: [0.0, 0.3]"))
+    (loading.root / "submissions/Tiny2026Linear/studies/grid.yaml").write_text(
+        (loading.root / "submissions/Tiny2026Linear/studies/grid.yaml").read_text().partition("claims:")[0]
+    )
+    cells = grids.load("Tiny2026Linear", "grid").cells.values()
+    found = [cell.training.penalties[0].parameters["lambda_q"] for cell in cells if cell.training]
+    assert found == [0.0, 0.3, 0.0, 0.3]
+    base = submissions.settings(submissions.load("Tiny2026Linear"), "small", "tiny").training
+    assert base.penalties[0].parameters == {"lambda_q": 0.1}, "the variant's own setting moved"
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("training.penalties.mvsp.lambda_q", "the variant has no penalty 'mvsp'; did you mean 'msvp'?"),
+        ("training.penalties.msvp", "names no setting; write training.penalties.<name>.<parameter>"),
+        ("training.penalties.0.name.x", "names no setting; write training.penalties.<name>.<parameter>"),
+    ],
+)
+def test_an_axis_of_no_penalty_is_refused(loading, key, message) -> None:
+    (submissions.FOLDER / "Tiny2026Linear/submission.yaml").write_text(PENALISED)
+    tiny_study.add(loading, ("training.learning_rate: 0.001", f"{key}: 0.001"))
+    with pytest.raises(BenchmarkError, match=re.escape(message)):
+        grids.load("Tiny2026Linear", "grid")
