@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 
 from benchmark import protocol
 from benchmark.pipeline import inputs
@@ -12,6 +13,7 @@ from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import results
 from benchmark.studies.grids import Grid
 from benchmark.studies.published import changed_settings
+from benchmark.wall import forks
 
 
 def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
@@ -26,7 +28,10 @@ def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:
     first = grid.networks()[0]  # it starts from no other network
     assert first.network is not None
     if not (first.data / "data.json").exists():
-        raise BenchmarkError(f"{first.data} is missing; run `rvb step data --track {grid.track.name}`")
+        inputs.write(grid.track.name)
+        forks.run(
+            partial(protocol.run, "data", grid.track.name)
+        )  # in a fork: the network's processes see no image of it
     row = replace(first, network=replace(first.network, study=f"{grid.id}-check"))
     inputs.write_row(row)
     for one in protocol.plan(row):

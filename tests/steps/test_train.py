@@ -107,7 +107,7 @@ def test_every_file_that_a_recipe_runs_is_a_dependency_of_its_stage(recipe) -> N
         ("eps: 0.1, parameters: {step: 1.5", "eps: 8, parameters: {step: 1.5", r"eps 8.0 is above 1; radii are in pixels in \[0, 1\]"),
         ("attack: fgsm, norm: Linf, eps: 0.1", "attack: fgsm, norm: L2, eps: 32", "L2 eps 32 is above 8, the diameter of 1x8x8"),
         ("attack: pgd", "attack: pgdd", "no attacks file named 'pgdd'; did you mean 'pgd'"),
-        ("{beta: 3", "{beta: -3", "beta -3.0 should be above 0"),
+        ("{beta: 3", "{beta: -3", "beta -3.0 should be greater than 0"),
         ("crop: 1", "jitter: 0.1", "augmentation.jitter is for colour images"),
         ("random_start: true", "random_start: false", "needs `random_start: true`"),
         ("learning_rate: 0.05", "learning_rate: 1.0e+38", r"in epoch \d; lower the learning rate"),
