@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from benchmark.evaluation.auto_attack import auto_attack as auto_attack
     from benchmark.evaluation.evaluate import evaluate as evaluate
     from benchmark.evaluation.evaluate import load_images as load_images
-    from benchmark.loading.load_model import list_models as list_models
-    from benchmark.loading.load_model import load_model as load_model
+    from benchmark.sandbox.load_model import list_models as list_models
+    from benchmark.sandbox.load_model import load_model as load_model
 
 
 def __getattr__(name: str) -> object:
@@ -18,8 +18,8 @@ def __getattr__(name: str) -> object:
         "auto_attack": "evaluation.auto_attack",
         "evaluate": "evaluation.evaluate",
         "load_images": "evaluation.evaluate",
-        "list_models": "loading.load_model",
-        "load_model": "loading.load_model",
+        "list_models": "sandbox.load_model",
+        "load_model": "sandbox.load_model",
     }
     if name not in calls:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,8 @@ from functools import cache, partial
 
 from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.sandbox import forks
 from benchmark.steps.base import Step, import_slow
-from benchmark.wall import forks
 
 # Each step of a row with the stage that it is part of. The evidence of a row is merged in this order.
 STEPS = {

@@ -13,10 +13,10 @@ from pathlib import Path
 from gpu_common import left, row
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall import confinement, system_calls
-from benchmark.wall.channel import Channel
-from benchmark.wall.confinement import Confinement, available
-from benchmark.wall.process import Walled
+from benchmark.sandbox import confinement, seccomp
+from benchmark.sandbox.channel import Channel
+from benchmark.sandbox.confinement import Confinement, available
+from benchmark.sandbox.process import Process
 
 MORE = ("/dev", "/dev/shm", "/proc", "/sys", "/run", "/tmp", "/usr/local/nvidia", "/etc", "/var")
 
@@ -60,8 +60,8 @@ def compute(channel: Channel) -> None:
 
 def outcome(parts: Sequence[str], read: Sequence[str] = (), write: Sequence[str] = ()) -> str:
     """ "works", or what stopped it."""
-    rules = Confinement(read=tuple(map(Path, read)), write=tuple(map(Path, write)), gpu=True)
-    process = Walled(compute, rules, parts, owner="CUDA", seconds=min(60.0, max(left(), 1.0)))
+    rules = Confinement(tuple(parts), tuple(map(Path, read)), tuple(map(Path, write)), gpu=True)
+    process = Process(compute, rules, owner="CUDA", seconds=min(60.0, max(left(), 1.0)))
     last = "it starts"
     try:
         while (answer := process.receive()[0])["what"]:
@@ -78,14 +78,14 @@ def outcome(parts: Sequence[str], read: Sequence[str] = (), write: Sequence[str]
 @contextmanager
 def allowed(name: str) -> Iterator[None]:
     """Without the refusal of one system call."""
-    kept = {field: getattr(system_calls, field) for field in ("REFUSED", "REFUSED_WITHOUT_NETWORK")}
+    kept = {field: getattr(seccomp, field) for field in ("REFUSED", "REFUSED_WITHOUT_NETWORK")}
     for field, names in kept.items():
-        setattr(system_calls, field, tuple(one for one in names if one != name))
+        setattr(seccomp, field, tuple(one for one in names if one != name))
     try:
         yield
     finally:
         for field, names in kept.items():
-            setattr(system_calls, field, names)
+            setattr(seccomp, field, names)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def main(tried: Callable[..., str] = outcome) -> None:
         if left() < 20:
             return
         row("opened", what=f"read and write {place}", outcome=tried(there, [place], [place]))
-    for name in (*system_calls.REFUSED_WITHOUT_NETWORK, *system_calls.REFUSED):
+    for name in (*seccomp.REFUSED_WITHOUT_NETWORK, *seccomp.REFUSED):
         if left() < 10:
             return
         with allowed(name):

@@ -62,10 +62,10 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     not trained yet, or an attack that the harness refuses.
     """
     from benchmark.evaluation.run_attack import run_suite
-    from benchmark.loading.judged import judged_model
     from benchmark.loading.trained import evaluation_images
-    from benchmark.loading.walled_attack import brought_attacks
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.sandbox.attack import contributed_attacks
+    from benchmark.sandbox.model import evaluated_model
     from benchmark.verdicts.prediction import predict
 
     def report(text: str) -> None:
@@ -79,8 +79,8 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     device, used = set_up(run.device), engine or run.engine
     names = [spec.attack for spec in suites[suite]] if suite == ADAPTIVE else []
     with (
-        brought_attacks(row, names, device) as brought,
-        judged_model(row, device) as judged,
+        contributed_attacks(row, names, device) as brought,
+        evaluated_model(row, device) as judged,
         scratch.locked(f"{track}/{row.name}/trial-{suite}", _inputs(row, suite, suites[suite], used)) as folder,
     ):
         images, labels = (tensor[: row.track.evaluation.attacked] for tensor in evaluation_images(row, device))
@@ -150,9 +150,9 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import torch
 
     from benchmark.evaluation import audit as auditing
-    from benchmark.loading.judged import judged_model
     from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.sandbox.model import evaluated_model
     from benchmark.verdicts.prediction import predict
 
     row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
@@ -170,7 +170,7 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
         progress.print(f"{row.name}: {time.perf_counter() - started:.0f} s: {text}", highlight=False)
 
     module = importlib.import_module(f"benchmark.certificates.{spec.name}")
-    with judged_model(row, device) as judged:
+    with evaluated_model(row, device) as judged:
         x, y = evaluation_images(row, device)
         batch_size = row.track.evaluation.batch_size
         judged.confirm(x, batch_size, row.name)

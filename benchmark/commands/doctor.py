@@ -86,18 +86,21 @@ def _arithmetic() -> Finding:
 
 def _sandbox() -> Finding:
     """What holds the code of submissions, before any of it runs."""
-    from benchmark.loading.confining import wall
-    from benchmark.wall.confinement import PARTS
+    from benchmark.sandbox.confinement import PARTS
+    from benchmark.sandbox.submitted import in_force, in_words
 
-    held = wall()  # whose words say what a full one lacks
-    lacking = [part for part in PARTS if part not in held.parts]
-    if not held.stands:
+    parts = in_force()  # whose error says what a full one lacks
+    lacking = [part for part in PARTS if part not in parts]
+    if not parts:
         return "note", "none: submissions' code may do what you may; set `wall: full` in params.yaml"
     if lacking == ["namespaces"]:
-        return "ok", f"{held.words}; no namespaces, which this machine does not let its users make, nor need be"
+        return "ok", f"{in_words(parts)}; no namespaces, which this machine does not let its users make, nor need be"
     if lacking:
-        return "note", f"{held.words}, without {', '.join(lacking)}: a submission's code could read the test labels"
-    return "ok", held.words
+        return (
+            "note",
+            f"{in_words(parts)}, without {', '.join(lacking)}: a submission's code could read the test labels",
+        )
+    return "ok", in_words(parts)
 
 
 def _gpu() -> Finding:

@@ -32,8 +32,8 @@ from scipy import special, stats
 from torch import nn
 
 from benchmark.attacks import pgd
-from benchmark.loading.walled import Call, WalledModel
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.model import Call, SandboxedModel
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.gradients import attackable
@@ -79,7 +79,7 @@ def check_answers(
         chosen = chosen[torch.argsort(_among(questions[chosen], images), stable=True)]
         compare(before[chosen], logits(again, questions[chosen].to(images.device), MIN_ROWS).cpu(), row)
         return lost
-    assert isinstance(again, WalledModel)
+    assert isinstance(again, SandboxedModel)
     # calls about clean images last, for the same reason
     for questions, before, seed in sorted(calls, key=lambda call: int(_among(call[0], images).sum())):
         after = again.ask_logits(questions.to(images.device), seed=seed)[0].cpu()

@@ -10,6 +10,7 @@ import time
 import timeit
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -21,19 +22,18 @@ from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.evaluation.indicators import SAME
 from benchmark.evaluation.probes import first_threat, probes
 from benchmark.layers.derived import cache_weights
-from benchmark.loading import fitting, methods, own_code, submissions
-from benchmark.loading.confining import messages, submission_files, wall
+from benchmark.loading import fitting, methods, submissions
 from benchmark.loading.rows import Row, load_row
 from benchmark.results.check import Check, CheckReport, Note
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start
+from benchmark.sandbox.process import plain
+from benchmark.sandbox.submitted import Hear, run
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 from benchmark.verdicts.prediction import MIN_ROWS, logits
-from benchmark.wall.channel import Channel
-from benchmark.wall.process import plain
 
 SECONDS = 60.0  # no row is begun after this
 ROW_SECONDS = 300.0  # that a row may take
@@ -124,29 +124,28 @@ def _of_folder(submission: Submission, folder: Path) -> Iterator[Check | Note]:
         yield failed("code", error)
 
 
-def _of_row(track: str, name: str, device: torch.device) -> Iterator[Check | Note]:
-    """What `_tried` finds, in the sandbox where there is one."""
-    held = wall()
+def _of_row(track: str, name: str, device: torch.device) -> list[Check | Note]:
+    """What `_tried` finds, in the sandbox."""
+    findings = list[Check | Note]()
+
+    def work(send: Hear) -> None:
+        for finding in _tried(row, device):
+            send({type(finding).__name__: finding.model_dump()})
+
+    def hear(message: dict[str, Any]) -> None:
+        kind, fields = next(iter(message.items()))
+        finding = FINDINGS[kind].model_validate(fields)
+        findings.append(finding.model_copy(update={"name": plain(finding.name), "found": plain(finding.found)}))
+
     try:
         row = load_row(track, name)
-        if not held.stands:
-            yield from _tried(row, device)
-            return
-
-        def work(channel: Channel) -> None:
-            for found in _tried(row, device):
-                channel.send({type(found).__name__: found.model_dump()})
-
-        files = submission_files(row, row.source)
-        owner = f"submissions/{row.submission.name}"
-        for message in messages(work, held, owner, read=files, seconds=ROW_SECONDS, device=device.type):
-            kind, fields = next(iter(message.items()))
-            found = FINDINGS[kind].model_validate(fields)
-            yield found.model_copy(update={"name": plain(found.name), "found": plain(found.found)})
+        names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
+        run(work, hear, *names, seconds=ROW_SECONDS, device=device.type)
     except BenchmarkError as error:
-        yield failed("builds", error)
+        findings.append(failed("builds", error))
     except (ValidationError, KeyError):
-        yield failed("builds", "its process says what is no check")
+        findings.append(failed("builds", "its process returned malformed output"))
+    return findings
 
 
 def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
@@ -165,7 +164,7 @@ def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
         except BenchmarkError as error:
             yield failed(name, error)
         except Exception as error:  # whatever the method raises, its place and its words are what its author needs
-            yield failed(name, f"{own_code.place(row.method, error)}: {said(error)[:LONGEST]}")
+            yield failed(name, f"{methods.place(row.method, error)}: {said(error)[:LONGEST]}")
 
 
 def _make(row: Row, seed: int, device: torch.device) -> nn.Module:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.attention_weights import ROLES, AttentionWeights, attention_weights
-from benchmark.loading.own_parts import own_parts
+from benchmark.loading.methods import own_parts
 
 
 def attention(submission: str, model: nn.Module) -> list[AttentionWeights]:
@@ -17,20 +17,18 @@ def attention(submission: str, model: nn.Module) -> list[AttentionWeights]:
         BenchmarkError: method.py's fails or returns something else than a list of AttentionWeights with distinct names and
             fitting shapes; or it defines none and no attention layer is recognised.
     """
-    return own_parts(
-        submission, model, "attention", attention_weights, _problem, what="AttentionWeights", name=lambda one: one.name
-    )
+    return own_parts(submission, model, "attention", attention_weights, "AttentionWeights", _name)
 
 
-def _problem(layer: object) -> str | None:
-    """What is wrong with one entry, in words."""
+def _name(place: str, layer: object) -> str:
     if not isinstance(layer, AttentionWeights):
-        return f"{{place}} is {type(layer).__name__}"
+        raise ValueError(f"{place} is {type(layer).__name__}")
     for role in ROLES:
         weight = layer.role(role)
         if weight is None and role in ("key", "output"):
             continue
         if not isinstance(weight, torch.Tensor) or weight.ndim != 3 or len(weight) != len(layer.query):
             shape = tuple(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
-            return f"{layer.name!r}: {role} has shape {shape}; (heads, rows, columns) is due, with as many heads as the query"
-    return None
+            due = "(heads, rows, columns) is due, with as many heads as the query"
+            raise ValueError(f"{layer.name!r}: {role} has shape {shape}; {due}")
+    return layer.name

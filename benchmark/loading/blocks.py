@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from benchmark.layers.encoder_blocks import block_inputs, default_blocks
-from benchmark.loading.own_parts import own_parts
+from benchmark.loading.methods import own_parts
 
 
 def blocks(submission: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -17,9 +17,7 @@ def blocks(submission: str, model: nn.Module) -> list[tuple[str, nn.Module]]:
         BenchmarkError: method.py's fails or returns something else than a list of (name, module) with distinct names; or it
             defines none and no block is recognised.
     """
-    return own_parts(
-        submission, model, "blocks", default_blocks, _problem, what="(name, module)", name=lambda one: one[0]
-    )
+    return own_parts(submission, model, "blocks", default_blocks, "(name, module)", _name)
 
 
 def check_blocks(submission: str, model: nn.Module, shape: tuple[int, int, int]) -> None:
@@ -31,10 +29,9 @@ def check_blocks(submission: str, model: nn.Module, shape: tuple[int, int, int])
     block_inputs(model, blocks(submission, model), torch.full((1, *shape), 0.5))
 
 
-def _problem(entry: object) -> str | None:
-    """What is wrong with one entry, in words."""
+def _name(place: str, entry: object) -> str:
     if not isinstance(entry, tuple) or len(entry) != 2 or not isinstance(entry[0], str):
-        return "{place} is none"
+        raise ValueError(f"{place} is none")
     if not isinstance(entry[1], nn.Module):
-        return f"{entry[0]!r} is {type(entry[1]).__name__}, not a torch module"
-    return None
+        raise ValueError(f"{entry[0]!r} is {type(entry[1]).__name__}, not a torch module")
+    return entry[0]

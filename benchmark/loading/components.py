@@ -1,10 +1,12 @@
-"""Which files of the benchmark a setting names, since components are found by where they stand, and what they take."""
+"""The components that a recipe names: the file of each, found by where it stands, and its function's parameters."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,9 +16,15 @@ from benchmark.specs.training import TrainingSpec
 
 PACKAGE = Path("benchmark")
 PROBE = "pgd"  # for catastrophic overfitting, wherever training is against an attack
-
-
 ATTENTION = PACKAGE / "loading" / "attention.py"  # finds the attention layers that penalties read
+# by folder of benchmark/: what its files define, and what messages call one in training
+ENTRIES = {
+    "training": ("objective", "training objective"),
+    "training/penalties": ("penalty", "training penalty"),
+    "training/prepare": ("prepare", "preparation"),
+    "attacks": ("attack", "training attack"),
+    "certificates": ("certify", "certificate"),
+}
 
 
 def recipe_files(spec: TrainingSpec) -> list[Path]:
@@ -24,20 +32,38 @@ def recipe_files(spec: TrainingSpec) -> list[Path]:
     certificate that it selects by.
     """
     attacks = {attack.attack for attack in spec.attacks} | ({PROBE} if spec.attack else set())
-    penalties = sorted(PACKAGE / "training" / "penalties" / f"{penalty.name}.py" for penalty in spec.penalties)
+    penalties = sorted(component_file("training/penalties", penalty.name) for penalty in spec.penalties)
     needed = [*penalties, ATTENTION] if penalties else []
-    needed += [PACKAGE / "training" / "prepare" / f"{step.name}.py" for step in spec.prepare]
+    needed += [component_file("training/prepare", step.name) for step in spec.prepare]
     needed += [certificate_file(spec.selection.certificate)] if spec.selection.certificate else []
-    objective = PACKAGE / "training" / f"{spec.objective}.py"
-    return [objective, *needed, *(attack_file(attack) for attack in sorted(attacks))]
+    return [component_file("training", spec.objective), *needed, *map(attack_file, sorted(attacks))]
+
+
+def component_file(folder: str, name: str) -> Path:
+    return PACKAGE / folder / f"{name}.py"
 
 
 def attack_file(name: str) -> Path:
-    return PACKAGE / "attacks" / f"{name}.py"
+    return component_file("attacks", name)
 
 
 def certificate_file(name: str) -> Path:
-    return PACKAGE / "certificates" / f"{name}.py"
+    return component_file("certificates", name)
+
+
+def component(folder: str, name: str, parameters: Mapping[str, object]) -> ModuleType:
+    """Return the module of a component of training; a BenchmarkError for parameters that are unknown or missing."""
+    module = importlib.import_module(f"benchmark.{folder.replace('/', '.')}.{name}")
+    entry, words = ENTRIES[folder]
+    check_parameters(getattr(module, entry), parameters, f"{words} {name}")
+    return module
+
+
+def typed_component(folder: str, name: str, parameters: Mapping[str, Any]) -> tuple[ModuleType, dict[str, Any]]:
+    """The same with the parameters in their types; a BenchmarkError also for a value that its type does not allow."""
+    module = component(folder, name, parameters)
+    entry, words = ENTRIES[folder]
+    return module, typed_parameters(getattr(module, entry), parameters, f"{words} {name}")
 
 
 def check_parameters(

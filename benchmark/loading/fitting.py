@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from lightning_fabric import Fabric
@@ -16,19 +17,18 @@ from torch import nn
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.components import check_parameters, typed_parameters
+from benchmark.loading.components import component, typed_component
 from benchmark.loading.rows import Row
-from benchmark.loading.starting import begin, module_of, starting_point
-from benchmark.loading.trained import Split, tensors
-from benchmark.results.training import TrainingResult
-from benchmark.runtime import arithmetic
+from benchmark.loading.trained import Split, load_weights, start_from, tensors
+from benchmark.results.training import Preparation, TrainingResult
+from benchmark.runtime import arithmetic, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import start as start_device
 from benchmark.runtime.torch_setup import stop_filling, tensor_float32
 from benchmark.specs.data import DataSpec
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.specs.training import Augmentation, PenaltySpec, Selection, TrainingSpec
+from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
 from benchmark.training import overfitting
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
@@ -37,7 +37,7 @@ from benchmark.training.loop import train
 from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
 from benchmark.training.overfitting import OverfittingMonitor
 from benchmark.training.penalty import Penalty
-from benchmark.training.preparation import Place
+from benchmark.training.preparation import History, Place, Tensors
 from benchmark.training.ranks import ALONE, Ranks
 from benchmark.training.selection import Score, selection_metric
 from benchmark.training.steps import Steps
@@ -57,7 +57,7 @@ def fit(
     say: Callable[[str], None] = lambda _: None,
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
-    """Trains a network by the row's settings: its best weights, its history and what is said of it.
+    """Train a network by the row's settings; return its best weights, its history and what is said of it.
 
     Args:
         folder: what a killed run goes on from.
@@ -68,24 +68,23 @@ def fit(
     spec = row.settings.training
     assert spec is not None  # the step applies
     attack = training_attack(spec.attack) if spec.attack else None
-    objective, wanted = training_objective(spec, attack), spec.selection
-    chosen = training_attack(wanted.attack) if wanted.attack else None
-    proven = certified(wanted) if wanted.certificate else None
-    selected_by, score = selection_metric(wanted, objective, chosen, proven)
+    objective, by = training_objective(spec, attack), spec.selection
+    chosen = training_attack(by.attack) if by.attack else None
+    selected_by, score = selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
     monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
     torch.manual_seed(run.seed)
     validation = tensors(load_split(row.data, "validation"))
     train_split = tensors(load_split(row.data, "train"))
     model = methods.build_model(row.submission, row.settings, row.track)
     ranks.check(spec.batch_size, len(validation[1]))
-    if spec.attacks:
-        _check_gradients(model, validation)
+    if spec.attacks and (problem := attackable(model, *(part[:8] for part in validation))[1]):
+        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
     fabric = fabric_of(run, ranks)
     start_device(fabric.device)
     if fabric.device.type == "cuda" and not ranks.alone:
         torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
     place = Place(folder / "prepare", run.seed, fabric.device, say)
-    started, prepared = (None, ()) if ranks.rank else begin(model, starting_point(row), spec, train_split, place)
+    started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
     stop_filling()
     with tensor_float32(run.tf32):
         steps = Steps(
@@ -110,8 +109,7 @@ def fit(
             monitor=monitor,
             on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
         )
-    images = len(validation[1])
-    seen = monitor.verdict(done.watched, done.best_epoch, spec.warmup_epochs, images) if monitor else None
+    watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
     result = TrainingResult(
         epochs=done.epoch,
         selected_epoch=done.best_epoch,
@@ -119,11 +117,80 @@ def fit(
         validation_score=done.best_score,
         init_sha256=started,
         prepared=prepared,
-        overfitting=seen,
+        overfitting=monitor.verdict(*watched) if monitor else None,
         **run.model_dump(exclude={"processes"}),
         processes=ranks.count,
     )
     return best, done, result
+
+
+def _begin(
+    model: nn.Module, row: Row, spec: TrainingSpec, train_split: Split, place: Place
+) -> tuple[str | None, tuple[Preparation, ...]]:
+    """Give `model` the weights that its epochs begin with: those that the row starts from, then what the recipe's
+    preparations make of them. A BenchmarkError for weights that do not fit, and for what a preparation refuses.
+
+    Returns:
+        sha256 of the weights started from, None where the row starts afresh, and the preparations' histories.
+    """
+    source = row.source
+    if source is None or spec.init_from is None:
+        if spec.prepare:
+            raise BenchmarkError(
+                f"the preparation {spec.prepare[0].name} works on a trained network; name its row by `init_from`, or, in a "
+                "study, its cell by `init_from: {cell: ...}`"
+            )
+        return None, ()
+    other = [getattr(preparation(step), "OTHER_ARCHITECTURE", False) for step in spec.prepare]
+    if any(other[1:]):
+        name = spec.prepare[other.index(True, 1)].name
+        raise BenchmarkError(f"the preparation {name} makes a network of another; let it be the first")
+    if any(other):
+        start = methods.build_model(source.submission, source.settings, source.track)
+        load_weights(start, source.weights)
+        start, digest = _frozen(start), files.sha256_file(source.weights)
+    else:
+        digest = start_from(model, source.weights, spec.init_from.new)
+        start = _frozen(copy.deepcopy(model))
+    prepared = []
+    for number, step in enumerate(spec.prepare):
+        own = Place(place.folder / f"{number}-{step.name}", place.seed, place.device, place.say)
+        prepared.append(_prepared(model, start, train_split, step, own))
+        start = _frozen(copy.deepcopy(model))
+    return digest, tuple(prepared)
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    return model.eval().requires_grad_(False)
+
+
+def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: PrepareSpec, place: Place) -> Preparation:
+    """Run one preparation, or take what an earlier process kept of it; `model` ends in the mode and with the flags that it
+    had.
+    """
+    mode, learned = model.training, [p for p in model.parameters() if p.requires_grad]
+
+    def make() -> tuple[Tensors, History]:
+        torch.manual_seed(place.seed)
+        model.to(place.device)
+        split = tuple(part.to(place.device) for part in train_split)
+        history = preparation(step).prepare(model, start.to(place.device), split, place, **step.parameters)
+        return dict(model.state_dict()), history
+
+    try:
+        tensors, history = place.kept("whole", make)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"preparation {step.name}: {error}") from None
+    model.load_state_dict(tensors)
+    model.train(mode).requires_grad_(False)
+    for parameter in learned:
+        parameter.requires_grad_(True)
+    return Preparation(name=step.name, history=history)
+
+
+def preparation(step: PrepareSpec) -> ModuleType:
+    """The file of a preparation; a BenchmarkError for parameters that it does not know or that are missing."""
+    return component("training/prepare", step.name, step.parameters)
 
 
 def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
@@ -131,30 +198,23 @@ def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
     return Augment(spec, data.shape, data.classes) if spec.any else None
 
 
-def _check_gradients(model: nn.Module, validation: Split) -> None:
-    """A BenchmarkError for a model that no training attack can follow."""
-    _, problem = attackable(model, *(part[:8] for part in validation))
-    if problem:
-        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
-
-
 def check_recipe(spec: TrainingSpec) -> None:
     """A BenchmarkError for parameters of a recipe's components that are unknown or missing."""
     attacks = [training_attack(attack) for attack in spec.attacks]
     training_objective(spec, attacks[0] if spec.attack else None)
     for penalty in spec.penalties:
-        _penalty(penalty)
+        typed_component("training/penalties", penalty.name, penalty.parameters)
     for step in spec.prepare:
-        module_of(step)
+        preparation(step)
 
 
-def certified(wanted: Selection) -> Score:
+def _certified(by: Selection) -> Score:
     """Accuracy that the certificate proves at the radius asked for, of a float32 model."""
-    module = importlib.import_module(f"benchmark.certificates.{wanted.certificate}")
+    module = importlib.import_module(f"benchmark.certificates.{by.certificate}")
 
     def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-        radii = module.certify(model.eval(), images, labels, largest=wanted.radius)
-        return float((radii >= wanted.radius).double().mean())
+        radii = module.certify(model.eval(), images, labels, largest=by.radius)
+        return float((radii >= by.radius).double().mean())
 
     return score
 
@@ -192,19 +252,14 @@ def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
 
 
 def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
-    module = importlib.import_module(f"benchmark.training.{spec.objective}")
-    parameters = typed_parameters(module.objective, spec.parameters, f"training objective {spec.objective}")
+    module, parameters = typed_component("training", spec.objective, spec.parameters)
     if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
         raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
     return module.objective(attack, **parameters)
 
 
 def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
-    """The recipe's penalties of a model that this submission built, by name.
-
-    Raises:
-        BenchmarkError: unknown or missing parameters, or what a penalty itself refuses.
-    """
+    """The recipe's penalties of a model that this submission built, by name; a BenchmarkError for what one refuses."""
     if not spec.penalties:
         return {}
     finder = importlib.import_module("benchmark.loading.attention")  # only those who ask for penalties depend on it
@@ -214,18 +269,12 @@ def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) ->
 
     found = {}
     for penalty in spec.penalties:
-        module, parameters = _penalty(penalty)
+        module, parameters = typed_component("training/penalties", penalty.name, penalty.parameters)
         try:
             found[penalty.name] = module.penalty(model, attention, **parameters)
         except BenchmarkError as error:
             raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
     return found
-
-
-def _penalty(penalty: PenaltySpec) -> tuple[ModuleType, dict[str, Any]]:
-    """Its file, and its parameters in their types."""
-    module = importlib.import_module(f"benchmark.training.penalties.{penalty.name}")
-    return module, typed_parameters(module.penalty, penalty.parameters, f"training penalty {penalty.name}")
 
 
 def _starts_at_random(spec: AttackSpec) -> bool:
@@ -244,8 +293,7 @@ def training_attack(spec: AttackSpec) -> TrainingAttack:
 
     A `step_size` in pixels shrinks with the radius.
     """
-    module = importlib.import_module(f"benchmark.attacks.{spec.attack}")
-    check_parameters(module.attack, spec.parameters, f"training attack {spec.attack}")
+    module = component("attacks", spec.attack, spec.parameters)
     climbs = "loss" in inspect.signature(module.attack).parameters
 
     def attack(

@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from benchmark.loading import tracks
+from benchmark.loading.components import ENTRIES, PACKAGE, component_file
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
 from benchmark.runtime.yaml_file import read_model
@@ -14,10 +15,6 @@ from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
 
 FOLDER = Path("submissions")
-ENTRIES = {  # what the files of each kind define, by the folder of benchmark/ in which they stand
-    "training": "objective", "training/penalties": "penalty", "training/prepare": "prepare", "attacks": "attack",
-    "certificates": "certify",
-}  # fmt: skip
 
 
 def names() -> list[str]:
@@ -96,44 +93,35 @@ def _check_parts(submission: Submission) -> None:
             check_part("tracks", track, place)
             check_settings(entry, place)
             own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
-            for spec in entry.adaptive:
-                if spec.attack not in own | _parts("attacks"):
-                    near = near_miss(spec.attack, own | _parts("attacks"))
-                    raise BenchmarkError(f"{place}: adaptive: no attack file named {spec.attack!r}{near}")
-                if spec.attack in own and passes_for_autoattack(spec.attack):
-                    raise BenchmarkError(
-                        f"{place}: its own {spec.attack}.py would pass for AutoAttack; rename the file"
-                    )
+            for name in (spec.attack for spec in entry.adaptive):
+                if name not in (known := own | _parts("attacks")):
+                    raise BenchmarkError(f"{place}: adaptive: no attack file named {name!r}{near_miss(name, known)}")
+                if name in own and passes_for_autoattack(name):
+                    raise BenchmarkError(f"{place}: its own {name}.py would pass for AutoAttack; rename the file")
 
 
 def check_settings(entry: VariantOnTrack, place: str) -> None:
-    """A BenchmarkError, which says at what `place`, for an objective, penalty, preparation, attack or certificate of which
-    there is no file.
-    """
-    if entry.training:
-        check_part("training", entry.training.objective, place)
-        for penalty in entry.training.penalties:
-            check_part("training/penalties", penalty.name, place)
-        for step in entry.training.prepare:
-            check_part("training/prepare", step.name, place)
-        if entry.training.selection.certificate:
-            check_part("certificates", entry.training.selection.certificate, place)
-        for spec in entry.training.attacks:
-            check_part("attacks", spec.attack, place)
-    if entry.certificate:
-        check_part("certificates", entry.certificate.name, place)
+    """A BenchmarkError, which names the `place`, for a component of which there is no file."""
+    spec, parts = entry.training, list[tuple[str, str]]()
+    if spec:
+        parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
+        parts += [("training/prepare", step.name) for step in spec.prepare]
+        parts += [("certificates", spec.selection.certificate)] if spec.selection.certificate else []
+        parts += [("attacks", attack.attack) for attack in spec.attacks]
+    for kind, part in [*parts, *([("certificates", entry.certificate.name)] if entry.certificate else [])]:
+        check_part(kind, part, place)
 
 
 def check_part(kind: str, part: str, place: str) -> None:
     """The same of one: `kind` is tracks, or a folder of benchmark/."""
-    file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else Path("benchmark") / kind / f"{part}.py"
-    if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind], files.version(file))):
+    file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else component_file(kind, part)
+    if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind][0], files.version(file))):
         raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
 
 
 def _parts(kind: str) -> set[str]:
     """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
-    return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind], Path("benchmark") / kind)
+    return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind][0], PACKAGE / kind)
 
 
 def _defining(entry: str, folder: Path) -> set[str]:

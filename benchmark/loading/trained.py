@@ -66,14 +66,11 @@ def start_from(model: torch.nn.Module, path: Path, new: tuple[str, ...]) -> str:
     for part in new:
         if not any(_within(name, (part,)) for name in own):
             raise BenchmarkError(f"init_from: the model has no part {part!r}{near_miss(part, {*own})}")
-    for name in sorted(own.keys() | stored.keys()):
-        if _within(name, new):
-            continue
-        shapes = [tuple(side[name].shape) if name in side else None for side in (stored, own)]
-        if shapes[0] != shapes[1]:
-            kinds = ["nothing" if shape is None else f"shape {shape}" for shape in shapes]
+    for name in sorted(name for name in own.keys() | stored.keys() if not _within(name, new)):
+        there, here = (f"shape {tuple(side[name].shape)}" if name in side else "nothing" for side in (stored, own))
+        if there != here:
             raise BenchmarkError(
-                f"init_from: {name} is {kinds[0]} in {path} and {kinds[1]} in this model; name it in `new` or mend it"
+                f"init_from: {name} is {there} in {path} and {here} in this model; name it in `new` or mend it"
             )
     model.load_state_dict(own | {name: tensor for name, tensor in stored.items() if not _within(name, new)})
     return files.sha256_file(path)

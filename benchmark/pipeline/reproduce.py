@@ -10,10 +10,10 @@ from benchmark import protocol
 from benchmark.pipeline import inputs
 from benchmark.results.study import StudyResult
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox import forks
 from benchmark.studies import results
 from benchmark.studies.grids import Grid
 from benchmark.studies.published import changed_settings
-from benchmark.wall import forks
 
 
 def reproduce(grid: Grid, published: StudyResult) -> tuple[str, list[str]]:

@@ -15,7 +15,6 @@ import torch
 
 from benchmark.attacks import autoattack
 from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
-from benchmark.loading.judged import judged_model
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
 from benchmark.replay import judge as judging
@@ -28,6 +27,7 @@ from benchmark.results.record import Record
 from benchmark.results.regression import Built, differences
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.machine import environment, machine
+from benchmark.sandbox.model import evaluated_model
 from benchmark.specs.threat import AttackSpec
 from benchmark.verdicts.ball import into_ball
 from benchmark.verdicts.prediction import predict
@@ -107,7 +107,7 @@ def opened(
     its place where weights or data are not the Record's.
     """
     # the row's process starts before labels are read, of which it would else have a copy
-    with judged_model(row, device) if row.weights.exists() else nullcontext() as judged:
+    with evaluated_model(row, device) if row.weights.exists() else nullcontext() as judged:
         stored = read(row, record, own, findings)
         if judged is None or not stored.weights or stored.images is None:
             yield stored, None

@@ -31,7 +31,7 @@ class OutOfMemory(BenchmarkError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice, a GPU's or the machine's, by what Python, torch or a walled process raises."""
+    """Whether memory did not suffice, a GPU's or the machine's, by what Python, torch or a sandboxed process raises."""
     if isinstance(error, OutOfMemory | MemoryError):
         return True
     words = f"{type(error).__name__}: {error}"

@@ -37,7 +37,7 @@ class EvaluateRun(Frozen):
 class RunSettings(Frozen):
     """`params.yaml`: how this machine runs the pipeline.
 
-    `wall`: how the code of submissions is held. `full`: refused where a part of the wall is missing; `weak`: with what this
+    `wall`: how the code of submissions is held. `full`: refused where a part of it is missing; `weak`: with what this
     machine has; `none`: in the judge's own process, but for processes that share a training.
     """
 

@@ -72,10 +72,10 @@ class Attack(EvaluationStep):
 
     def companion(self, device: torch.device) -> AbstractContextManager[Any]:
         """What finds the attacks that the row's submission brings."""
-        from benchmark.loading.walled_attack import brought_attacks
+        from benchmark.sandbox.attack import contributed_attacks
 
         names = [spec.attack for spec in self.specs] if self.what == ADAPTIVE else []
-        return brought_attacks(self.row, names, device)
+        return contributed_attacks(self.row, names, device)
 
     @property
     def spares(self) -> int:

@@ -18,8 +18,7 @@ from benchmark.steps.base import Outcome, Step, Work
 if TYPE_CHECKING:
     import torch
 
-    from benchmark.loading.judged import Spare
-    from benchmark.loading.walled import Asked
+    from benchmark.sandbox.model import Asked, Spare
     from benchmark.verdicts.prediction import Predictions
 
 
@@ -29,7 +28,7 @@ ASKED_AGAIN = 128  # images
 
 @dataclass(frozen=True)
 class Subject:
-    """A row's network (loading/judged.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
+    """A row's network (sandbox/model.py) with the images (n, c, h, w) and labels (n,) that it is judged on, and what it
     predicts for them when clean.
 
     Attributes:
@@ -110,10 +109,9 @@ class EvaluationStep(Step):
         """What it judges, columns of all images that go into every evidence, and what held the row's code."""
         import torch
 
-        from benchmark.loading.judged import judged_model, spare_models
         from benchmark.loading.trained import evaluation_images
-        from benchmark.loading.walled import Asked, WalledModel
         from benchmark.runtime.torch_setup import set_up
+        from benchmark.sandbox.model import Asked, SandboxedModel, evaluated_model, spare_models
         from benchmark.verdicts.pieces import MOST, fitting, room
         from benchmark.verdicts.prediction import predict
 
@@ -121,12 +119,12 @@ class EvaluationStep(Step):
         # the row's process starts before an image or a label is read, of which it would else have a copy
         with (
             self.companion(device) as companion,
-            judged_model(work.row, device) as judged,
-            spare_models(work.row, device, 0 if judged.rebuilt else self.spares) as spares,
+            evaluated_model(work.row, device) as judged,
+            spare_models(work.row, device, 0 if judged.claimed else self.spares) as spares,
         ):
             images, labels = evaluation_images(work.row, device)
             asked = None
-            if isinstance(judged.model, WalledModel):
+            if isinstance(judged.model, SandboxedModel):
                 asked = judged.model.asked = Asked(whole=work.row.submission.division == "open")
             judged.confirm(images, rules.batch_size, work.row.name)
             with torch.random.fork_rng([device] if device.type == "cuda" else []):

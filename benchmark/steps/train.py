@@ -23,7 +23,7 @@ class Train(Step):
 
     @property
     def slow(self) -> list[str]:
-        return ["benchmark.loading.walled_training", "torch._dynamo"]
+        return ["benchmark.sandbox.training", "torch._dynamo"]
 
     @property
     def reads(self) -> list[Path]:
@@ -50,11 +50,12 @@ class Train(Step):
     def run(self, work: Work) -> Outcome:
         from safetensors.torch import save
 
-        from benchmark.loading.confining import wall
-        from benchmark.loading.walled_training import fit_walled
         from benchmark.runtime import files
+        from benchmark.sandbox.submitted import in_force, in_words
+        from benchmark.sandbox.training import fit_sandboxed
 
-        spec, run, held = self.declared, TrainRun.model_validate(work.settings["run"]), wall()
+        spec, run = self.declared, TrainRun.model_validate(work.settings["run"])
+        held = in_words(in_force())
 
         def on_epoch(epoch: int, score: float) -> None:
             work.clock.lap()
@@ -63,7 +64,7 @@ class Train(Step):
 
         place = work.scratch / "training"  # what its code may write to: nothing there is the judge's to trust
         place.mkdir(exist_ok=True)
-        best, done, result, memory = fit_walled(work.row, run, place, on_epoch, work.say, held)
+        best, done, result, memory = fit_sandboxed(work.row, run, place, on_epoch, work.say)
         work.clock.memory(memory)
         if done.epoch < spec.epochs:
             patience = spec.selection.patience
@@ -75,7 +76,7 @@ class Train(Step):
             fields={
                 "training": result.model_dump(mode="json"),
                 "sha256": {"weights": files.sha256_bytes(weights)},
-                "wall": held.words,
+                "wall": held,
             },
             files={"model.safetensors": weights, "history.json": files.to_json(_history(done))},
             summary=f"{result.selected_by} {result.validation_score:.3f} at epoch {result.selected_epoch}",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from benchmark.loading import methods
 from benchmark.loading.components import check_parameters
-from benchmark.loading.confining import messages, submission_files, wall
 from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.submitted import run
 from benchmark.studies.grids import Grid, recipe
 from benchmark.studies.measures import PARTS, TRAINING, takes
 from benchmark.studies.own import SECONDS, finding, function_of, is_function
@@ -16,18 +18,11 @@ def check(grid: Grid) -> None:
     """Build each network and recipe once, so that the last of a hundred cells does not fail after hours. Raises
     BenchmarkError: networks, recipes or measures that do not fit.
     """
-    held = wall()
-    if not held.stands:
-        _check(grid)
-        return
-    rows = grid.networks()
-    read = submission_files(*rows, *(row.source for row in rows))
-    owner = f"submissions/{grid.submission.name}"
-    for _ in messages(lambda _: _check(grid), held, owner, read=read, seconds=SECONDS):
-        pass  # it sends nothing; what it raises comes here
+    sources = {row.source.submission.name for row in grid.networks() if row.source} - {grid.submission.name}
+    run(partial(_check, grid), lambda _: None, grid.submission.name, *sorted(sources), seconds=SECONDS)
 
 
-def _check(grid: Grid) -> None:
+def _check(grid: Grid, _: object) -> None:
     functions = {m.measure: function_of(grid.submission.name, m.measure) for m in grid.study.measures if is_function(m)}
     for cell, settings in grid.cells.items():
         try:

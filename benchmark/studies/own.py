@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from functools import cache, partial
+from contextlib import contextmanager
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -17,16 +17,16 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from benchmark.data.images import load_split
 from benchmark.loading import methods
-from benchmark.loading.confining import submission_files, wall
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors, trained_model
 from benchmark.results.points import Points
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.channel import Message
+from benchmark.sandbox.process import Process, serve
+from benchmark.sandbox.submitted import in_force, start
 from benchmark.specs.study import BUILTIN, MeasureSpec, Value
 from benchmark.studies import checks, measures
 from benchmark.studies.measures import Measure, Measured
-from benchmark.wall.channel import Channel, Tensors
-from benchmark.wall.process import Answer, Walled, serve
 
 SECONDS = 12 * 3600.0  # for one measure of one network
 MOST_BYTES = 2**28  # of what a measure returns for each image
@@ -49,64 +49,64 @@ def measuring(row: Row, device: torch.device) -> Iterator[Measuring | None]:
 
     Its process starts at once, before this process has read an image or used a GPU, and ends with the block.
     """
-    held = wall()
+    parts = in_force()
     if not (row.network and any(map(is_function, row.network.measures))):
         yield None
-    elif not held.stands:
-        yield partial(_measure, row, cache(lambda: trained_model(row, device)))
+    elif not parts:
+        yield _Served(row, device).take
     else:
-        data = [row.data.absolute() / name for name in ("data.json", "train.safetensors")]
-        read = [*submission_files(row), row.weights.absolute(), *data]
-        walled = held.process(row, partial(_serve, row, device), read, seconds=SECONDS, device=device.type)
-        with closing(walled):
-            yield partial(_asked, walled)
+        data = [row.data / name for name in ("data.json", "train.safetensors")]
+        process = start(
+            lambda channel: serve(channel, _Served(row, device)), parts, row.submission.name,
+            read=[row.weights, *data], seconds=SECONDS, device=device.type,
+        )  # fmt: skip
+        with process:
+            yield partial(_asked, process)
 
 
-def _asked(walled: Walled, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
+def _asked(process: Process, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
     """Ask the process for a measure of images (n, c, h, w) and labels (n,). Raises BenchmarkError: the measure fails or
     returns what it may not.
     """
-    message = {"ask": "measure", "measure": measure.model_dump(mode="json")}
-    answer, columns = walled.ask(message, {"images": images, "labels": labels}, most=MOST_BYTES)
+    given = {"images": images, "labels": labels}
+    answer, columns = process.ask("measure", given, most=MOST_BYTES, spec=measure.model_dump(mode="json"))
     try:
         values, x, points = (kind.validate_python(answer.get(name)) for name, kind in ANSWER.items())
     except ValidationError:
-        raise BenchmarkError(f"{walled.owner}: the measure {measure.label!r} answers wrongly") from None
+        raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} answers wrongly") from None
     names = [*values, *x, *points, *columns]
     own = [name for name in names if name == measure.label or name.startswith(f"{measure.label}: ")]
     if own != names or any(column.shape != labels.shape for column in columns.values()):
-        raise BenchmarkError(f"{walled.owner}: the measure {measure.label!r} answers for other measures or images")
+        raise BenchmarkError(f"{process.owner}: the measure {measure.label!r} answers for other measures or images")
     return Measured(values, x, columns, points=points)
 
 
-def _serve(row: Row, device: torch.device, channel: Channel) -> None:
-    """In the process."""
-    model = cache(lambda: trained_model(row, device))
+class _Served:
+    """In the process: the network, which is built when it is first measured."""
 
-    def measure(message: dict[str, Any], tensors: Tensors) -> Answer:
-        spec = MeasureSpec.model_validate(message["measure"])
-        measured = _measure(row, model, spec, tensors["images"].to(device), tensors["labels"].to(device))
+    def __init__(self, row: Row, device: torch.device) -> None:
+        self.row, self.device = row, device
+
+    @cached_property
+    def model(self) -> torch.nn.Module:
+        return trained_model(self.row, self.device)
+
+    def measure(self, spec: dict[str, Any], images: torch.Tensor, labels: torch.Tensor) -> Message:
+        measured = self.take(MeasureSpec.model_validate(spec), images.to(self.device), labels.to(self.device))
         answer = {name: kind.dump_python(getattr(measured, name), mode="json") for name, kind in ANSWER.items()}
         return answer, measured.columns
 
-    serve(channel, {"measure": measure})
-
-
-def _measure(
-    row: Row,
-    model: Callable[[], torch.nn.Module],
-    measure: MeasureSpec,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-) -> Measured:
-    assert row.network is not None  # the step applies
-    name, function = row.submission.name, function_of(row.submission.name, measure.measure)
-    parts = {
-        part: getattr(finding(part), part)(name, model()) for part in measures.PARTS if measures.takes(function, part)
-    }
-    if measures.takes(function, measures.TRAINING):
-        parts[measures.TRAINING] = tensors(load_split(row.data, "train"))
-    return measures.own(function, model(), images, labels, measure, row.network.seed, parts)
+    def take(self, measure: MeasureSpec, images: torch.Tensor, labels: torch.Tensor) -> Measured:
+        assert self.row.network is not None  # the step applies
+        name, function = self.row.submission.name, function_of(self.row.submission.name, measure.measure)
+        parts = {
+            part: getattr(finding(part), part)(name, self.model)
+            for part in measures.PARTS
+            if measures.takes(function, part)
+        }
+        if measures.takes(function, measures.TRAINING):
+            parts[measures.TRAINING] = tensors(load_split(self.row.data, "train"))
+        return measures.own(function, self.model, images, labels, measure, self.row.network.seed, parts)
 
 
 def function_of(submission: str, measure: str) -> Measure:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from benchmark.loading import methods, submissions
-from benchmark.loading.confining import messages, wall
 from benchmark.results.finding import Finding
 from benchmark.results.study import PublishedStudy, StudyResult, is_named
 from benchmark.results.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.submitted import Hear, run
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies.grids import Grid
-from benchmark.wall.channel import Channel
 
 SECONDS = 600.0  # that findings may take
 
@@ -92,21 +92,22 @@ def _findings(grid: Grid, result: StudyResult) -> tuple[Finding, ...]:
     path = grid.folder / "verdicts.parquet"
     if not path.exists() or files.sha256_file(path) != result.sha256["verdicts"]:
         raise BenchmarkError(f"{path} is missing or is not of {grid.folder / 'study.json'}; run `{grid.command}`")
-    verdicts, name, held = pq.read_table(path), grid.study.findings, wall()
+    verdicts, name, findings = pq.read_table(path), grid.study.findings, list[Finding]()
 
-    def findings() -> tuple[Finding, ...]:
+    def work(send: Hear) -> None:
         given = getattr(methods.module(grid.submission.name, "findings"), name)(result, verdicts)
         if not isinstance(given, list | tuple) or not given or not all(isinstance(item, Finding) for item in given):
             raise BenchmarkError(f"{grid.file}: findings: {name} must return a list of Finding, at least one")
-        return tuple(given)
+        for one in given:
+            send(one.model_dump(mode="json"))
 
-    if not held.stands:
-        return findings()
+    def hear(message: dict[str, Any]) -> None:
+        try:
+            findings.append(Finding.model_validate(message))
+        except ValidationError as error:
+            raise BenchmarkError(
+                f"{grid.file}: findings: {name} gives no Finding ({error.errors()[0]['msg']})"
+            ) from None
 
-    def work(channel: Channel) -> None:
-        for finding in findings():
-            channel.send(finding.model_dump(mode="json"))
-
-    folder, owner = submissions.FOLDER / grid.submission.name, f"submissions/{grid.submission.name}"
-    sent = messages(work, held, owner, read=[folder.absolute()], seconds=SECONDS)
-    return tuple(map(Finding.model_validate, sent))
+    run(work, hear, grid.submission.name, seconds=SECONDS)
+    return tuple(findings)

@@ -103,7 +103,7 @@ def test_what_holds_submissions_is_said_before_any_work(root, monkeypatch) -> No
         ("none", "seccomp limits", "note none", 0),
     ):
         settings.write_text(re.sub(r"^wall: \w+", f"wall: {wall}", settings.read_text(), flags=re.MULTILINE))
-        monkeypatch.setattr("benchmark.loading.confining.available", lambda parts=parts: tuple(parts.split()))
+        monkeypatch.setattr("benchmark.sandbox.confinement.available", lambda parts=parts: tuple(parts.split()))
         found, ended = doctor_says()
         assert found["sandbox"].startswith(words)
         assert ended == status

@@ -12,8 +12,8 @@ from torch import nn
 
 from benchmark.certificates.smoothing import smooth
 from benchmark.evaluation.asked_again import ROUNDING, _as_often, broken_afresh, check_answers, check_radii, compare
-from benchmark.loading.walled import CALLS, ROWS, Asked
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.model import CALLS, ROWS, Asked
 from benchmark.specs.threat import ThreatModel
 
 RULES = {"sigma": 0.3, "n0": 40, "n": 400, "looks": 3, "alpha": 0.01, "seed": 0}

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import PARTS, Confinement, available, confine, folders_of
-from benchmark.wall.process import Walled
+from benchmark.sandbox.confinement import PARTS, Confinement, available, confine, folders_of
+from benchmark.sandbox.process import Process, serve
 
-pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
+pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 
 SECRET = "RVB_PLANTED_SECRET"
 CTYPES = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); "
@@ -77,6 +77,12 @@ ATTEMPTS = {
     "a debugger on the judge": call(101, "16", "__import__('os').getppid()", "0", "0"),
     "the judge's memory by a call": call(310, "__import__('os').getppid()", "0", "0", "0", "0", "0"),
     "a shared segment": call(29, "1234", "4096", "0o1666"),
+    "a look at one": call(31, "0", "2", "0"),
+    "a semaphore that is there": call(65, "0", "0", "1"),
+    "its state": call(66, "0", "0", "16", "1"),
+    "a message to a queue that is there": call(69, "0", "b'x' * 16", "1", "0o4000"),
+    "one from it": call(70, "0", "b'x' * 16", "1", "0", "0o4000"),
+    "a queue away": call(71, "0", "0", "0"),
     # marks that other processes see, whatever they may open
     "the rights of a file": "import os; os.chmod(here, 0o750)",
     "the rights of an open file": "import os; os.fchmod(open(here + '/x', 'w').fileno(), 0o640)",
@@ -165,9 +171,13 @@ CLOSED_ON_GPU = {name: ATTEMPTS[name] for name in CLOSED} | {
 # what a process that downloads weights may do more, and what not: names of files may be labels, and so may messages
 DOWNLOADS = "import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
 NAMED = "import socket; socket.create_connection(('localhost', {port}), 5)"
-CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in CLOSED if name != "a TCP connection"} | {
-    name: CLOSED_ON_GPU[name] for name in ("a connection to a program", "a connection to an abstract name", "a datagram of a socket of its own", "a netlink")
-} | {
+CLOSED_TO_BOTH = (
+    "a connection to a program",
+    "a connection to an abstract name",
+    "a datagram of a socket of its own",
+    "a netlink",
+)
+CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in {*CLOSED, *CLOSED_TO_BOTH} - {"a TCP connection"}} | {
     "a family with high bits": call(41, "(1 << 32) | 1", "1", "0"),
     "packets of the machine": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "the machine that holds this one": "import socket; socket.socket(socket.AF_VSOCK)",
@@ -177,16 +187,22 @@ CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in CLOSED if name != "
 }  # fmt: skip
 
 
-def _attempt(channel) -> None:
-    while True:
-        code = channel.receive(0)[0]["ask"]
+class _Served:
+    def attempt(self, code: str) -> tuple[dict, dict]:
         try:
             exec(code, {"here": os.environ["HOME"]})
-        except (OSError, AssertionError, KeyError, MemoryError, RuntimeError, AttributeError, ValueError) as error:
-            failed = f"{type(error).__name__}: {error}"
-        else:
-            failed = ""
-        channel.send({"failed": failed})
+        except (
+            OSError,
+            AssertionError,
+            KeyError,
+            MemoryError,
+            RuntimeError,
+            SystemError,
+            AttributeError,
+            ValueError,
+        ) as error:
+            return {"failed": f"{type(error).__name__}: {error}"}, {}
+        return {"failed": ""}, {}
 
 
 @pytest.fixture
@@ -211,18 +227,15 @@ def place(tmp_path, monkeypatch):
 
 def tried(attempts: dict[str, str], place, **rules: bool) -> dict[str, str]:
     """What stopped each code behind the wall, one after another in one process; "" where nothing did."""
-    confinement = Confinement(memory=2**31, file_size=2**30, **rules)
-    walled = Walled(_attempt, confinement, PARTS, owner="a test", seconds=60)
+    confinement = Confinement(PARTS, memory=2**31, **rules)
     failed = {}
-    try:
+    with Process(lambda channel: serve(channel, _Served()), confinement, owner="a test", seconds=60) as process:
         for name, code in attempts.items():
             code = code.replace("{{", "{").replace("}}", "}")
             for key, value in place.items():
                 code = code.replace("{" + key + "}", str(value))
-            failed[name] = walled.ask({"ask": code})[0]["failed"]
-    finally:
-        walled.close()
-    assert not walled.home.exists()
+            failed[name] = process.ask("attempt", code=code)[0]["failed"]
+    assert not process.home.exists()
     return failed
 
 
@@ -254,10 +267,13 @@ def test_packages_are_read_where_pythonpath_has_them_and_a_user_has_a_name(place
         (folder / f"kept_in_{folder.name}.py").write_text("")
         monkeypatch.syspath_prepend(folder)
     (site / "kept_in_site-1.dist-info").mkdir()
+    (site / "leaderboard/results").mkdir(parents=True)
+    (site / "leaderboard/results/verdicts.json").write_text("{}")
     packages = "import kept_in_site, getpass; assert getpass.getuser() == 'nobody'"
-    failed = tried({"packages": packages, "others": f"open('{other}/kept_in_other.py').read()"}, place)
-    assert failed["packages"] == ""
-    assert "Permission denied" in failed["others"]
+    closed = [other / "kept_in_other.py", site / "leaderboard/results/verdicts.json"]
+    failed = tried({"packages": packages} | {str(path): f"open('{path}').read()" for path in closed}, place)
+    assert failed.pop("packages") == ""
+    assert all("Permission denied" in words for words in failed.values())
 
 
 def test_the_driver_is_read_where_it_is_loaded_from() -> None:
@@ -298,7 +314,7 @@ ENDS = {
     "it sends no JSON": ("import os, struct; os.write(channel.fileno(), struct.pack('<IQ', 4, 0) + b'nope')", "no message"),
     "it nests": ("import os, struct; d = b'[' * 200000; os.write(channel.fileno(), struct.pack('<IQ', len(d), 0) + d)", "no message"),
     "it promises more than it sends": ("import os, struct; os.write(channel.fileno(), struct.pack('<IQ', 10, 0)); os._exit(0)", "it ended"),
-    "it declares a tensor without end": ("channel._socket.sendall(message({'t': ['float32', [2**39, 2**39]]}, 0))", "no message"),
+    "it declares a tensor without end": ("channel._socket.sendall(message({'t': ['float32', [2**39, 2**39]]}, 0))", "other tensors than it said"),
     "it declares a negative size": ("channel._socket.sendall(message({'t': ['float32', [-4]]}, 0))", "no message"),
     "it declares an unknown type": ("channel._socket.sendall(message({'t': ['object', [1]]}, 8))", "no message"),
     "it lies about its sizes": ("channel._socket.sendall(message({'t': ['float32', [2]]}, 4) + b'0000')", "other tensors than it said"),
@@ -320,16 +336,16 @@ def _end(code: str, channel) -> None:
 @pytest.mark.parametrize("name", ENDS)
 def test_however_it_ends_the_judge_gets_one_line(name) -> None:
     code, words = ENDS[name]
-    walled = Walled(partial(_end, code), Confinement(memory=2**33), PARTS, owner="a test", seconds=1)
+    process = Process(partial(_end, code), Confinement(PARTS, memory=2**33), owner="a test", seconds=1)
     with pytest.raises(BenchmarkError) as error:
-        walled.receive(seconds=1 if "within" in words else 20)
+        process.receive(seconds=1 if "within" in words else 20)
     text = str(error.value)
     assert words in text
     assert len(text) < 2_200
     assert text.isprintable()
-    walled.close()
+    process.close()
     with pytest.raises(ChildProcessError):
-        os.waitpid(walled._pid, os.WNOHANG)
+        os.waitpid(process.pid, os.WNOHANG)
 
 
 def test_what_it_prints_goes_nowhere(capfd) -> None:
@@ -339,9 +355,8 @@ def test_what_it_prints_goes_nowhere(capfd) -> None:
         os.write(1, b"raw")
         channel.send({"done": True})
 
-    walled = Walled(work, Confinement(), PARTS, owner="a test", seconds=20)
-    walled.receive()
-    walled.close()
+    with Process(work, Confinement(PARTS), owner="a test", seconds=20) as process:
+        process.receive()
     assert capfd.readouterr() == ("", "")
 
 
@@ -366,10 +381,10 @@ def test_nothing_is_left_when_who_asked_is_gone(name, closes) -> None:
             pass
 
     def outer(pipe: int) -> None:
-        walled = Walled(busy, Confinement(), PARTS, owner="a test", seconds=20)
-        os.write(pipe, str(walled.receive()[0]["pid"]).encode())
+        process = Process(busy, Confinement(PARTS), owner="a test", seconds=20)
+        os.write(pipe, str(process.receive()[0]["pid"]).encode())
         if closes:
-            walled.close()
+            process.close()
         time.sleep(600)
 
     ours, theirs = os.pipe()
@@ -380,9 +395,8 @@ def test_nothing_is_left_when_who_asked_is_gone(name, closes) -> None:
     if not closes:
         os.kill(child, 9)
     until = time.monotonic() + 20
-    while _state(inner) != "Z" and time.monotonic() < until:
+    while (left := _state(inner)) != "Z" and time.monotonic() < until:
         time.sleep(0.05)
-    left = _state(inner)
     if closes:
         os.kill(child, 9)
     os.waitpid(child, 0)
@@ -406,7 +420,7 @@ def test_namespaces_are_put_on_by_a_user_without_privileges(tmp_path) -> None:
         os.setuid(65534)
         ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable again, as a process is that was this user's from the start
         try:
-            confine(Confinement(), tmp_path, ("namespaces", "limits"))
+            confine(Confinement(("namespaces", "limits")), tmp_path)
         except OSError:
             os._exit(1)
         os._exit(0)

@@ -30,38 +30,30 @@ def to_folder(name: str) -> Callable[[], None]:
     return change
 
 
-def settings(old: str, new: str) -> Callable[[], None]:
+def settings(old: str, new: str) -> Callable[[], object]:
     path = OTHER / "submission.yaml"
-    return lambda: path.write_text(path.read_text().replace(old, new)) and None  # type: ignore[func-returns-value]
+    return lambda: path.write_text(path.read_text().replace(old, new))
+
+
+def method(text: str) -> Callable[[], object]:
+    return lambda: (OTHER / "method.py").write_text(text)
 
 
 BROKEN: dict[str, tuple[Callable[[], object], str]] = {
     "a link to itself": (lambda: (OTHER / "data.bin").symlink_to("data.bin"), "data.bin is a link that leads nowhere"),
-    "a link to a link to it": (
-        lambda: [(OTHER / "a").symlink_to("b"), (OTHER / "b").symlink_to("a")],
-        "is a link that leads nowhere",
-    ),
+    "a link to a link to it": (lambda: [(OTHER / "a").symlink_to("b"), (OTHER / "b").symlink_to("a")], "is a link that leads nowhere"),
     "settings that are a folder": (to_folder("submission.yaml"), "submission.yaml is no file"),
     "a method that is a folder": (to_folder("method.py"), "method.py is no file"),
     "a number of 5,000 digits": (settings("epochs: 2", f"epochs: 1{'0' * 5000}"), "not valid YAML: Exceeds the limit"),
     "the same in sixteens": (settings("epochs: 2", f"epochs: 0x1{'0' * 5000}"), "a number above 9223372036854775807"),
     "settings nested without end": (settings("epochs: 2", f"epochs: {'[' * 1500}"), "not valid YAML"),
     "no settings": (settings("objective: standard", "objective: nothing_like_it"), "no training file named"),
-    "no Python": (lambda: (OTHER / "method.py").write_text("def build(:\n"), "method.py, line 1: invalid syntax"),
-    "no text": (lambda: (OTHER / "method.py").write_bytes(b"\0"), "null bytes"),
-    "another's code": (
-        lambda: (OTHER / "method.py").write_text("from submissions.Tiny2026Linear import method\n" + METHOD),
-        "imports Tiny2026Linear, which is another submission",
-    ),
-    "code nested deeper than Python goes": (
-        lambda: (OTHER / "method.py").write_text(METHOD + f"X = {'(' * 5000}1{')' * 5000}\n"),
-        "method.py",
-    ),
-    "a study of nothing": (
-        lambda: [(OTHER / "studies").mkdir(), (OTHER / "studies/one.yaml").write_text("title: [\n")],
-        "one.yaml: not valid YAML",
-    ),
-}
+    "no Python": (method("def build(:\n"), "method.py, line 1: invalid syntax"),
+    "no text": (method("\0"), "null bytes"),
+    "another's code": (method("from submissions.Tiny2026Linear import method\n" + METHOD), "imports Tiny2026Linear, which is another submission"),
+    "code nested deeper than Python goes": (method(METHOD + f"X = {'(' * 5000}1{')' * 5000}\n"), "method.py"),
+    "a study of nothing": (lambda: [(OTHER / "studies").mkdir(), (OTHER / "studies/one.yaml").write_text("title: [\n")], "one.yaml: not valid YAML"),
+}  # fmt: skip
 # which Python itself takes
 DEEP = {
     "400 elif": "def f(x):\n    if x == 0:\n        return 0\n"
@@ -91,9 +83,8 @@ def test_a_broken_folder_stops_its_own_row_alone(other, capfd, name) -> None:
     inputs.write("tiny")
     assert "Tiny2026Linear-small-seeds" in [f"{grid.id}" for grid in grids.load_all("tiny")]
     assert (inputs.folder("tiny") / "Tiny2026Linear-small/attack-papers.json").exists()
-    assert (
-        generate.FOLDER / "tiny" / ROW / "dvc.yaml"
-    ).read_text() == own  # its locks stay, to be used when it is mended
+    kept = (generate.FOLDER / "tiny" / ROW / "dvc.yaml").read_text()
+    assert kept == own  # its locks stay, to be used when it is mended
     told = capfd.readouterr().err.splitlines()
     assert all(line.startswith("warning: left out: ") for line in told)
     assert words in told[0]

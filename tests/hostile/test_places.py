@@ -1,8 +1,11 @@
-"""What training, studies and given weights do with the files that they may touch: none of it reaches another row's or a Record."""
+"""What training, studies and given weights do with the files that they may touch, and what they say without end: none of it
+reaches another row's or a Record, and it costs their row alone.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,14 @@ import yaml
 from stages import run_stage, run_study
 from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
 
+from benchmark.loading.rows import load_row
+from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import PARTS, available
+from benchmark.sandbox import submitted, training
+from benchmark.sandbox.confinement import PARTS, available
+from benchmark.sandbox.training import fit_sandboxed
 
-pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall")
+pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 
 OTHER = Path("work/tiny/Other-small/attack-papers")
 # finds the folders that its process may write to, in the frames above it, and does `code` in each that it can
@@ -32,7 +39,7 @@ def build(data):
 """
 
 
-def train(code: str) -> None:
+def trained(code: str) -> None:
     """Trains the row with a `build` that does this, with the other row's evidence beside it."""
     OTHER.mkdir(parents=True)
     (OTHER / "evidence.parquet").write_bytes(b"true verdicts")
@@ -44,7 +51,9 @@ def train(code: str) -> None:
 
 def test_a_record_that_training_plants_is_not_published(linear_row) -> None:
     """What `collect` publishes of a step stands in the folder `record` of its outputs."""
-    train("out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')")
+    trained(
+        "out = place / 'out/record'\nout.mkdir(parents=True, exist_ok=True)\n(out / 'record.json').write_text('{}')"
+    )
     assert {path.name for path in (ROW / "train").iterdir()} == {
         "fields.json", "history.json", "model.safetensors", "stage.json"
     }  # fmt: skip
@@ -55,21 +64,15 @@ def test_a_record_that_training_plants_is_not_published(linear_row) -> None:
     [(".seconds.json.{os.getppid()}", "/evidence.parquet"), ("seconds.json", "/evidence.parquet"), ("out", "")],
 )
 def test_a_link_that_training_plants_leads_to_no_other_row(linear_row, link, target) -> None:
-    train(f"os.symlink({str(OTHER.absolute()) + target!r}, place / f'{link}')")
+    trained(f"os.symlink({str(OTHER.absolute()) + target!r}, place / f'{link}')")
     assert [path.name for path in OTHER.iterdir()] == ["evidence.parquet"]
     assert (OTHER / "evidence.parquet").read_bytes() == b"true verdicts"
     assert not (ROW / "train").is_symlink()
 
 
 def test_a_submission_is_given_no_file_but_weights(linear_row) -> None:
-    for path in (
-        "work/tiny/data/test.safetensors",
-        "params.yaml",
-        "/etc/passwd",
-        "weights/../params.yaml",
-        "~/.ssh/id",
-        "weights",
-    ):
+    test = "work/tiny/data/test.safetensors"
+    for path in (test, "params.yaml", "/etc/passwd", "weights/../params.yaml", "~/.ssh/id", "weights"):
         _ask_for(path)
         with pytest.raises(BenchmarkError, match="lies neither in weights/ nor in the submission's own folder"):
             run_stage("pretrained", *NAMES)
@@ -133,3 +136,48 @@ def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row) -> 
             run_stage("attack-papers", *NAMES)
         place.unlink()
         place.write_text(SUBMISSION if name == "submission.yaml" else "")
+
+
+# what the process of a training says, and what the judge says of that
+TRAINING = {
+    "prints for ever": ([{"say": "working"}], "does not come to an end in the time that it has"),
+    "prints too much": ([{"say": "working"}], "its code says more than 50 things"),
+    "begins epochs for ever": ([{"epoch": 1, "score": 0.5}], "returned malformed output"),
+    "does more epochs than asked": ([{"epoch": 3, "score": 0.5}], "returned malformed output"),
+    "is in no epoch": ([{"epoch": float("inf"), "score": 0.5}], "returned malformed output"),
+    "scores a number too large": ([{"epoch": 1, "score": 10**400}], "returned malformed output"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_that_does_not_end_fails_with_one_line(linear_row, monkeypatch, tmp_path, name) -> None:
+    said, words = TRAINING[name]
+
+    def train(*given) -> None:
+        while True:
+            for message in said:
+                given[-1].send(message)
+            if "time" in words:
+                time.sleep(0.1)
+
+    monkeypatch.setattr(training, "_train", train)
+    if "more than" in words:
+        for module in (submitted, training):
+            monkeypatch.setattr(module, "MOST_SAID", 50)
+    elif "time" in words:  # the others are found out by what they say, on a slow machine too
+        monkeypatch.setattr(training, "EPOCH_SECONDS", 1.0)
+    row, heard = load_row(*NAMES), []
+    with pytest.raises(BenchmarkError, match=words) as error:
+        fit_sandboxed(row, run_settings().train, tmp_path, lambda *epoch: heard.append(epoch), lambda _: None)
+    assert "\n" not in str(error.value)
+    assert heard == ([(1, 0.5)] if name == "begins epochs for ever" else [])
+
+
+def test_a_gradient_is_no_larger_than_the_images(linear_row) -> None:
+    code = (
+        "import torch\nfrom benchmark.sandbox import model\n"
+        "model._Served.gradient = lambda *_, **__: ({'none': False}, {'gradient': torch.zeros(2**22)})\n"
+    )
+    Path("submissions/Tiny2026Linear/method.py").write_text(code + METHOD)
+    with pytest.raises(BenchmarkError, match=r"it answered with \d+ bytes, where 3072 are due at most"):
+        run_stage("attack-papers", *NAMES)

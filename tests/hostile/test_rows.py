@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 from stages import run_stage
 from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
 
-from benchmark.loading import walled
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox import model
+from benchmark.sandbox.confinement import PARTS, available
 from benchmark.verdicts import prediction
-from benchmark.wall.confinement import PARTS, available
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the wall"),
+    pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox"),
 ]
 
 WRITES = """
@@ -118,7 +117,7 @@ def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
     ],
 )  # fmt: skip
 def test_a_model_that_answers_wrongly_fails_with_one_line(linear_row, monkeypatch, name, forward, words) -> None:
-    monkeypatch.setattr(walled, "CALL_SECONDS", 3.0 if name == "sleep" else 60.0)
+    monkeypatch.setattr(model, "CALL_SECONDS", 3.0 if name == "sleep" else 60.0)
     with pytest.raises(BenchmarkError) as error:
         judged(method(forward))
     text = str(error.value)
@@ -151,14 +150,11 @@ HIDDEN = "        return 1000 * super().forward(x) + 1e9\n"  # any difference is
 def test_a_model_that_answers_otherwise_when_asked_otherwise_is_refused(linear_row, name, hidden) -> None:
     code = method(MODES[name])
     if hidden:
-        code = (
-            code.replace("return Odd()", "return Offset()")
-            + f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
-        )
+        code = code.replace("return Odd()", "return Offset()")
+        code += f"\n\nclass Offset(Odd):\n    def forward(self, x):\n{HIDDEN}"
     write(code)
-    with pytest.raises(
-        BenchmarkError, match=r"answers for each image by itself|refused in the closed division|has seen nothing"
-    ):
+    words = r"answers for each image by itself|refused in the closed division|has seen nothing"
+    with pytest.raises(BenchmarkError, match=words):
         run_stage("reliability", *NAMES)
 
 
@@ -229,8 +225,15 @@ def test_votes_that_depend_on_others_carry_no_radius(linear_row, code) -> None:
         run_stage("smooth", *NAMES)
 
 
-def test_a_model_that_counts_its_calls_is_refused(linear_row) -> None:
-    forward = "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n"
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "        self.calls = getattr(self, 'calls', 0) + 1\n        return super().forward(x) * (1 if self.calls % 2 else -1)\n",
+        "        return super().forward(x) + torch.randn(len(x), 10)\n",
+    ],
+    ids=["counts its calls", "draws a number"],
+)
+def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear_row, forward) -> None:
     write(method(forward))
     with pytest.raises(BenchmarkError, match="refused in the closed division: the model is random"):
         run_stage("attack-papers", *NAMES)
@@ -271,7 +274,7 @@ def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
 )  # fmt: skip
 def test_an_attack_that_fails_is_one_line(linear_row, monkeypatch, code, words) -> None:
     if words == "no answer within":
-        monkeypatch.setattr("benchmark.loading.walled_attack.BATCH_SECONDS", 3.0)
+        monkeypatch.setattr("benchmark.sandbox.attack.BATCH_SECONDS", 3.0)
     with pytest.raises(BenchmarkError, match=words) as error:
         robust(linear_row, HEAD + code)
     assert "\n" not in str(error.value)
@@ -361,21 +364,6 @@ def test_the_judge_itself_never_imports_it(linear_row) -> None:
 
 def test_a_machine_without_namespaces_runs_a_row_in_a_full_sandbox(linear_row) -> None:
     """Such as one whose users may not make them: unshare is refused, and so is clone with their flags."""
-    refuse = (
-        "from benchmark.wall import system_calls as calls\nlibrary = calls._library()\nrules = library.seccomp_init(calls.ALLOW)\n"
-        "def add(name, *conditions):\n    number = library.seccomp_syscall_resolve_name(name)\n"
-        "    array = (calls._Condition * len(conditions))(*conditions)\n"
-        "    assert library.seccomp_rule_add_array(rules, calls.ERRNO + 1, number, len(conditions), array) == 0\n"
-        "add(b'unshare')\n"
-        "for flag in calls.CLONE_NAMESPACES:\n    add(b'clone', calls._Condition(0, calls.MASKED_EQUAL, flag, flag))\n"
-        "assert library.seccomp_load(rules) == 0\n"
-    )
+    refuse = "from benchmark.sandbox import seccomp\nseccomp.load([('unshare', ()), *seccomp.NAMESPACES])\n"
     last = "run()\nfrom tiny_linear_row import record\nprint(record().wall, '--', record().robust[0].accuracy.n)\n"
     assert afresh(refuse + last) == "landlock, seccomp, limits -- 20"
-
-
-def test_a_random_number_in_a_closed_model_is_no_way_out(linear_row) -> None:
-    write(method("        return super().forward(x) + torch.randn(len(x), 10)\n"))
-    with pytest.raises(BenchmarkError, match="the model is random"):
-        run_stage("attack-papers", *NAMES)
-    assert torch.is_grad_enabled()

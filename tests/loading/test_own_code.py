@@ -58,11 +58,8 @@ def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_
     for file in ("README.md", "test_method.py", "measures.py", "studies/table.csv", ".notes", "__pycache__/layers.pyc"):
         write(file, "x = 1\n")
     assert digests() == before
-    for file, text in (
-        ("layers.py", LAYERS.replace("Flatten()", "Flatten(1)")),
-        ("tables/means.csv", "0.25\n"),
-        ("new.npz", "1"),
-    ):
+    edits = {"layers.py": LAYERS.replace("Flatten()", "Flatten(1)"), "tables/means.csv": "0.25\n", "new.npz": "1"}
+    for file, text in edits.items():
         before = digests()
         write(file, text)
         after = digests()
@@ -70,12 +67,8 @@ def test_an_edit_of_a_file_that_the_method_imports_or_may_read_makes_its_stages_
 
 
 def test_however_it_is_imported_it_is_followed(helped) -> None:
-    for statement in (
-        "from . import layers",
-        "from submissions.Tiny2026Linear.layers import linear",
-        "import layers",
-        "from .layers import *",
-    ):
+    full = "from submissions.Tiny2026Linear.layers import linear"
+    for statement in ("from . import layers", full, "import layers", "from .layers import *"):
         write("method.py", f"{statement}\n" + METHOD.partition("\n")[2])
         assert Path("submissions/Tiny2026Linear/layers.py") in stage_code("train", *NAMES), statement
 
@@ -85,11 +78,8 @@ def test_another_submission_is_refused_in_one_line(helped) -> None:
     words = (
         r"layers\.py, line 8: imports Other, which is another submission; import benchmark and files of its own folder"
     )
-    for statement in (
-        "from submissions.Other.method import build",
-        "from ..Other import method",
-        "import submissions.Other.method",
-    ):
+    full = "from submissions.Other.method import build"
+    for statement in (full, "from ..Other import method", "import submissions.Other.method"):
         write("layers.py", f"{LAYERS}\n\n{statement}\n")
         for refused in (digests, built):
             with pytest.raises(BenchmarkError, match=words):

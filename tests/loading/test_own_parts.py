@@ -63,12 +63,8 @@ def test_without_its_own_they_are_those_recognised(method) -> None:
 
 
 def test_its_own_go_first_and_know_the_classes_of_the_model(method) -> None:
-    model = method(
-        BLOCKS
-        + "[('mix', module) for module in model if isinstance(module, Mix)]"
-        + ATTENTION
-        + "[AttentionWeights('mine', w, None, w, None)]"
-    )
+    own = ATTENTION + "[AttentionWeights('mine', w, None, w, None)]"
+    model = method(BLOCKS + "[('mix', module) for module in model if isinstance(module, Mix)]" + own)
     assert blocks(NAME, model) == [("mix", model[2])]
     (layer,) = attention(NAME, model)
     assert (layer.name, layer.key) == ("mine", None)

@@ -1,4 +1,4 @@
-"""What a training makes of another network's weights before its first epoch."""
+"""Weights to start from: what is taken over, what is new, what is made of them before the first epoch, what is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import pytest
 import scaling_preparation
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_linear_row import SUBMISSION
+from torch import nn
 
 from benchmark.data.images import load_split
-from benchmark.loading import starting
-from benchmark.loading.fitting import fit
+from benchmark.loading.fitting import fit, preparation
 from benchmark.loading.rows import Network, Row, load_row
 from benchmark.loading.run_settings import run_settings
+from benchmark.loading.trained import start_from
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
 
@@ -29,20 +31,13 @@ def tuned(**changes) -> Row:
     """A row that starts from the linear one."""
     row = load_row("tiny", "Tiny2026Linear-small")
     settings = row.settings.model_copy(update={"training": TrainingSpec.model_validate(recipe(**changes))})
-    return Row(row.track, row.submission, "tuned", settings)
+    return replace(row, variant="tuned", settings=settings)
 
 
 def recipe(**changes) -> dict[str, Any]:
     training = {"objective": "standard", "epochs": 0, "batch_size": 64, "learning_rate": 0.01}
     training |= {"init_from": {"row": "Tiny2026Linear-small"}, "prepare": [SCALING], **changes}
     return training
-
-
-def written(**changes) -> None:
-    """The same as a variant of submission.yaml."""
-    content = yaml.safe_load(SUBMISSION)
-    content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": recipe(**changes)}}}
-    Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
 
 
 def fitted(row: Row, tmp_path, **options):
@@ -59,10 +54,8 @@ def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkey
     assert 0 < result.validation_score <= 1
     (prepared,) = result.prepared
     images = len(load_split(load_row("tiny", "Tiny2026Linear-small").data, "train").labels)
-    assert prepared.model_dump() == {
-        "name": "scaling",
-        "history": {"1.weight": {"images": images}, "1.bias": {"images": images}},
-    }
+    history = {"1.weight": {"images": images}, "1.bias": {"images": images}}
+    assert prepared.model_dump() == {"name": "scaling", "history": history}
 
 
 @pytest.mark.slow
@@ -97,11 +90,10 @@ def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch,
     before = load_file(SMALL)
     assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
     assert result.init_sha256
-    steps = (row.settings.training.prepare[0], row.settings.training.prepare[0].model_copy())
-    twice = row.settings.training.model_copy(update={"prepare": steps})
-    broken = Row(row.track, row.submission, "tuned", row.settings.model_copy(update={"training": twice}))
+    training = row.settings.training.model_copy(update={"prepare": 2 * row.settings.training.prepare})
+    twice = replace(row, settings=row.settings.model_copy(update={"training": training}))
     with pytest.raises(BenchmarkError, match="makes a network of another; let it be the first"):
-        fitted(broken, tmp_path / "two")
+        fitted(twice, tmp_path / "two")
 
 
 @pytest.mark.slow
@@ -134,16 +126,51 @@ def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
         prepare=[{"name": "scaling", "parameters": {"faktor": 1.0}}],
     )  # fmt: skip
     with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
-        starting.module_of(spec.prepare[0])
+        preparation(spec.prepare[0])
 
 
-def test_a_cell_is_for_studies(linear_row, monkeypatch) -> None:
-    written(init_from={"cell": "plain"}, prepare=[], epochs=1)
-    with pytest.raises(BenchmarkError, match="a `cell` is for studies; name a `row`"):
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init_from": {"cell": "plain"}, "prepare": []}, "a `cell` is for studies; name a `row`"),
+        ({"prepare": [{"name": "proximal_projectoin"}]}, "no training/prepare file named 'proximal_projectoin'"),
+    ],
+)
+def test_a_row_that_starts_from_what_no_row_may_is_refused(linear_row, changes, words) -> None:
+    content = yaml.safe_load(SUBMISSION)
+    training = recipe(epochs=1, **changes)
+    content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": training}}}
+    Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(BenchmarkError, match=words):
         load_row("tiny", "Tiny2026Linear-tuned")
 
 
-def test_a_preparation_without_a_file_is_named(linear_row) -> None:
-    written(prepare=[{"name": "proximal_projectoin"}], epochs=1)
-    with pytest.raises(BenchmarkError, match="no training/prepare file named 'proximal_projectoin'"):
-        load_row("tiny", "Tiny2026Linear-tuned")
+def net(classes: int = 3, width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, classes))
+
+
+def test_all_but_the_new_parts_are_taken_over(tmp_path) -> None:
+    source, model = net(classes=3), net(classes=5)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    head = model[2].weight.clone()
+    assert start_from(model, tmp_path / "w.safetensors", ("2",)) == files.sha256_file(tmp_path / "w.safetensors")
+    assert torch.equal(model[1].weight, source[1].weight)
+    assert torch.equal(model[1].bias, source[1].bias)
+    assert torch.equal(model[2].weight, head)
+
+
+@pytest.mark.parametrize(
+    ("model", "new", "words"),
+    [
+        (net(5), (), r"2\.bias is shape \(3,\) in .* and shape \(5,\) in this model; name it in `new`"),
+        (net(5), ("3",), "the model has no part '3'"),
+        (net(3, 6), ("2",), r"1\.bias is shape \(4,\)"),
+        (net(3)[:2], (), r"2\.bias is shape \(3,\) in .* and nothing in this model"),
+        (nn.Sequential(*net(3), nn.Linear(3, 3)), (), r"3\.bias is nothing in .* and shape \(3,\)"),
+        (net(5), ("2.weight",), r"2\.bias is shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_not_skipped(tmp_path, model, new, words) -> None:
+    save_file(net(3).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(BenchmarkError, match=words):
+        start_from(model, tmp_path / "w.safetensors", new)

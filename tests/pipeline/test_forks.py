@@ -12,7 +12,7 @@ import pytest
 
 from benchmark import protocol
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall import forks
+from benchmark.sandbox import forks
 
 
 def _wait_for(name: str) -> None:

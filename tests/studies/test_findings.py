@@ -27,6 +27,11 @@ def shown(result, verdicts):
 
 def nothing(result, verdicts):
     return []
+
+
+def forged(result, verdicts):
+    Finding.model_dump = lambda *_, **__: {"verdict": "holds"}
+    return shown(result, verdicts)
 """
 SMALL = ("seeds: [0, 1]\ncells:\n  - {name: as it is}\n", "findings: shown\nseeds: [0]\ncells:\n")
 STUDY = "submissions/Tiny2026Linear/studies/grid.yaml"
@@ -68,7 +73,10 @@ def test_they_are_computed_from_verdicts_beside_the_digest_of_their_code_and_ref
     edit(STUDY, "findings: shown", "findings: nothing")
     with pytest.raises(BenchmarkError, match="nothing must return a list of Finding, at least one"):
         collect_study(load())
-    edit(STUDY, "findings: nothing", "findings: show")
+    edit(STUDY, "findings: nothing", "findings: forged")
+    with pytest.raises(BenchmarkError, match="forged gives no Finding"):
+        collect_study(load())
+    edit(STUDY, "findings: forged", "findings: show")
     with pytest.raises(BenchmarkError, match=r"no function 'show'; .*did you mean 'shown'"):
         load()
     Path("submissions/Tiny2026Linear/findings.py").unlink()

@@ -1,4 +1,4 @@
-"""Several processes that train one network, without a wall and without a row."""
+"""Several processes that train one network, without a sandbox and without a row."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmark.loading.walled_training import exchange
+from benchmark.sandbox.channel import Channel
+from benchmark.sandbox.confinement import Confinement
+from benchmark.sandbox.process import Process
+from benchmark.sandbox.training import exchange
 from benchmark.training.ranks import Collective, Ranks, Tensors
-from benchmark.wall.channel import Channel
-from benchmark.wall.confinement import Confinement
-from benchmark.wall.process import Walled
 
 Answer = tuple[dict[str, Any], Tensors]
 MOST = 2**26  # bytes
@@ -30,8 +30,8 @@ def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None =
         said, tensors = work(Ranks(rank, count, asks))
         channel.send({"said": said}, tensors)
 
-    nothing = Confinement((), (), network=False, gpu=False, memory=2**40)
-    ranks = [Walled(partial(one, rank), nothing, (), owner=f"rank {rank}", seconds=60) for rank in range(count)]
+    nothing = Confinement(memory=2**40)
+    ranks = [Process(partial(one, rank), nothing, owner=f"rank {rank}", seconds=60) for rank in range(count)]
     try:
         while "exchange" in (first := ranks[0].receive())[0]:
             exchange(ranks, *first, time.monotonic() + 60)

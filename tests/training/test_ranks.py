@@ -19,13 +19,13 @@ from searched import few
 from tiny_training import model, run, spec, stopping_after
 from torch import nn
 
-from benchmark.loading.walled_training import _wait_for_first, exchange
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.confinement import Confinement
+from benchmark.sandbox.process import Process
+from benchmark.sandbox.training import _wait_for_first, exchange
 from benchmark.training import standard
 from benchmark.training.penalties.spectral_norm import SpectralNorm
 from benchmark.training.ranks import ALONE, Ranks, add
-from benchmark.wall.confinement import Confinement
-from benchmark.wall.process import Walled
 
 EVERYTHING = {"optimizer": "sgd", "sam": 0.05, "ema": 0.5, "clip_norm": 1.0, "accumulation": 2, "batch_size": 9}
 STANDARD = standard.objective(None)
@@ -201,12 +201,9 @@ def test_gpus_exchange_among_themselves_what_goes_through_the_judge_elsewhere(tm
 
 
 @contextmanager
-def processes(*works: Callable[[Any], None]) -> Iterator[list[Walled]]:
+def processes(*works: Callable[[Any], None]) -> Iterator[list[Process]]:
     with ExitStack() as ends:
-        ranks = [Walled(work, Confinement(), (), owner="a test", seconds=60) for work in works]
-        for rank in ranks:
-            ends.callback(rank.close)
-        yield ranks
+        yield [ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60)) for work in works]
 
 
 @pytest.mark.parametrize(("other", "words"), [("raises", "the GPU is gone"), ("ends", "failed: it ended")])

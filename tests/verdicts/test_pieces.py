@@ -15,13 +15,12 @@ from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.runtime.errors import BenchmarkError, OutOfMemory
 from benchmark.runtime.memory import halved
+from benchmark.sandbox.confinement import Confinement, available
+from benchmark.sandbox.process import Process, serve
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.verdicts.internals import flops, internals
 from benchmark.verdicts.pieces import InPieces, fitting, room
 from benchmark.verdicts.prediction import MIN_ROWS, logits
-from benchmark.wall.channel import Channel
-from benchmark.wall.confinement import Confinement, available
-from benchmark.wall.process import Walled, serve
 
 
 class Small(nn.Module):
@@ -147,22 +146,18 @@ def test_predictions_and_certificates_halve_what_does_not_fit(monkeypatch) -> No
     assert logits(model, images[:0], 5).shape == (0, 5)
 
 
-def _serves(channel: Channel) -> None:
-    def allocates(message: dict, tensors: dict) -> tuple[dict, dict]:
-        torch.zeros(message["numbers"])
+class _Served:
+    def zeros(self, numbers: int) -> tuple[dict, dict]:
+        torch.zeros(numbers)
         return {}, {}
 
-    serve(channel, {"zeros": allocates})
 
-
-def test_a_process_behind_the_wall_that_lacks_memory_says_so_and_lives_on() -> None:
-    walled = Walled(_serves, Confinement(memory=2**31), available(), owner="a test", seconds=60)
-    try:
+def test_a_sandboxed_process_that_lacks_memory_says_so_and_lives_on() -> None:
+    rules = Confinement(available(), memory=2**31)
+    with Process(lambda channel: serve(channel, _Served()), rules, owner="a test", seconds=60) as process:
         with pytest.raises(OutOfMemory, match="can't allocate memory"):
-            walled.ask({"ask": "zeros", "numbers": 2**31})
-        assert walled.ask({"ask": "zeros", "numbers": 8}) == ({}, {})
-    finally:
-        walled.close()
+            process.ask("zeros", numbers=2**31)
+        assert process.ask("zeros", numbers=8) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""A process for a stranger's code: forked, confined, asked, and ended.
+"""A sandboxed process: forked, confined, asked, and ended.
 
-It is a fork of the judge, made before the judge has read an image or a label: it shares what was imported, so that it
-costs milliseconds, and nothing else that matters. It sees the judge's memory as it was then, never as it becomes.
+It is a fork of the evaluator, made before the evaluator has read an image or a label: it shares what was imported, so that it
+costs milliseconds, and nothing else that matters. It sees the evaluator's memory as it was then, never as it becomes.
 """
 
 from __future__ import annotations
@@ -16,118 +16,113 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from benchmark.runtime.errors import BenchmarkError, OutOfMemory, in_submission, out_of_memory, said
-from benchmark.wall.channel import Broken, Channel, Ended, Tensors
-from benchmark.wall.confinement import Confinement, confine
+from benchmark.sandbox.channel import Broken, Channel, Ended, Message
+from benchmark.sandbox.confinement import Confinement, confine
 
-LONGEST = 2_000  # characters of what a stranger's code says
+LONGEST = 2_000  # characters of what untrusted code says
 Work = Callable[[Channel], None]
-Answer = tuple[dict[str, Any], Tensors]
 
 
 class Refused(BenchmarkError, RuntimeError):
-    """torch's RuntimeError, raised on the other side of the wall."""
+    """torch's RuntimeError, raised in the sandbox."""
 
 
-class Walled:
-    """A process that runs `work` on its end of a channel, as the side that asks holds it.
+class Process:
+    """A process that runs `work` on its end of a channel, as the evaluator holds it; as a context, it ends with the block.
 
     Attributes:
         owner: in messages, such as submissions/Wong2020Fast.
         seconds: how long an answer may take.
     """
 
-    def __init__(
-        self, work: Work, confinement: Confinement, parts: Sequence[str], *, owner: str, seconds: float
-    ) -> None:
+    def __init__(self, work: Work, rules: Confinement, *, owner: str, seconds: float) -> None:
         self.owner, self.seconds = owner, seconds
         self.home = Path(tempfile.mkdtemp(prefix="rvb-"))
         ours, theirs = socket.socketpair()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         parent = os.getpid()
-        self._pid = os.fork()
-        if not self._pid:
-            _become(work, theirs, confinement, self.home, parts, parent)
+        self.pid = os.fork()
+        if not self.pid:
+            _become(work, theirs, rules, self.home, parent)
         theirs.close()
         self.channel = Channel(ours)
-        self._end = weakref.finalize(self, _end, parent, self._pid, ours, self.home)
+        self._end = weakref.finalize(self, _end, parent, self.pid, ours, self.home)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it does, and remove its folder."""
+        self._end()
 
     def ask(
-        self,
-        message: Mapping[str, Any],
-        tensors: Mapping[str, torch.Tensor] | None = None,
-        *,
-        most: int = 2**26,
-    ) -> tuple[dict[str, Any], Tensors]:
-        """Sends a message and waits for its answer, of at most `most` bytes of tensors.
+        self, call: str, tensors: Mapping[str, torch.Tensor] | None = None, *, most: int = 2**26, **values: Any
+    ) -> Message:
+        """Call a method of what the process serves, with tensors and JSON values by name; its answer's tensors have at most
+        `most` bytes.
 
         Raises:
             BenchmarkError: the process ended, was silent too long or answered what is no answer; or its own words.
             OutOfMemory: memory did not suffice there.
             Refused: torch raised its RuntimeError there.
         """
-        self.send(message, tensors, self.seconds)
+        self.send({"call": call, **values}, tensors, self.seconds)
         return self.receive(most=most)
 
     def send(self, message: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None, seconds: float) -> None:
-        """Sends a message; where the process has ended, the next `receive` says so."""
+        """Send a message; where the process has ended, the next `receive` says so."""
         with contextlib.suppress(Broken):  # it may have ended with a last word, which is still to be read
             self.channel.send(message, tensors, seconds)
 
-    def receive(self, *, most: int = 2**26, seconds: float | None = None) -> tuple[dict[str, Any], Tensors]:
-        """The next message that it sends; raises as `ask` does."""
+    def receive(self, *, most: int = 2**26, seconds: float | None = None) -> Message:
+        """Return the next message that it sends; raises as `ask` does."""
         try:
             answer, tensors = self.channel.receive(most, seconds or self.seconds)
         except Broken as problem:
-            raise self._broken(problem) from None
+            words = (_ended_by(self.pid) if isinstance(problem, Ended) else "") or str(problem)
+            self.close()
+            raise BenchmarkError(f"{self.owner}: the process that runs its code failed: {words}") from None
         if "error" in answer:
             kind = OutOfMemory if answer.get("memory") is True else BenchmarkError
             raise (Refused if answer.get("refused") is True else kind)(plain(answer["error"]))
         return answer, tensors
 
-    def close(self) -> None:
-        """Ends the process, whatever it does, and removes its folder."""
-        self._end()
-
-    def _broken(self, problem: Broken) -> BenchmarkError:
-        words = (_ended_by(self._pid) if isinstance(problem, Ended) else "") or str(problem)
-        self.close()
-        return BenchmarkError(f"{self.owner}: the process that runs its code failed: {words}")
-
 
 def plain(words: object) -> str:
-    """What a stranger's code says, in one line of printable characters."""
+    """What untrusted code says, in one line of printable characters."""
     shown = "".join(c if c.isprintable() else " " for c in str(words))
     return " ".join(shown.split())[:LONGEST]
 
 
-def serve(
-    channel: Channel, answers: Mapping[str, Callable[[dict[str, Any], Tensors], tuple[dict[str, Any], Tensors]]]
-) -> None:
-    """In the process: answers each message by the function that its `ask` names, until the other side ends."""
+def serve(channel: Channel, served: object) -> None:
+    """In the process: answer each message by the method of `served` that it calls, until the other side ends."""
     while True:
         try:
             message, tensors = channel.receive(2**40)
         except Broken:
             return
         try:
-            answer = answers[message["ask"]](message, tensors)
-        except (Exception, SystemExit) as error:  # whatever a stranger's code raises
-            answer = failure(error), {}
+            answer = getattr(served, message.pop("call"))(**tensors, **message)
+        except (Exception, SystemExit) as error:  # whatever untrusted code raises
+            answer = _failure(error), {}
         del message, tensors
         if answer[0].get("memory") is True and torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # what did not suffice is for others
         channel.send(*answer)
 
 
-def failure(error: BaseException) -> dict[str, Any]:
+def _failure(error: BaseException) -> dict[str, Any]:
     """The answer that says what was raised, and where in a submission."""
     place = None if isinstance(error, BenchmarkError) else in_submission(error)
     words = f"{place}: {said(error)}" if place else said(error)
@@ -136,9 +131,7 @@ def failure(error: BaseException) -> dict[str, Any]:
     return {"error": words[:LONGEST], "refused": refused, "memory": memory}
 
 
-def _become(
-    work: Work, connection: socket.socket, confinement: Confinement, home: Path, parts: Sequence[str], parent: int
-) -> None:
+def _become(work: Work, connection: socket.socket, rules: Confinement, home: Path, parent: int) -> None:
     """In the fork; does not return.
 
     The folder that it writes to stands in `home`, under a name that no other process knows. Others may not list `home`, and
@@ -152,18 +145,18 @@ def _become(
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         own = home / secrets.token_hex(16)
         own.mkdir()
-        confine(confinement, own, parts)
+        confine(rules, own)
         if os.getppid() == parent:  # else it ended before it was told to end this one
             work(channel)
     except (Exception, SystemExit) as error:
         with contextlib.suppress(Broken):
-            channel.send(failure(error))
+            channel.send(_failure(error))
     finally:
         os._exit(0)
 
 
 def _close_all_but(kept: int) -> None:
-    """Every file of the judge's; what the code prints goes nowhere."""
+    """Every file of the evaluator's; what the code prints goes nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

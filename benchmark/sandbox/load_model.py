@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from benchmark.loading import tracks
-from benchmark.loading.confining import Wall
-from benchmark.loading.published import at_hand, check
-from benchmark.loading.rows import load_row
+from benchmark.loading.rows import Row, load_row
 from benchmark.loading.trained import trained_model
-from benchmark.loading.walled import walled_model
-from benchmark.runtime import paths
+from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall.confinement import available, checked
+from benchmark.sandbox.confinement import required
+from benchmark.sandbox.model import SandboxedModel
 
 
 def load_model(
@@ -38,7 +38,10 @@ def load_model(
     """
     with contextlib.chdir(paths.home()):
         loaded = at_hand(load_row(track, row))
-        check(loaded)
+        if (given := loaded.given) and (sha256 := files.sha256_file(given)) != (recorded := _recorded(loaded)):
+            raise BenchmarkError(
+                f"{given} has sha256 {sha256}, its Record says {recorded}; bring it back with git, or install again"
+            )
         if not loaded.weights.exists():
             other = "" if track == "digits" else f" --track {track}"
             raise BenchmarkError(
@@ -46,8 +49,8 @@ def load_model(
             )
         if not sandbox:
             return trained_model(loaded, torch.device(device))
-        model = walled_model(loaded, torch.device(device), Wall(checked(available())))
-        model.begin()
+        model = SandboxedModel(loaded, torch.device(device), required("full"))
+        model.build()
         return model
 
 
@@ -57,3 +60,27 @@ def list_models(track: str = "digits") -> list[str]:
         folder = paths.PUBLISHED / tracks.load(track).name
         weights = (path.stem for path in (folder / "weights").glob("*.safetensors"))
         return sorted(name for name in weights if (folder / f"{name}.json").exists())
+
+
+def _published_weights(row: Row) -> Path | None:
+    """Return the file of the row's published weights; None where it has none, or no published Record."""
+    folder = paths.PUBLISHED / row.track.name
+    path = folder / "weights" / f"{row.name}.safetensors"
+    return path if path.exists() and (folder / f"{row.name}.json").exists() else None
+
+
+def _recorded(row: Row) -> str:
+    return files.read_json(paths.PUBLISHED / row.track.name / f"{row.name}.json")["sha256"]["weights"]
+
+
+def at_hand(row: Row, sha256: str = "") -> Row:
+    """Return the row with the weights that were trained here, else with those that are published, else as it is.
+
+    Args:
+        sha256: that the weights have to have, where it is given.
+    """
+    if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
+        return row
+    if sha256 and row.weights.exists() and not _published_weights(row):
+        return row  # of another build, as who asks will say
+    return replace(row, given=_published_weights(row))

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 TRUNCATE, IOCTL_DEV = 1 << 14, 1 << 15
@@ -21,6 +22,7 @@ SCOPES = 0b11  # abstract sockets and signals of processes outside, from version
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls, the same on every architecture
 VERSION, PATH_BENEATH = 1, 1
 NO_NEW_PRIVILEGES = 38  # of prctl, without which an unprivileged process may not restrict itself
+_LIBRARY = ctypes.CDLL(None, use_errno=True)
 
 
 class _Ruleset(ctypes.Structure):
@@ -36,7 +38,7 @@ def version() -> int:
     """Of the running kernel's Landlock; 0 where there is none."""
     if not sys.platform.startswith("linux"):
         return 0
-    return max(0, _library().syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
+    return max(0, _LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION)))
 
 
 def restrict(
@@ -54,7 +56,7 @@ def restrict(
     rights = ALL_BY_VERSION[max((v for v in ALL_BY_VERSION if v <= known), default=1)]
     rules = _Ruleset(rights, 0 if network or known < 4 else NETWORK, SCOPES if known >= 6 else 0)
     size = 8 if known < 4 else 16 if known < 6 else 24
-    ruleset = _checked(_library().syscall(CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0)))
+    ruleset = _call(CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         for path in read:
             _allow(ruleset, path, READ_FILE | READ_DIR)
@@ -62,8 +64,9 @@ def restrict(
             _allow(ruleset, path, READ_DIR)
         for path in write:
             _allow(ruleset, path, rights & ~EXECUTE)
-        _checked(_library().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
-        _checked(_library().syscall(RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        if _LIBRARY.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) < 0:
+            raise OSError(ctypes.get_errno(), "Landlock: no new privileges")
+        _call(RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
 
@@ -83,21 +86,13 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             rule = _Beneath(rights if path.is_dir() else rights & OF_FILES, place)
-            _checked(
-                _library().syscall(
-                    ADD, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0)
-                )
-            )
+            _call(ADD, ctypes.c_int(ruleset), ctypes.c_int(PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
         finally:
             os.close(place)
 
 
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _checked(result: int) -> int:
+def _call(number: int, *arguments: Any) -> int:
+    result = _LIBRARY.syscall(number, *arguments)
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"Landlock: {os.strerror(number)}")
+        raise OSError(ctypes.get_errno(), f"Landlock: {os.strerror(ctypes.get_errno())}")
     return result

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmark.runtime import errors
-from benchmark.wall.confinement import die_with_parent
+from benchmark.sandbox.confinement import die_with_parent
 
 # a file for each core of this machine, locked by the process that computes there
 CORE_LOCKS = Path("work/scratch/cores")

@@ -1,7 +1,7 @@
-"""What holds a process that runs a stranger's code, put on from inside before the first line of that code runs.
+"""What holds a process that runs untrusted code, put on from inside before the first line of that code runs.
 
 - Landlock: it opens the files named, and nothing else of the machine's; it executes nothing.
-- seccomp: no other programs or processes, no signals to others, no network, no marks on files (system_calls.py).
+- seccomp: no other programs or processes, no signals to others, no network, no marks on files (seccomp.py).
 - Limits: memory, open files, sizes of files, no core dump. A clean environment. It ends when its parent does.
 - Namespaces, where the machine lets its users make them: a network without any device, no messages or memory shared with
   other processes, no privileges outside. The first three refuse all this too.
@@ -20,14 +20,13 @@ import signal
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from benchmark.runtime.arithmetic import VARIABLES
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.wall import landlock, system_calls
+from benchmark.sandbox import landlock, seccomp
 
 PARTS = ("landlock", "seccomp", "namespaces", "limits")
 FULL = ("landlock", "seccomp", "limits")
@@ -36,14 +35,16 @@ MACHINE = (  # what Python and torch read of it while they run
     "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system",
 )  # fmt: skip
-# images and labels of tracks that lie among installed packages: no stranger's code reads them from there
-DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews")
+# images, labels and verdicts that lie among installed packages: no untrusted code reads them from there
+DATA_IN_PACKAGES = ("sklearn/datasets/data", "benchmark/data/reviews", "leaderboard/results")
 # how names of machines are found, and whom to trust there
 NETWORK = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ssl", "/usr/share/ca-certificates",
 )  # fmt: skip
 GPU = ("/proc/driver/nvidia", "/proc/devices", "/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
+FILE_SIZE = 2**32  # bytes of any file that it writes, at most
 NEW_USER, NEW_IPC, NEW_NETWORK = 0x10000000, 0x08000000, 0x40000000
+LINUX = sys.platform.startswith("linux")
 DIE_WITH_PARENT, NOT_DUMPABLE = (1, signal.SIGKILL), (4, 0)  # of prctl
 
 
@@ -52,63 +53,75 @@ class Confinement:
     """What a process may do.
 
     Attributes:
+        parts: of `PARTS`, those that hold it.
         read: files and folders that it reads, beside Python's and the benchmark's own.
         write: folders that it writes to.
         network: whether it may make connections by TCP.
-        gpu: whether it may use NVIDIA's devices, which its `memory` does not limit, with what CUDA needs beside them.
+        gpu: whether it may use NVIDIA's devices, with what CUDA needs beside them; no limit of memory then holds.
         memory: bytes of data, at most.
-        file_size: bytes of any file that it writes, at most.
     """
 
+    parts: tuple[str, ...] = ()
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     network: bool = False
     gpu: bool = False
     memory: int = 0
-    file_size: int = 2**32
 
 
 def available() -> tuple[str, ...]:
     """The parts of `PARTS` that this machine has."""
-    there = {
-        "landlock": landlock.version() > 0,
-        "seccomp": system_calls.available(),
-        "namespaces": _namespaces(),
-        "limits": True,
-    }
-    return tuple(part for part in PARTS if there[part])
+    there = (landlock.version() > 0, seccomp.library() is not None, _namespaces(), True)
+    return tuple(part for part, has in zip(PARTS, there, strict=True) if has)
 
 
-def confine(wanted: Confinement, home: Path, parts: Iterable[str]) -> None:
-    """Confines the calling process, which has one thread, for good; it keeps its work in the folder `home`.
+def required(sandbox: str) -> tuple[str, ...]:
+    """Return the parts that hold submitted code, by the setting `wall` of params.yaml: "full", "weak" or "none".
 
     Raises:
-        OSError: the machine refuses one of `parts`.
+        BenchmarkError: a full sandbox is asked for, and this machine lacks a part of it.
     """
-    on = set(parts)
+    parts = () if sandbox == "none" else available()
+    missing = [part for part in FULL if part not in parts]
+    if missing and sandbox == "full":
+        raise BenchmarkError(
+            f"this machine has no {' and no '.join(missing)}, without which a submission's code could read the test labels "
+            "or write to other rows; on a machine where that is no harm set `wall: weak` in params.yaml"
+        )
+    return parts
+
+
+def confine(rules: Confinement, home: Path) -> None:
+    """Confine the calling process, which has one thread, for good; it keeps its work in the folder `home`.
+
+    Raises:
+        OSError: the machine refuses one of the parts.
+    """
     _clean_environment(home)
-    if wanted.network:
+    if rules.network:
         os.environ["RES_OPTIONS"] = "use-vc"  # names of machines are asked for by TCP too
     os.setsid()
-    if "namespaces" in on:  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
-        _unshare(NEW_USER | NEW_IPC | (0 if wanted.network else NEW_NETWORK))
+    if (
+        "namespaces" in rules.parts
+    ):  # while it is dumpable: else /proc/self is root's, and another user cannot map itself
+        _unshare(NEW_USER | NEW_IPC | (0 if rules.network else NEW_NETWORK))
     die_with_parent()
-    if sys.platform.startswith("linux"):
+    if LINUX:
         ctypes.CDLL(None).prctl(*NOT_DUMPABLE, 0, 0, 0)
-    _limit(wanted)
-    if "landlock" in on:
-        read = [*_installed(), *wanted.read, *(_read_by_cuda() if wanted.gpu else ())]
-        read += map(Path, NETWORK if wanted.network else ())
-        written = [*wanted.write, home, Path("/dev/null"), *(_written_by_cuda() if wanted.gpu else ())]
+    _limit(rules)
+    if "landlock" in rules.parts:
+        read = [*_installed(), *rules.read, *(_read_by_cuda() if rules.gpu else ())]
+        read += map(Path, NETWORK if rules.network else ())
+        written = [*rules.write, home, Path("/dev/null"), *(_written_by_cuda() if rules.gpu else ())]
         importlib.util.find_spec("autoattack")  # Python lists the folder of the benchmark now; later it may not
-        landlock.restrict(read, written, listed=_packages()[:-1], network=wanted.network)
-    if "seccomp" in on:
-        system_calls.refuse(network=wanted.network, gpu=wanted.gpu)
+        landlock.restrict(read, written, listed=_packages()[:-1], network=rules.network)
+    if "seccomp" in rules.parts:
+        seccomp.refuse(network=rules.network, gpu=rules.gpu)
 
 
 def die_with_parent() -> None:
     """From now on this process is killed when the one that forked it ends, on Linux."""
-    if sys.platform.startswith("linux"):
+    if LINUX:
         ctypes.CDLL(None).prctl(*DIE_WITH_PARENT, 0, 0, 0)
 
 
@@ -141,34 +154,13 @@ def largest_weights() -> int:
     return min(2**36, memory_limit() // 3)
 
 
-def checked(parts: Sequence[str]) -> tuple[str, ...]:
-    """`parts`, if all of `FULL` are among them.
-
-    Raises:
-        BenchmarkError: this machine lacks one.
-    """
-    if missing := [part for part in FULL if part not in parts]:
-        raise BenchmarkError(
-            f"this machine has no {' and no '.join(missing)}, without which a submission's code could read the test labels "
-            "or write to other rows; on a machine where that is no harm set `wall: weak` in params.yaml"
-        )
-    return tuple(parts)
-
-
 def _clean_environment(home: Path) -> None:
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     _wipe_environment()
     os.environ.clear()
     # GitPython, which foolbox imports, would else run a program, joblib share memory, and torch look the user's name up
-    own = {
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "PATH": os.defpath,
-        "USER": "nobody",
-        "GIT_PYTHON_REFRESH": "quiet",
-        "JOBLIB_MULTIPROCESSING": "0",
-    }
-    os.environ.update(kept | own)
+    own = {"HOME": str(home), "TMPDIR": str(home), "PATH": os.defpath, "USER": "nobody"}
+    os.environ.update(kept | own | {"GIT_PYTHON_REFRESH": "quiet", "JOBLIB_MULTIPROCESSING": "0"})
     tempfile.tempdir = None  # it remembers the parent's
 
 
@@ -181,7 +173,7 @@ def _wipe_environment() -> None:
             ctypes.memset(place, 0, len(value))
         if len(value) > 1:  # Python's own copy; shorter ones are the same object everywhere
             ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
-    if sys.platform.startswith("linux"):  # what the program was started with, of variables that were set anew since
+    if LINUX:  # what the program was started with, of variables that were set anew since
         fields = (
             Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         )  # from the third on: man 5 proc_pid_stat
@@ -203,22 +195,22 @@ def _unshare(flags: int) -> None:
 @cache
 def _namespaces() -> bool:
     """Tried in a process of its own, since only doing it tells."""
-    if not sys.platform.startswith("linux"):
+    if not LINUX:
         return False
     child = os.fork()
     if not child:
         try:
             _unshare(NEW_USER | NEW_IPC | NEW_NETWORK)
-        except OSError:
+            os._exit(0)
+        finally:
             os._exit(1)
-        os._exit(0)
     return os.waitpid(child, 0)[1] == 0
 
 
-def _limit(wanted: Confinement) -> None:
-    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: wanted.file_size, resource.RLIMIT_NOFILE: 1024}
-    if wanted.memory and not wanted.gpu:
-        limits[resource.RLIMIT_DATA] = wanted.memory
+def _limit(rules: Confinement) -> None:
+    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_SIZE, resource.RLIMIT_NOFILE: 1024}
+    if rules.memory and not rules.gpu:
+        limits[resource.RLIMIT_DATA] = rules.memory
     for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
         least = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -17,7 +17,7 @@ import benchmark
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
-from benchmark.wall.confinement import PARTS, available
+from benchmark.sandbox.confinement import PARTS, available
 
 TRACK, NAME = NAMES
 
@@ -89,4 +89,4 @@ def test_the_package_itself_imports_nothing() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert result.returncode == 0, result.stderr
-    assert benchmark.load_model.__module__ == "benchmark.loading.load_model"
+    assert benchmark.load_model.__module__ == "benchmark.sandbox.load_model"

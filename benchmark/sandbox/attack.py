@@ -1,0 +1,93 @@
+"""An attack that somebody contributes against a submission, in a process of its own with a copy of the model.
+
+It has the images and labels that it is to attack. What it returns is judged, as any attack's is, by the model that the
+evaluator asks; so it can find adversarial images and do no other harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from benchmark.loading import methods
+from benchmark.loading.rows import Row
+from benchmark.loading.trained import trained_model
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.sandbox.channel import Channel, Message
+from benchmark.sandbox.process import Process, serve
+from benchmark.sandbox.submitted import in_force, start
+from benchmark.specs.threat import ThreatModel
+
+MOST_COMPONENTS = 20
+COMPONENT = re.compile(r"[A-Za-z0-9_-]{1,60}")
+BATCH_SECONDS = 6 * 3600.0  # for an attack on one batch of images
+
+
+@contextmanager
+def contributed_attacks(row: Row, names: Iterable[str], device: torch.device) -> Iterator[Callable[[str], Any]]:
+    """Yield a function from these names to the row's own attacks, None where it has none. Their processes start at once,
+    before this one may have started a GPU, and end with the block.
+    """
+    parts, submission = in_force(), row.submission.name
+    own = sorted({name for name in names if methods.own_attack(name, submission)})
+    if not parts:
+        yield lambda name: methods.attack(name, submission) if name in own else None
+        return
+    with ExitStack() as ends:
+        attacks = {}
+        for name in own:
+            process = start(
+                partial(_serve, row, name, device), parts, submission,
+                read=[row.weights], seconds=BATCH_SECONDS, device=device.type,
+            )  # fmt: skip
+            attacks[name] = _attack(ends.enter_context(process), name)
+        yield attacks.get
+
+
+def _attack(process: Process, name: str) -> SimpleNamespace:
+    """The attack of a process, with the attributes that the harness reads of an attack's module."""
+    about, _ = process.ask("about")
+    components = about.get("components") or []
+    named = isinstance(components, list) and all(isinstance(n, str) and COMPONENT.fullmatch(n) for n in components)
+    if not named or len(components) > MOST_COMPONENTS:
+        raise BenchmarkError(
+            f"{process.owner}: the attack {name} should have at most {MOST_COMPONENTS} components, named by letters, digits, "
+            "'_' and '-'"
+        )
+
+    def attack(
+        model: object, images: torch.Tensor, labels: torch.Tensor, threat: ThreatModel, *, seed: int, **options: object
+    ) -> torch.Tensor:
+        """What it makes of images (n, c, h, w), by its own copy of the model."""
+        _, tensors = process.ask(
+            "attack", {"images": images, "labels": labels}, most=8 * images.numel(),
+            threat=threat.model_dump(mode="json"), seed=seed, options=options,
+        )  # fmt: skip
+        if [*tensors] != ["adversarial"]:
+            raise BenchmarkError(f"{process.owner}: the process that runs its attack answers wrongly")
+        return tensors["adversarial"].to(images.device)
+
+    known = {"components": tuple(components)} if components else {}
+    return SimpleNamespace(attack=attack, **known, **({"per_image": True} if about.get("per_image") is True else {}))
+
+
+def _serve(row: Row, name: str, device: torch.device, channel: Channel) -> None:
+    """In the process."""
+    module, model = methods.attack(name, row.submission.name), trained_model(row, device)
+
+    def about() -> Message:
+        return {"components": list(getattr(module, "components", ())), "per_image": hasattr(module, "per_image")}, {}
+
+    def attack(
+        images: torch.Tensor, labels: torch.Tensor, threat: dict[str, Any], seed: int, options: dict[str, Any]
+    ) -> Message:
+        ball, images, labels = ThreatModel.model_validate(threat), images.to(device), labels.to(device)
+        return {}, {"adversarial": module.attack(model, images, labels, ball, seed=seed, **options)}
+
+    serve(channel, SimpleNamespace(about=about, attack=attack))

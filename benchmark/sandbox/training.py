@@ -1,0 +1,173 @@
+"""Training in the sandbox, by one process or by several that share every batch: they have training and validation images,
+never the test's.
+
+The sandbox has no network: what the processes exchange goes through this one. What comes back is plain tensors and what the
+first process says of its training, which no verdict rests on.
+"""
+
+from __future__ import annotations
+
+import io
+import selectors
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from benchmark.loading.fitting import fit
+from benchmark.loading.rows import Row
+from benchmark.results.training import TrainingResult
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.memory import peak
+from benchmark.runtime.torch_setup import set_up
+from benchmark.sandbox.channel import Channel
+from benchmark.sandbox.confinement import largest_weights
+from benchmark.sandbox.process import Process, plain
+from benchmark.sandbox.submitted import MOST_SAID, in_force, left, start, too_much
+from benchmark.specs.run import TrainRun
+from benchmark.training import ranks
+from benchmark.training.checkpoint import Tensors, TrainingProgress
+from benchmark.training.ranks import Collective, Ranks
+
+EPOCH_SECONDS = 12 * 3600.0  # that an epoch may take, or all that is before the first
+SEEN = ("data.json", "train.safetensors", "validation.safetensors")  # of the row's data
+
+OnEpoch = Callable[[int, float], None]
+Say = Callable[[str], None]
+Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: bytes of a GPU held at most
+
+
+def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say) -> Trained:
+    """As `fitting.fit`, in the sandbox, with the GPU's memory that it held.
+
+    Raises:
+        BenchmarkError: as `fit` does, or the process fails or returns malformed output.
+    """
+    parts, count = in_force(), run.processes
+    if not parts and count == 1:  # several are processes of their own, whatever holds them
+        set_up(run.device)
+        return *fit(row, run, folder, on_epoch, say), peak()
+    # with a GPU each, outside a sandbox, they exchange gradients among themselves
+    direct = count > 1 and not parts and run.device in ("cuda", "auto") and torch.cuda.device_count() >= count
+    names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
+    read = [*(row.data / name for name in SEEN), *([row.start] if row.start else [])]
+    with ExitStack() as ends:
+        meeting = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="rvb-"))) / "meeting" if direct else None
+        trained = []
+        for rank in range(count):
+            process = start(
+                partial(_train, row, run, folder, rank, meeting), parts, *names, seconds=EPOCH_SECONDS,
+                read=read, write=[folder], device=run.device, among=count,
+            )  # fmt: skip
+            trained.append(ends.enter_context(process))
+        try:
+            return _heard(row, run, trained, on_epoch, say, direct)
+        except (ValidationError, ValueError, TypeError, KeyError, OverflowError) as error:
+            raise BenchmarkError(
+                f"{trained[0].owner}: the training process returned malformed output ({type(error).__name__})"
+            ) from None
+
+
+def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoch, say: Say, direct: bool) -> Trained:
+    """What the first process says until it is done; `direct`: they exchange gradients without this process."""
+    assert row.settings.training is not None  # the step applies
+    first, said, epoch, until = trained[0], 0, 0, time.monotonic() + EPOCH_SECONDS
+    most = largest_weights() // min(len(trained), 2)  # of an exchange two messages are held at a time
+    while said < MOST_SAID:
+        if direct:
+            _wait_for_first(trained, until)
+        message, tensors = first.receive(most=most, seconds=left(until, first.owner))
+        if "exchange" in message:
+            exchange(trained, message, tensors, until)
+            continue
+        said += 1
+        if "say" in message:
+            say(plain(message["say"]))
+        elif "epoch" in message:
+            if type(message["epoch"]) is not int or not epoch < message["epoch"] <= row.settings.training.epochs:
+                raise ValueError  # each is above the last, so that there is an end to them
+            epoch, until = message["epoch"], time.monotonic() + EPOCH_SECONDS
+            on_epoch(epoch, float(message["score"]))
+        else:
+            done = TypeAdapter(TrainingProgress).validate_python(message.get("done"))
+            result = {**message["result"], **run.model_dump(), "processes": run.processes}
+            return tensors, done, TrainingResult.model_validate(result), int(message["memory"])
+    raise too_much(first.owner)
+
+
+def _wait_for_first(trained: Sequence[Process], until: float) -> None:
+    """Wait until the first process says something; a BenchmarkError where meanwhile another one, which says nothing before it
+    is done, ended or failed: the first might wait for it for ever.
+    """
+    with selectors.DefaultSelector() as selector:
+        for rank in trained:
+            selector.register(rank.channel, selectors.EVENT_READ, rank)
+        while ready := [key.data for key, _ in selector.select(left(until, trained[0].owner))]:
+            for rank in ready:
+                if rank is trained[0]:
+                    return
+                rank.receive()  # what it failed by, or that it is done
+                selector.unregister(rank.channel)
+
+
+def exchange(trained: Sequence[Process], asked: dict[str, Any], sent: Tensors, until: float) -> None:
+    """Give every rank the sum of what all have sent, or what the first has, which has `asked` for it already.
+
+    Raises:
+        BenchmarkError: a process ended, or is silent until the moment `until` of the monotonic clock.
+        ValueError: they do not ask for the same, or there is nobody to exchange with.
+    """
+    if len(trained) == 1 or asked not in ({"exchange": "sum"}, {"exchange": "first"}):
+        raise ValueError("nothing to exchange")
+    owner, adds = trained[0].owner, asked["exchange"] == "sum"
+    most = sum(tensor.nbytes for tensor in sent.values()) if adds else 0
+    for one in trained[1:]:
+        message, tensors = one.receive(most=most, seconds=left(until, owner))
+        if message != asked:
+            raise ValueError("they do not keep step")
+        if adds:
+            ranks.add(sent, tensors)
+    for one in trained:
+        one.send({}, sent, left(until, owner))
+
+
+class _Printed(io.TextIOBase):
+    """What is printed, sent as {"say": line}."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._begun = channel, ""
+
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._channel.send({"say": line})
+        return len(text)
+
+
+def _train(row: Row, run: TrainRun, folder: Path, rank: int, meeting: Path | None, channel: Channel) -> None:
+    """In the process of one rank; the first alone has something to say."""
+
+    def ask(kind: str, tensors: Tensors) -> Tensors:
+        channel.send({"exchange": kind}, tensors)
+        return channel.receive(2**40)[1]
+
+    set_up(run.device)
+    asks = Collective(rank, run.processes, meeting, EPOCH_SECONDS) if meeting else ask
+    own = Ranks(rank, run.processes, asks) if run.processes > 1 else ranks.ALONE
+    if rank:
+        fit(row, run, folder, lambda *_: None, print, own)
+        if meeting:
+            channel.send({"done": True})
+        return
+    with redirect_stdout(_Printed(channel)):
+        best, done, result = fit(
+            row, run, folder, lambda epoch, score: channel.send({"epoch": epoch, "score": score}), print, own
+        )
+    channel.send({"done": asdict(done), "result": result.model_dump(mode="json"), "memory": peak()}, best)

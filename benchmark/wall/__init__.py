@@ -1,1 +1,0 @@
-"""Processes that run code which nobody here wrote, and what holds them."""
