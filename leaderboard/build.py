@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from benchmark.results import reproduced, study_table
-from benchmark.results.record import headline
+from benchmark.records import reproduced, study_table
+from benchmark.records.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import formats

@@ -7,7 +7,7 @@ import unicodedata
 from importlib.metadata import version
 from urllib.parse import quote
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.specs.submission import Paper, is_web_address
 
 SPECIAL = {

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record, headline
-from benchmark.results.robustbench import exported
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record, headline
+from benchmark.records.robustbench import exported
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen, to_json
 from benchmark.specs.track import Track

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmark.results import reproduced, study_table
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import headline
+from benchmark.records import reproduced, study_table
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import headline
 from benchmark.runtime import errors, files
 from benchmark.specs.track import Track
 from leaderboard import build

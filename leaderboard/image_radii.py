@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from benchmark.results.brought import Brought
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
+from benchmark.records.brought import Brought
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
 
 ROUNDING = 1e-12  # as evidence.py counts: an image broken at the radius itself is broken within it
 PROBES = ("probed L2 ", "pictured L2 ")  # columns of images broken within a ball, whose distances are not kept

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from benchmark.results.brought import Brought, Scores, credits
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record, headline, headline_names
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_table import Spread
+from benchmark.records.brought import Brought, Scores, credits
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record, headline, headline_names
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_table import Spread
 from benchmark.specs.track import Track
 from leaderboard.seeds import Trainings, trainings
 from leaderboard.standings import Standing, standings
@@ -93,7 +93,7 @@ def rank(
     """Return the rows by the first robust accuracy, then by the other robust and certified ones, clean, and name.
 
     Smoothed versions are other classifiers and do not count, nor does the mean on corrupted images. Two rows are ordered
-    where images and, if both have one, studies over seeds say so (benchmark/results/comparison.py).
+    where images and, if both have one, studies over seeds say so (benchmark/records/comparison.py).
 
     Args:
         images: by row and name of a number, a digit an image: 1 where it counts. Rows without are not ordered.

@@ -8,11 +8,11 @@ from pathlib import Path
 import yaml
 from pydantic import RootModel
 
-from benchmark.results.brought import FOLDER, Scores, lowered_all
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
-from benchmark.results.robustbench import ClaimedBoard
-from benchmark.results.study import DeclaredPaper, PublishedStudy
+from benchmark.records.brought import FOLDER, Scores, lowered_all
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
+from benchmark.records.robustbench import ClaimedBoard
+from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
 from benchmark.specs.track import Track
 from leaderboard.rank import Row, rank

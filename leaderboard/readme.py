@@ -6,8 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark.results import study_table
-from benchmark.results.record import headline
+from benchmark.records import study_table
+from benchmark.records.record import headline
 from benchmark.runtime import errors, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track

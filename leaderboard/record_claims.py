@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import headline
-from benchmark.results.study_table import Spread
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import headline
+from benchmark.records.study_table import Spread
 from benchmark.specs.submission import Claim
 from leaderboard.rank import Row
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from benchmark.results.record import Record
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_table import Column, Spread, columns
+from benchmark.records.record import Record
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_table import Column, Spread, columns
 from benchmark.specs.seeds import robust_label, study_name, variant_of
 from benchmark.specs.study import Verdicts
 from benchmark.specs.submission import VariantOnTrack

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from benchmark.results.comparison import ERROR, better
+from benchmark.records.comparison import ERROR, better
 
 IMAGES = "images"  # McNemar's exact test over the images does not order the two
 SEEDS = "seeds"  # it does, the difference over trainings and images (Welch) does not
@@ -39,7 +39,7 @@ class Standing:
 def standings(
     rows: Sequence[str], images: Mapping[str, str], trained: Mapping[str, Sequence[str]], named: bool = True
 ) -> dict[str, Standing]:
-    """By row. An order is shown as `better` of benchmark/results/comparison.py has it, among all pairs of `rows`.
+    """By row. An order is shown as `better` of benchmark/records/comparison.py has it, among all pairs of `rows`.
 
     Args:
         rows: their names, in the order of the board.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmark.results.study_table import ERROR, Column, Difference, Entry, Table, contrast
+from benchmark.records.study_table import ERROR, Column, Difference, Entry, Table, contrast
 from benchmark.specs.study import BUILTIN, MeasureSpec, Study, Value
 
 MOST = 4  # numbers side by side, each with three columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmark.results.brought import Brought
-from benchmark.results.record import Record
+from benchmark.records.brought import Brought
+from benchmark.records.record import Record
 
 TRUST = {
     "rebuilt": "rebuilt here from scratch",

@@ -143,15 +143,15 @@ patience an epoch too long: warmup_epochs) >= selection.patience => warmup_epoch
 times of files allowed: "utimensat", =>
 locks allowed: ("connect", "flock") => ("connect",)
 sentences of other tracks to be read: "sklearn/datasets/data", "benchmark/data/reviews") => "sklearn/datasets/data",)
-[results] tests/results/test_paired.py
+[results] tests/records/test_paired.py
 McNemar, ties are losses: sum(a < b for a, b in pairs) => sum(a <= b for a, b in pairs)
 paired, sign of the second row: contrast((1, -1, 1), samples => contrast((1, 1, 1), samples
-[results] tests/results/test_study_table.py
+[results] tests/records/test_study_table.py
 Welch, one-sided: stdtrit(freedom, 1 - error / 2) => stdtrit(freedom, 1 - error)
-[results] tests/results/test_regression.py
+[results] tests/records/test_regression.py
 regression, no Bonferroni: FALSE_ALARMS / max(tests, 1) => FALSE_ALARMS
 regression, two images may differ: line.images > allowed => line.images > allowed + 1
-[results] tests/results/test_brought.py
+[results] tests/records/test_brought.py
 broken images still count: "0" if image in lost else digit => digit
 [results] tests/steps/test_corrupt.py
 Wilson of copies, another level: ndtri(0.975) => ndtri(0.95)

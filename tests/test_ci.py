@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tiny_project import ROOT
 
-from benchmark.results.record import Record, headline
+from benchmark.records.record import Record, headline
 
 ROWS = ("Dosovitskiy2021ViT-standard", "Debenedetti2022XCiT-small", "Havens2024LoFAST-mean_pool")
 WEIGHTS = {"training": None, "weights": {"path": "weights/given.pt", "sha256": None}}

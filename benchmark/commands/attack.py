@@ -19,7 +19,7 @@ from benchmark.commands.terminal import EngineOption, TrackOption, console, row_
 from benchmark.loading import methods, submissions
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.run_settings import run_settings
-from benchmark.results.certificate import AuditResult
+from benchmark.records.certificate import AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.threat import Engine

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading import tracks
-from benchmark.results import brought
-from benchmark.results.per_image import PerImage, contradictions
-from benchmark.results.record import Record
-from benchmark.results.regression import Built
+from benchmark.records import brought
+from benchmark.records.per_image import PerImage, contradictions
+from benchmark.records.record import Record
+from benchmark.records.regression import Built
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ValidationError
 from benchmark.commands import baselines
 from benchmark.loading import tracks
 from benchmark.pipeline.changed import changed_rows as touched
-from benchmark.results.per_image import PerImage, counts
-from benchmark.results.record import Record
-from benchmark.results.regression import Built, compare_row
+from benchmark.records.per_image import PerImage, counts
+from benchmark.records.record import Record
+from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK

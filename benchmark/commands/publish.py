@@ -14,8 +14,8 @@ from benchmark.commands.terminal import ReasonOption, TrackOption, console
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import costs
-from benchmark.results import reproduced
-from benchmark.results.regression import Built, compare_row
+from benchmark.records import reproduced
+from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK

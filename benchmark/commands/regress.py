@@ -14,9 +14,9 @@ from benchmark.commands.publish import rows_of
 from benchmark.commands.terminal import TrackOption, console
 from benchmark.loading import tracks
 from benchmark.pipeline import inputs
-from benchmark.results import reproduced
-from benchmark.results.record import headline_names
-from benchmark.results.regression import RULE, Built, RowComparison, compare_row, compare_rows
+from benchmark.records import reproduced
+from benchmark.records.record import headline_names
+from benchmark.records.regression import RULE, Built, RowComparison, compare_row, compare_rows
 from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED

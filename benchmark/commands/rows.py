@@ -16,8 +16,8 @@ from benchmark.commands.terminal import RowArgument, TrackOption, console, track
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import inputs
-from benchmark.results import robustbench
-from benchmark.results.record import headline, headline_names
+from benchmark.records import robustbench
+from benchmark.records.record import headline, headline_names
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK

@@ -12,8 +12,8 @@ from rich.table import Table
 from benchmark.commands.terminal import TrackOption, console, resumable
 from benchmark.loading import submissions, tracks
 from benchmark.pipeline import repro
-from benchmark.results import reproduced
-from benchmark.results.study import PublishedStudy
+from benchmark.records import reproduced
+from benchmark.records.study import PublishedStudy
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
@@ -23,7 +23,7 @@ from benchmark.studies import grids
 from benchmark.studies.declared import read_published
 
 if TYPE_CHECKING:
-    from benchmark.results.study_table import Column, Entry
+    from benchmark.records.study_table import Column, Entry
 
 UNKNOWN = "–"  # as columns write what is not known
 
@@ -91,8 +91,8 @@ def _check(owner: str, name: str, track: str, mark: bool) -> None:
 
 def print_study(published: PublishedStudy) -> None:
     """Each setting's mean and range over seeds, curves in tables of their own, then what the differences show."""
-    from benchmark.results.study_points import point_sheets
-    from benchmark.results.study_table import sheets, table
+    from benchmark.records.study_points import point_sheets
+    from benchmark.records.study_table import sheets, table
 
     found, study = table(published), published.study
     title = f"{study.title} ({study.source})"

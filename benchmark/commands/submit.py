@@ -22,7 +22,7 @@ from benchmark.loading import submissions
 from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import repro
 from benchmark.pipeline.gpus import default_jobs
-from benchmark.results.check import CheckReport
+from benchmark.records.check import CheckReport
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json

@@ -22,9 +22,9 @@ from benchmark.commands.terminal import JsonOption, console, row_names, track_na
 from benchmark.loading import tracks
 from benchmark.loading.rows import Row, load_row
 from benchmark.loading.run_settings import run_settings
-from benchmark.results import brought
-from benchmark.results.brought import Brought, Lowered
-from benchmark.results.record import Record
+from benchmark.records import brought
+from benchmark.records.brought import Brought, Lowered
+from benchmark.records.record import Record
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED

@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmark.evaluation.indicators import SAME, allowance
 from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
-from benchmark.results.reliability import FailureIndicator
+from benchmark.records.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, margins, padded

@@ -19,7 +19,7 @@ from torch import nn
 from benchmark.attacks import autoattack, pgd
 from benchmark.evaluation.audit_layers import Effort, Tally, ascend, audit_layers, float64_copy, shrink
 from benchmark.layers.lipschitz import NormalisedHead
-from benchmark.results.certificate import AuditResult
+from benchmark.records.certificate import AuditResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.verdicts.ball import distances, into_ball

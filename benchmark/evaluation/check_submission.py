@@ -24,7 +24,7 @@ from benchmark.evaluation.probes import first_threat, probes
 from benchmark.layers.derived import cache_weights
 from benchmark.loading import fitting, methods, submissions
 from benchmark.loading.rows import Row, load_row
-from benchmark.results.check import Check, CheckReport, Note
+from benchmark.records.check import Check, CheckReport, Note
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start

@@ -6,7 +6,7 @@ import torch
 from pyautoattack import checks
 from torch import nn
 
-from benchmark.results.attack import ModelFacts
+from benchmark.records.attack import ModelFacts
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
 from benchmark.verdicts.gradients import usable_gradients

@@ -21,18 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.special import betainc, ndtr, ndtri
 
-from benchmark.results.attack import RobustResult
-from benchmark.results.beside import (
+from benchmark.records.attack import RobustResult
+from benchmark.records.beside import (
     AttentionResult,
     CorruptionAccuracy,
     CorruptionResult,
     SmoothedResult,
     WithoutAttention,
 )
-from benchmark.results.certificate import CertifiedResult
-from benchmark.results.per_image import PerImage, contradictions
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.records.certificate import CertifiedResult
+from benchmark.records.per_image import PerImage, contradictions
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import CorruptionSpec, SmoothingSpec, Track

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmark.evaluation.probes import DRAWS, RADIUS_STEPS, STEPS, ProbeResults
-from benchmark.results.reliability import FailureIndicator, GradientNorms, RadiusPoint, StepPoint
+from benchmark.records.reliability import FailureIndicator, GradientNorms, RadiusPoint, StepPoint
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
 SAME = 1e-4  # as in evaluation/division.py: two passes of one network differ by rounding alone

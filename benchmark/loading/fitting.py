@@ -20,7 +20,7 @@ from benchmark.loading import methods
 from benchmark.loading.components import component, typed_component
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import Split, load_weights, start_from, tensors
-from benchmark.results.training import Preparation, TrainingResult
+from benchmark.records.training import Preparation, TrainingResult
 from benchmark.runtime import arithmetic, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import start as start_device

@@ -20,9 +20,9 @@ from benchmark import protocol
 from benchmark.loading import submissions, tracks
 from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
-from benchmark.results.brought import FOLDER as BROKEN
-from benchmark.results.record import headline_names
-from benchmark.results.reproduced import FILE as REPRODUCED
+from benchmark.records.brought import FOLDER as BROKEN
+from benchmark.records.record import headline_names
+from benchmark.records.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.track import Track

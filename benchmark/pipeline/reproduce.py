@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmark import protocol
 from benchmark.pipeline import inputs
-from benchmark.results.study import StudyResult
+from benchmark.records.study import StudyResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import forks
 from benchmark.studies import results

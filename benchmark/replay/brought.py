@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from benchmark.loading.rows import Row
+from benchmark.records.brought import LONGEST, UNNAMED, BrokenImage, Brought
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
 from benchmark.replay.findings import Findings
 from benchmark.replay.judge import Judge
 from benchmark.replay.verify import opened, other_row
-from benchmark.results.brought import LONGEST, UNNAMED, BrokenImage, Brought
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.base import Frozen

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmark.results.record import TrustTier
+from benchmark.records.record import TrustTier
 from benchmark.specs.base import Frozen
 
 Source = Literal["built", "published", "built and published"]

@@ -18,8 +18,8 @@ from benchmark.attacks import pgd
 from benchmark.evaluation.certified_radii import certificate_module, certified_radii
 from benchmark.evaluation.division import RANDOM
 from benchmark.evaluation.evidence import ATTENTION_COLUMNS, column
+from benchmark.records.record import Record
 from benchmark.replay.findings import Findings, some
-from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.threat import ThreatModel

@@ -22,10 +22,10 @@ from benchmark.evaluation.evidence import (
     smoothed,
     without_attention,
 )
+from benchmark.records.per_image import PerImage, contradictions, shares
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record
 from benchmark.replay.findings import Findings
-from benchmark.results.per_image import PerImage, contradictions, shares
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.track import Track
 

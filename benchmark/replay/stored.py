@@ -14,8 +14,8 @@ from safetensors.torch import save
 
 from benchmark.data.images import SPLITS, Images, evaluation_index, load_split
 from benchmark.loading.rows import Row
+from benchmark.records.record import Record
 from benchmark.replay.findings import Findings
-from benchmark.results.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 

@@ -17,14 +17,14 @@ from benchmark.attacks import autoattack
 from benchmark.evaluation.evidence import attacked, column, is_probe, unbroken
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
+from benchmark.records.regression import Built, differences
 from benchmark.replay import judge as judging
 from benchmark.replay.findings import Findings, Source, Verification
 from benchmark.replay.judge import TOLERANCE, Judge, is_steady
 from benchmark.replay.recount import check_itself, recount, whole
 from benchmark.replay.stored import Stored, check_kept, read, read_tensors
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
-from benchmark.results.regression import Built, differences
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.machine import environment, machine
 from benchmark.sandbox.model import evaluated_model

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from benchmark.loading.fitting import fit
 from benchmark.loading.rows import Row
-from benchmark.results.training import TrainingResult
+from benchmark.records.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import set_up

@@ -170,7 +170,7 @@ def _wide(subject: Subject, row: Row, flops: int) -> int:
 def _result(spec: AttackSpec, suite: str, state: AttackState, robust: torch.Tensor) -> dict[str, Any]:
     """What one attack left, as a Record has it."""
     from benchmark.evaluation.evidence import proportion
-    from benchmark.results.attack import AttackResult
+    from benchmark.records.attack import AttackResult
 
     return AttackResult(
         id=spec.id,

@@ -56,7 +56,7 @@ class Collect(Step):
 
         from benchmark.evaluation import evidence
         from benchmark.evaluation.evidence import check_smoothed, per_image
-        from benchmark.results.record import Record
+        from benchmark.records.record import Record
         from benchmark.specs.base import to_json
 
         row, folders = work.row, work.reads[1:]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Measure(EvaluationStep):
-    """The fields are those of `Run` (benchmark/results/study.py), and the packages that the measures need."""
+    """The fields are those of `Run` (benchmark/records/study.py), and the packages that the measures need."""
 
     declared_in = "network"
     refusal = "{row} is no network of a study; `rvb study` measures those"

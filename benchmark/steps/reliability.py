@@ -14,7 +14,7 @@ from benchmark.steps.evaluation import EvaluationStep, Subject
 if TYPE_CHECKING:
     from benchmark.evaluation.indicators import Ran
     from benchmark.evaluation.probes import ProbeResults
-    from benchmark.results.reliability import FailureIndicator
+    from benchmark.records.reliability import FailureIndicator
 
 
 class Reliability(EvaluationStep):
@@ -39,7 +39,7 @@ class Reliability(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         from benchmark.evaluation import indicators
         from benchmark.evaluation.probes import first_threat, probed_within, radii
-        from benchmark.results.reliability import Reliability as Result
+        from benchmark.records.reliability import Reliability as Result
 
         threat = first_threat(work.row.track.threats)
         assert threat is not None  # the step applies

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmark.loading import submissions
-from benchmark.results.study import DeclaredPaper, PublishedStudy
+from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.studies.grids import Grid

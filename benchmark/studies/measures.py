@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 from torch import nn
 
-from benchmark.results.points import Points
+from benchmark.records.points import Points
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.study import MeasureSpec, Value, Verdicts
 

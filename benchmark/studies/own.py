@@ -19,7 +19,7 @@ from benchmark.data.images import load_split
 from benchmark.loading import methods
 from benchmark.loading.rows import Row
 from benchmark.loading.trained import tensors, trained_model
-from benchmark.results.points import Points
+from benchmark.records.points import Points
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.channel import Message
 from benchmark.sandbox.process import Process, serve

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from benchmark.loading import methods, submissions
-from benchmark.results.finding import Finding
-from benchmark.results.study import PublishedStudy, StudyResult, is_named
-from benchmark.results.study_points import point_labels
+from benchmark.records.finding import Finding
+from benchmark.records.study import PublishedStudy, StudyResult, is_named
+from benchmark.records.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import Hear, run

@@ -6,7 +6,7 @@ import shutil
 from typing import Any
 
 from benchmark.loading.rows import Row
-from benchmark.results.study import CellResult, Run, StudyResult
+from benchmark.records.study import CellResult, Run, StudyResult
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmark.results.training import Overfitting
+from benchmark.records.training import Overfitting
 from benchmark.specs.threat import AttackSpec
 from benchmark.training.objective import TrainingAttack, perturb
 from benchmark.verdicts.prediction import margins

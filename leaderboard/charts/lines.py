@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.charts.svg import dot, grid, polyline, svg, text, ticks
 
 WIDTH, HEIGHT = 420, 230

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from benchmark.results.points import PointClass, Points
-from benchmark.results.study_points import Panel, drawn
-from benchmark.results.study_table import Table
+from benchmark.records.points import PointClass, Points
+from benchmark.records.study_points import Panel, drawn
+from benchmark.records.study_table import Table
 from leaderboard.charts.svg import COLOURS, grid, short, svg, text, ticks
 
 WIDTH, TOP, BOTTOM = 460, 24, 354  # of the frame

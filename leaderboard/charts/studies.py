@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from benchmark.results.study_table import Column, Entry, Line, Table
+from benchmark.records.study_table import Column, Entry, Line, Table
 from benchmark.specs.study import last_word
 from leaderboard.charts.scatter import scatters
 from leaderboard.charts.svg import COLOURS, dot, grid, left_axis, polyline, short, svg, text, ticks

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.charts.vega import Chart, data
 
 NAMES = {

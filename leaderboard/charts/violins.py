@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 from markupsafe import Markup
 
-from benchmark.results.study_table import Line, Table, quantile_curves
+from benchmark.records.study_table import Line, Table, quantile_curves
 from leaderboard.charts.svg import left_axis, svg, text, ticks
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 460, 46, 14, 12, 40

@@ -10,10 +10,10 @@ from typing import Any
 
 import jinja2
 
-from benchmark.results import study_table
-from benchmark.results.reproduced import Reproduced
-from benchmark.results.robustbench import ClaimedBoard
-from benchmark.results.study import DeclaredPaper, PublishedStudy
+from benchmark.records import study_table
+from benchmark.records.reproduced import Reproduced
+from benchmark.records.robustbench import ClaimedBoard
+from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.specs.submission import is_web_address
 from benchmark.specs.track import Track
 from leaderboard.rank import Head, Row, ball, columns, heads
@@ -49,7 +49,7 @@ class Board:
         claimed: what other boards say of the same data.
         reproduced: by row or study id when its published bytes were last reproduced.
         front: the way from the board to the front page of all tracks; "" where there is none.
-        images: by row and name of a number, a digit an image (benchmark/results/per_image.py).
+        images: by row and name of a number, a digit an image (benchmark/records/per_image.py).
         papers: by submission what it declares on the track, run or not.
         about: of the whole site; None for the board of a track alone.
     """

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmark.results.comparison import ERROR
+from benchmark.records.comparison import ERROR
 from benchmark.specs.submission import Paper
 from leaderboard.charts.overview import overview
 from leaderboard.pages.board_data import Board

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from safetensors import safe_open
 
-from benchmark.results.comparison import better, mcnemar
+from benchmark.records.comparison import better, mcnemar
 from leaderboard.charts.sandwich import overlay, radii_of, shares
 from leaderboard.image_radii import ImageRadii
 from leaderboard.pages.board_data import Board

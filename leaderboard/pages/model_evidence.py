@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 from markupsafe import Markup
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.image_radii import ImageRadii
 
 LINES = 100  # images in the page's table

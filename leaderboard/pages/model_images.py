@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors import safe_open
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.image_radii import ROUNDING, ImageRadii, held, intact
 
 PICTURES = 10  # images shown on a model's page

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.specs.track import Track
 from leaderboard.charts.lines import reliability_charts

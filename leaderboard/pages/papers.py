@@ -9,12 +9,12 @@ from functools import cached_property
 
 from markupsafe import Markup
 
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import headline
-from benchmark.results.reproduced import Reproduced
-from benchmark.results.study import DeclaredPaper
-from benchmark.results.study_points import PointSheet, point_sheets, points_csv
-from benchmark.results.study_table import Sheet, Table, sheets
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import headline
+from benchmark.records.reproduced import Reproduced
+from benchmark.records.study import DeclaredPaper
+from benchmark.records.study_points import PointSheet, point_sheets, points_csv
+from benchmark.records.study_table import Sheet, Table, sheets
 from benchmark.specs.seeds import study_name, variant_of
 from benchmark.specs.study import Study, run_command
 from benchmark.specs.submission import Claim, Paper

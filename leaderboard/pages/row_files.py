@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rich import progress
 from rich.console import Console
 
-from benchmark.results.per_image import PerImage
+from benchmark.records.per_image import PerImage
 from benchmark.runtime import files
 from leaderboard.image_radii import image_radii, published_radii
 from leaderboard.pages import compare, models

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from benchmark.results.finding import Finding
-from benchmark.results.study import StudyResult
-from benchmark.results.study_table import contrast
+from benchmark.records.finding import Finding
+from benchmark.records.study import StudyResult
+from benchmark.records.study_table import contrast
 
 PLAIN, PENALISED = "ViT", "SpecFormer"
 NORM = "norms: mean"

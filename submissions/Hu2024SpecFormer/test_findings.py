@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from benchmark.loading import methods
-from benchmark.results.finding import Finding
-from benchmark.results.study import Run, StudyResult
+from benchmark.records.finding import Finding
+from benchmark.records.study import Run, StudyResult
 
 
 def findings(sigma: float, clean: float, robust: float, seeds: int = 3) -> list[Finding]:

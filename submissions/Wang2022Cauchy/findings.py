@@ -13,9 +13,9 @@ import pyarrow as pa
 from scipy.special import stdtrit
 from scipy.stats import kendalltau
 
-from benchmark.results.finding import Finding
-from benchmark.results.study import StudyResult
-from benchmark.results.study_table import contrast
+from benchmark.records.finding import Finding
+from benchmark.records.study import StudyResult
+from benchmark.records.study_table import contrast
 
 QUANTITIES = {"sigma_max": "sigma_max", "log_norm": "the logarithmic norm", "residual_gain": "the residual gain"}
 DRAWS = 2000  # of the bootstrap

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from benchmark.loading import methods
-from benchmark.results.finding import Finding
-from benchmark.results.study import Run, StudyResult
+from benchmark.records.finding import Finding
+from benchmark.records.study import Run, StudyResult
 
 CELLS = ("ViT depth 2, 1 head", "CoViT depth 2, K3", "ViT depth 4, 1 head", "CoViT depth 4, K3")
 QUANTITIES = ("sigma_max", "log_norm", "residual_gain")

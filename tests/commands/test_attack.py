@@ -17,7 +17,7 @@ from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 from benchmark.commands.attack import audit_row, certified_rows, try_suite
 from benchmark.loading import rows, tracks
 from benchmark.pipeline import generate
-from benchmark.results.record import headline_names
+from benchmark.records.record import headline_names
 from benchmark.runtime.errors import BenchmarkError
 
 

@@ -11,7 +11,7 @@ import regression_record
 from tiny_linear_row import TRACK
 from typer.testing import Result
 
-from benchmark.results.per_image import PerImage
+from benchmark.records.per_image import PerImage
 from benchmark.specs.base import to_json
 
 ROW = "Tiny2026Net-small"

@@ -14,7 +14,7 @@ from tiny_project import ROOT
 from typer.testing import Result
 
 from benchmark.commands import regress
-from benchmark.results import reproduced
+from benchmark.records import reproduced
 from benchmark.runtime import git
 from benchmark.specs.base import to_json
 

@@ -15,7 +15,7 @@ from stages import run_stage, run_study
 from tiny_project import Project
 
 from benchmark.pipeline import repro
-from benchmark.results import reproduced
+from benchmark.records import reproduced
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds

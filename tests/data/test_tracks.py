@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from benchmark.commands.main import app
 from benchmark.data.prepare import read, split
 from benchmark.loading import tracks
-from benchmark.results import robustbench
+from benchmark.records import robustbench
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import Track
 

@@ -10,7 +10,7 @@ from edited_file import edit
 from new_submission import NAME
 
 from benchmark.evaluation import check_submission as checked
-from benchmark.results.check import CheckReport
+from benchmark.records.check import CheckReport
 
 NET = """\
 import torch

@@ -12,7 +12,7 @@ from seeds_study import verdicts
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard import build
 from leaderboard.charts import vega
 from leaderboard.pages import boards

@@ -16,7 +16,7 @@ from site_rows import board_row
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.charts.overview import front, overview
 from leaderboard.pages import boards
 from leaderboard.pages.board_data import Board, short

@@ -13,8 +13,8 @@ from browsers import complaints, needs_chromium, wider_than
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
-from benchmark.results.proportion import Proportion
-from benchmark.results.study import DeclaredPaper
+from benchmark.records.proportion import Proportion
+from benchmark.records.study import DeclaredPaper
 from benchmark.runtime.errors import BenchmarkError
 from leaderboard import build, reading
 from leaderboard.rank import columns, rank

@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.stats import binomtest
 from seeds_study import verdicts as first
 
-from benchmark.results.comparison import better
+from benchmark.records.comparison import better
 from leaderboard.image_radii import image_radii
 from leaderboard.pages import compare
 from leaderboard.pages.board_data import Board

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model_site import TRACK, evidence, row
 
 from benchmark.evaluation.evidence import certified, unbroken
-from benchmark.results.brought import BrokenImage, Brought
+from benchmark.records.brought import BrokenImage, Brought
 from benchmark.specs.threat import ThreatModel
 from leaderboard.charts.per_image import drawn_images, per_image
 from leaderboard.charts.sandwich import POINTS, STEPS, Curves, curves, overlay, radii_of, sandwich, shares

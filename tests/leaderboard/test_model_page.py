@@ -13,8 +13,8 @@ import site_rows
 from model_site import TRACK, evidence, row
 from tiny_record import proportion
 
-from benchmark.results.brought import BrokenImage, Brought
-from benchmark.results.study_table import Spread
+from benchmark.records.brought import BrokenImage, Brought
+from benchmark.records.study_table import Spread
 from benchmark.specs.submission import Paper
 from leaderboard.citation import bibtex
 from leaderboard.image_radii import image_radii

@@ -12,9 +12,9 @@ from site_rows import Page
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.finding import Finding
-from benchmark.results.record import Record
-from benchmark.results.study import DeclaredPaper
+from benchmark.records.finding import Finding
+from benchmark.records.record import Record
+from benchmark.records.study import DeclaredPaper
 from benchmark.specs.study import Study
 from benchmark.specs.track import Track
 from leaderboard.pages import papers

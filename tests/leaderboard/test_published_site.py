@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from browsers import choose, click, needs_chromium, seen, until, width
 
-from benchmark.results import study_table
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record, headline
+from benchmark.records import study_table
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record, headline
 from leaderboard import build, front
 
 pytestmark = [pytest.mark.browser, needs_chromium]

@@ -12,9 +12,9 @@ from seeds_study import published, verdicts
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
-from benchmark.results.comparison import better, mcnemar
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.records.comparison import better, mcnemar
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record
 from leaderboard.rank import ball, columns, heads, rank
 from leaderboard.standings import IMAGES, SEEDS, UNKNOWN, Tie, _most, standings
 

@@ -11,10 +11,10 @@ import torch
 import yaml
 from seeds_study import verdicts
 
-from benchmark.results.beside import AttentionResult
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
-from benchmark.results.study import PublishedStudy
+from benchmark.records.beside import AttentionResult
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
+from benchmark.records.study import PublishedStudy
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.data import DataSpec

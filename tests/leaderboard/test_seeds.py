@@ -11,9 +11,9 @@ from site_rows import board_row
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
-from benchmark.results.reproduced import Reproduced
-from benchmark.results.study import PublishedStudy
+from benchmark.records.record import Record
+from benchmark.records.reproduced import Reproduced
+from benchmark.records.study import PublishedStudy
 from leaderboard.rank import rank
 from leaderboard.seeds import belongs_on_page, trainings
 

@@ -16,8 +16,8 @@ import site_rows
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
 from benchmark.runtime import files
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here

@@ -17,10 +17,10 @@ from scattered_study import scattered
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results import study_table
-from benchmark.results.points import CLASSES
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_table import sheets
+from benchmark.records import study_table
+from benchmark.records.points import CLASSES
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_table import sheets
 from leaderboard.charts import lines, scatter
 from leaderboard.charts.lines import Line, line_chart
 from leaderboard.charts.scatter import class_of, path

@@ -8,7 +8,7 @@ import pytest
 from published_study import published
 from scipy import stats
 
-from benchmark.results.study_table import Table, table
+from benchmark.records.study_table import Table, table
 from benchmark.specs.study import Study
 from leaderboard.study_claims import ClaimSheet, Tally, claim_sheet
 

@@ -16,8 +16,8 @@ from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_co
 
 from benchmark.evaluation import evidence as counting
 from benchmark.loading import tracks
-from benchmark.results.per_image import PerImage
-from benchmark.results.record import Record
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from leaderboard.image_radii import image_radii
 

@@ -40,7 +40,7 @@ def test_submissions_and_the_benchmark_know_each_others_public_parts_alone() -> 
     """The code of a stage is followed through files of benchmark/, never its __init__.py, and within one submission."""
     parts = (
         "specs",
-        "results",
+        "records",
         "layers",
         "training",
         "evaluation",

@@ -20,7 +20,7 @@ from benchmark import protocol
 from benchmark.loading import methods
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, inputs
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 

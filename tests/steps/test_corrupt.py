@@ -24,7 +24,7 @@ from benchmark.data.corruptions import corrupt
 from benchmark.evaluation.evidence import corrupted, mean_proportion
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json

@@ -9,7 +9,7 @@ from searched import draws
 from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, PICTURES, ROW, record
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 
 TRACK = (

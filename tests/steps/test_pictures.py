@@ -18,7 +18,7 @@ from benchmark.evaluation import evidence
 from benchmark.loading import tracks
 from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from leaderboard.pages import models

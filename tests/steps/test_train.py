@@ -15,7 +15,7 @@ from stages import run_stage, stage_code
 from tiny_linear_row import NAMES, ROW
 from tiny_project import ROOT
 
-from benchmark.results.training import TrainingResult
+from benchmark.records.training import TrainingResult
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec, recipe_problem

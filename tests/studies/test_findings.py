@@ -10,13 +10,13 @@ import tiny_study
 from edited_file import edit
 from stages import run_stage, run_study
 
-from benchmark.results.finding import Finding
+from benchmark.records.finding import Finding
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import grids
 from benchmark.studies.published import collect_study
 
 FINDINGS = """\
-from benchmark.results.finding import Finding
+from benchmark.records.finding import Finding
 
 
 def shown(result, verdicts):

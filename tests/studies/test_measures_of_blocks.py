@@ -11,7 +11,7 @@ import pytest
 import tiny_study
 from stages import failed_study, run_stage, run_study, study_entries
 
-from benchmark.results.study_table import table
+from benchmark.records.study_table import table
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.studies import grids

@@ -13,10 +13,10 @@ from edited_file import edit
 from stages import run_stage, run_study
 
 from benchmark.loading import tracks
-from benchmark.results.points import CLASSES, MOST, Points
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_points import points_csv
-from benchmark.results.study_table import table
+from benchmark.records.points import CLASSES, MOST, Points
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_points import points_csv
+from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec

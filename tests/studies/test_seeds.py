@@ -9,7 +9,7 @@ import pytest
 import tiny_linear_row
 from stages import run_networks, run_stage, run_study, study_entries
 
-from benchmark.results.study import PublishedStudy
+from benchmark.records.study import PublishedStudy
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs import seeds

@@ -15,8 +15,8 @@ from edited_file import edit
 from stages import failed_study, run_networks, run_stage, run_study, study_entries
 
 from benchmark.data.images import load_split
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_table import table
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 from benchmark.specs.study import Study

@@ -10,7 +10,7 @@ from site_rows import put
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 

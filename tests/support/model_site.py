@@ -11,7 +11,7 @@ from site_rows import put, render
 from tiny_record import proportion, record
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from leaderboard.rank import rank
 
 ATTACKS = (("autoattack", "Linf", 0.15), ("autoattack", "L2", 0.5))

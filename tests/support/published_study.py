@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from one_training import TRAINING
 
-from benchmark.results.study import PublishedStudy
+from benchmark.records.study import PublishedStudy
 
 
 def published(values: dict[str, list[float]], figure: dict | None = None, **study) -> PublishedStudy:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmark.results.per_image import PerImage, counts
-from benchmark.results.record import Record
-from benchmark.results.regression import Built
+from benchmark.records.per_image import PerImage, counts
+from benchmark.records.record import Record
+from benchmark.records.regression import Built
 
 
 def proportion(count: int, n: int = 100) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from published_study import published
 
-from benchmark.results.study import PublishedStudy
+from benchmark.records.study import PublishedStudy
 
 CLEAN, ADVERSARIAL = [(0.0, 0.0), (1.0, 0.0), (0.0, 1.0)], [(10.0, 0.0), (10.0, 1.0), (1.0, 0.1)]
 

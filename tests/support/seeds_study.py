@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results.study import PublishedStudy
+from benchmark.records.study import PublishedStudy
 from benchmark.specs.seeds import seeds_study, study_name
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 from benchmark.specs.track import Track
 from leaderboard import build
 from leaderboard.pages.board_data import Board

@@ -8,7 +8,7 @@ import pytest
 from stages import run_stage
 from tiny_project import ROOT, Project
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 
 TRACK = """\
 version: 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from one_training import TRAINING
 
-from benchmark.results.record import Record
+from benchmark.records.record import Record
 
 
 def proportion(count: int, n: int = 100) -> dict:

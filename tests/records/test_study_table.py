@@ -14,8 +14,8 @@ from scipy.stats import ttest_ind
 from tiny_record import record
 
 from benchmark.loading import tracks
-from benchmark.results import study_table
-from benchmark.results.study import PublishedStudy
+from benchmark.records import study_table
+from benchmark.records.study import PublishedStudy
 from leaderboard.charts.studies import figures
 from leaderboard.rank import rank
 

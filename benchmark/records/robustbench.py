@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from benchmark.results.attack import RobustResult
-from benchmark.results.record import Record
+from benchmark.records.attack import RobustResult
+from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain
 from benchmark.specs.base import Frozen

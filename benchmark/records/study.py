@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from benchmark.results.finding import Finding
-from benchmark.results.points import Points
-from benchmark.results.training import TrainingResult
+from benchmark.records.finding import Finding
+from benchmark.records.points import Points
+from benchmark.records.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.study import GridCell, MeasureSpec, Study, Value, Verdicts, run_command
 from benchmark.specs.submission import Claim, Paper

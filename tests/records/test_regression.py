@@ -9,8 +9,8 @@ import pytest
 import regression_record
 from regression_record import built, changed, proportion
 
-from benchmark.results.record import Record
-from benchmark.results.regression import (
+from benchmark.records.record import Record
+from benchmark.records.regression import (
     FALSE_ALARMS,
     Built,
     Line,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmark.results.certificate import CertifiedResult
-from benchmark.results.proportion import Proportion
+from benchmark.records.certificate import CertifiedResult
+from benchmark.records.proportion import Proportion
 from benchmark.specs.base import Frozen
 from benchmark.specs.track import CorruptionSpec, SmoothingSpec
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmark.results.per_image import PerImage, counts
-from benchmark.results.record import Record
+from benchmark.records.per_image import PerImage, counts
+from benchmark.records.record import Record
 
 FALSE_ALARMS = 0.01  # over all numbers of all rows that are compared by chance
 
@@ -203,7 +203,7 @@ def _by_chance(published: Record, built: Record, before: PerImage, now: PerImage
     """Every number of images, with McNemar's p: the chance of so one-sided a change if each changed image is as likely to
     have become better as worse. Of the same weights rounding alone differs: no test, but at most one image.
     """
-    from benchmark.results.comparison import mcnemar  # imports numpy, before which a process has to fix its arithmetic
+    from benchmark.records.comparison import mcnemar  # imports numpy, before which a process has to fix its arithmetic
 
     same_weights = published.sha256["weights"] == built.sha256["weights"]
     ours, theirs = counts(published), counts(built)

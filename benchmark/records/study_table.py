@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scipy.special import stdtrit
 
-from benchmark.results.study import PublishedStudy, Run, is_named, measure_of
+from benchmark.records.study import PublishedStudy, Run, is_named, measure_of
 from benchmark.specs.study import BUILTIN, Value, last_word
 
 

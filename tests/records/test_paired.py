@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmark.results.comparison import better, mcnemar, over_seeds_and_images
+from benchmark.records.comparison import better, mcnemar, over_seeds_and_images
 
 
 def verdicts(right: int, n: int = 100) -> str:

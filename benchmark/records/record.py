@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
-from benchmark.results.attack import AttackResult, RobustResult
-from benchmark.results.beside import AttentionResult, CorruptionResult, SmoothedResult
-from benchmark.results.certificate import Certificate, CertifiedResult
-from benchmark.results.pictures import Picture
-from benchmark.results.proportion import Proportion
-from benchmark.results.reliability import Reliability
-from benchmark.results.training import TrainingResult
+from benchmark.records.attack import AttackResult, RobustResult
+from benchmark.records.beside import AttentionResult, CorruptionResult, SmoothedResult
+from benchmark.records.certificate import Certificate, CertifiedResult
+from benchmark.records.pictures import Picture
+from benchmark.records.proportion import Proportion
+from benchmark.records.reliability import Reliability
+from benchmark.records.training import TrainingResult
 from benchmark.specs.base import Frozen
 from benchmark.specs.submission import Claim, Division, Paper, VariantOnTrack
 from benchmark.specs.track import Track

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmark.results.proportion import Proportion
+from benchmark.records.proportion import Proportion
 from benchmark.specs.base import Frozen
 from benchmark.specs.certificate import CertificateName
 from benchmark.specs.threat import ThreatModel

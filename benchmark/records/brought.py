@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import Frozen

@@ -9,9 +9,9 @@ import pytest
 from tiny_record import record
 
 from benchmark.evaluation.evidence import proportion
-from benchmark.results import brought
-from benchmark.results.brought import BrokenImage, BrokenRow, Brought, credits, effect, lowered
-from benchmark.results.record import Record
+from benchmark.records import brought
+from benchmark.records.brought import BrokenImage, BrokenRow, Brought, credits, effect, lowered
+from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
 

@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 from scipy.spatial import cKDTree
 
-from benchmark.results.points import Points
-from benchmark.results.study import PublishedStudy, is_named, measure_of
+from benchmark.records.points import Points
+from benchmark.records.study import PublishedStudy, is_named, measure_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmark.results.proportion import Proportion
+from benchmark.records.proportion import Proportion
 from benchmark.specs.base import Frozen
 from benchmark.specs.submission import Division
 from benchmark.specs.threat import AttackSpec, Engine, ThreatModel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from benchmark.results.proportion import Proportion
-from benchmark.results.record import Record, headline
+from benchmark.records.proportion import Proportion
+from benchmark.records.record import Record, headline
 from benchmark.specs.base import Frozen
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import binomtest
 
-from benchmark.results.study_table import Difference, contrast
+from benchmark.records.study_table import Difference, contrast
 
 ERROR = 0.05  # of a whole board: the chance that any of its orders is made by images and seeds alone
 
@@ -41,7 +41,7 @@ def over_seeds_and_images(one: Sequence[str], other: Sequence[str], error: float
     no standard deviation below one image's share.
 
     The error rate is that of Student's approximation: two rows of equal method are told apart with probability `error` or
-    less (tests/results/test_paired.py counts), where McNemar's test on single trainings errs far more often. A ValueError
+    less (tests/records/test_paired.py counts), where McNemar's test on single trainings errs far more often. A ValueError
     for verdicts of other numbers of images.
     """
     a, b = _matrix(one), _matrix(other)

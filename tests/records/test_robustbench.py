@@ -13,8 +13,8 @@ from tiny_record import record
 from typer.testing import CliRunner
 
 from benchmark.loading import tracks
-from benchmark.results.record import Record
-from benchmark.results.robustbench import exported, percent, radius, read_board, read_row
+from benchmark.records.record import Record
+from benchmark.records.robustbench import exported, percent, radius, read_board, read_row
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track

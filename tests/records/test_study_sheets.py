@@ -14,9 +14,9 @@ from scattered_study import ADVERSARIAL, CLEAN, scattered
 
 from benchmark.commands import study as command
 from benchmark.commands.study import print_study
-from benchmark.results import study_table
-from benchmark.results.study import PublishedStudy
-from benchmark.results.study_points import drawn, panels, point_sheets, points_csv
+from benchmark.records import study_table
+from benchmark.records.study import PublishedStudy
+from benchmark.records.study_points import drawn, panels, point_sheets, points_csv
 from leaderboard.charts.studies import figures
 
 
