@@ -20,7 +20,7 @@ import typer
 from benchmark.commands import baselines
 from benchmark.commands.terminal import JsonOption, console, row_names, track_names
 from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_row
+from benchmark.loading.rows import Row, at_hand, load_row
 from benchmark.loading.run_settings import run_settings
 from benchmark.records import brought
 from benchmark.records.brought import Brought, Lowered
@@ -28,7 +28,6 @@ from benchmark.records.record import Record
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED
-from benchmark.sandbox.load_model import at_hand
 from benchmark.specs.base import to_json
 
 if TYPE_CHECKING:  # they import torch

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from benchmark.loading import submissions, tracks
+from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
-from benchmark.runtime.paths import WORK
+from benchmark.runtime.paths import PUBLISHED, WORK
 from benchmark.specs.study import MeasureSpec
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import AttackSpec
@@ -186,3 +187,23 @@ def initial_settings(settings: VariantOnTrack, track: str, place: str) -> Varian
         except BenchmarkError as error:
             raise BenchmarkError(f"{place}: init_from: {error}") from None
     return settings
+
+
+def at_hand(row: Row, sha256: str = "") -> Row:
+    """Return the row with the weights that were trained here, else with those that are published, else as it is.
+
+    Args:
+        sha256: that the weights have to have, where it is given.
+    """
+    if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
+        return row
+    if sha256 and row.weights.exists() and not _published_weights(row):
+        return row  # of another build, as who asks will say
+    return replace(row, given=_published_weights(row))
+
+
+def _published_weights(row: Row) -> Path | None:
+    """Return the file of the row's published weights; None where it has none, or no published Record."""
+    folder = PUBLISHED / row.track.name
+    path = folder / "weights" / f"{row.name}.safetensors"
+    return path if path.exists() and (folder / f"{row.name}.json").exists() else None

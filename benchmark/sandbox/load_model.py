@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_row
+from benchmark.loading.rows import Row, at_hand, load_row
 from benchmark.loading.trained import trained_model
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
@@ -62,25 +60,5 @@ def list_models(track: str = "digits") -> list[str]:
         return sorted(name for name in weights if (folder / f"{name}.json").exists())
 
 
-def _published_weights(row: Row) -> Path | None:
-    """Return the file of the row's published weights; None where it has none, or no published Record."""
-    folder = paths.PUBLISHED / row.track.name
-    path = folder / "weights" / f"{row.name}.safetensors"
-    return path if path.exists() and (folder / f"{row.name}.json").exists() else None
-
-
 def _recorded(row: Row) -> str:
     return files.read_json(paths.PUBLISHED / row.track.name / f"{row.name}.json")["sha256"]["weights"]
-
-
-def at_hand(row: Row, sha256: str = "") -> Row:
-    """Return the row with the weights that were trained here, else with those that are published, else as it is.
-
-    Args:
-        sha256: that the weights have to have, where it is given.
-    """
-    if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
-        return row
-    if sha256 and row.weights.exists() and not _published_weights(row):
-        return row  # of another build, as who asks will say
-    return replace(row, given=_published_weights(row))
