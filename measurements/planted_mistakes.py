@@ -79,7 +79,7 @@ grid attention, move of the weights left out: (moved + norms.value * radius => (
 grid attention, variance too small: (P @ squares)[..., 0] - (P @ y) => (P @ squares)[..., 0] - 2 * (P @ y)
 [certify] tests/certificates/test_lipschitz.py
 lipschitz, sqrt(2) left out: math.sqrt(2) * UP * move(radius) => UP * move(radius)
-lipschitz, residual without the identity: 1 + float(self.most) * self.body.everywhere => float(self.most) * self.body.everywhere
+lipschitz, no identity: 1 + float(self.most) * self.body.everywhere => float(self.most) * self.body.everywhere
 [certify] tests/certificates/test_local.py
 local, one rival is enough: (rival_margins > margin_drop(radius)).all(1) => (rival_margins > margin_drop(radius)).any(1)
 [smoothing] tests/certificates/test_smoothing.py
