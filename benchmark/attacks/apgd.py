@@ -27,7 +27,7 @@ def attack(
     indices: list[int] | None = None,
     slots: int = 128,
 ) -> torch.Tensor:
-    """Attacks images that the model classifies correctly from `restarts` starts; `indices` and `slots` as in autoattack.py.
+    """Run APGD from `restarts` starting points on images that are classified correctly; the rest as in autoattack.py.
 
     Raises:
         BenchmarkError: fewer than one restart, or an input gradient that is not finite.

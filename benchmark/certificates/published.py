@@ -1,4 +1,4 @@
-"""Certified l2 radii as Havens et al. 2024 publish them: Theorem 1 composed through the layers, then Proposition 1.
+"""Certified l2 radii of LoFAST as Havens et al. 2024 publish them: Theorem 1 composed through the layers, then Proposition 1.
 
 ||D_(k+1)|| <= delta_k(||D_k||), delta_k the attention bound of Theorem 1 (`method="paper"` of bounds/sensitivity.py: exact
 zeta of Lemma 1, exact ||M|| of Lemma 2 with the appendix's M, since equation (25) of the main text is no bound), and for

@@ -1,4 +1,4 @@
-"""One row of a leaderboard, with what it takes to check it.
+"""One row of a leaderboard, with what it takes to check it: record.json, which steps/collect.py writes.
 
 Units: every radius is in pixels of [0, 1] at the data set's native resolution. Accuracies are fractions.
 """

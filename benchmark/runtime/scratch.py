@@ -29,10 +29,10 @@ def key(inputs: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(step: str, inputs: dict[str, Any]) -> Iterator[Path]:
-    """The scratch folder of `step` for these inputs, held by this process alone.
+    """Hold the scratch folder of `step` for these inputs.
 
-    Waits, and says so, while another process holds it. Work left for other inputs is removed. The folder itself goes when
-    the block ends without an error; a kill or an error keeps it for the next run.
+    Wait, and say so, while another process holds it. Work left for other inputs is removed. The folder is deleted when the
+    block ends without an error. After a kill or an error it stays, and the next run continues from it.
     """
     home = FOLDER / step
     home.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Local sensitivity of multi-head dot-product attention around one input, after Havens et al. 2024 and tighter.
+"""Local sensitivity of multi-head dot-product attention around one input, after Havens et al. 2024 (LoFAST) and tighter.
 
 F(X) = H X + sum_l P_l(X) X A_l, P_l = softmax(S_l / s) by rows, S_l = X B_l X^T + 1 (X c_l)^T, A_l = V_l O_l = W_V W_O,
 B_l = W_Q W_K^T, c_l = W_K b_Q, s = sqrt(d_head), H = I (residual) or 0. Key biases shift whole rows of S, which softmax
