@@ -133,17 +133,17 @@ def test_the_sandbox_is_tried_part_by_part_and_opened_thing_by_thing_until_it_wo
     sandbox = script("gpu_sandbox")
 
     def tried(parts, read=(), write=()) -> str:
-        refused = "kill" in sandbox.system_calls.REFUSED
+        refused = "kill" in sandbox.seccomp.REFUSED
         return "Error 304" if "seccomp" in parts and refused and "/run" not in write else "works"
 
-    kept = sandbox.system_calls.REFUSED
+    kept = sandbox.seccomp.REFUSED
     sandbox.main(tried)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["what"] for row in found if row["outcome"] == "works" and row["table"] == "opened"] == [
         "read and write /run",
         "system call kill",
     ]
-    assert kept == sandbox.system_calls.REFUSED
+    assert kept == sandbox.seccomp.REFUSED
     sandbox.main(lambda *_: "works")
     assert {json.loads(line)["table"] for line in capsys.readouterr().out.splitlines()} == {"sandbox", "narrower"}
 
