@@ -126,9 +126,8 @@ GloRo, further logit lowered: logits + move * gaps[top] => logits - move * gaps[
 [training] tests/training/test_worst_logits.py
 worst logits, kappa for its complement: eps_factor * (1 - self.kappa) => eps_factor * self.kappa
 ball and box, above and below swapped: (spread + shift, spread - shift) => (spread - shift, spread + shift)
-[training] tests/training/test_loop_options.py -k schedule
-cosine rises: 0.5 * (1 + math.cos(math.pi * done)) => 0.5 * (1 - math.cos(math.pi * done))
 [training] tests/training/test_loop.py
+cosine rises: 0.5 * (1 + math.cos(math.pi * done)) => 0.5 * (1 - math.cos(math.pi * done))
 margin, raised, not lowered: logits - margin * nn.functional.one_hot => logits + margin * nn.functional.one_hot
 selection on training images: (*train_split, *validation_split) => (*train_split, *train_split)
 the last of equal epochs kept: done.scores[-1] > done.best_score => done.scores[-1] >= done.best_score
