@@ -63,7 +63,13 @@ def attack(
         notes: takes what is warned of.
 
     With two or three classes APGD-T's loss is not defined: that component finds nothing, and it is warned of.
+
+    Raises:
+        ValueError: no such component.
+        BenchmarkError: a model of one class.
     """
+    if component not in components:
+        raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
     notes = notes or Notes()
     with torch.no_grad():
         classes = model(images[:1]).shape[1]

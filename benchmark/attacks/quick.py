@@ -7,9 +7,34 @@ AutoAttack and never bears that name: no track may publish it as a number of a r
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch import nn
+
 from benchmark.attacks import autoattack
+from benchmark.specs.threat import ThreatModel
 
 components = ("apgd-ce", "apgd-t")
 engines = autoattack.engines
 per_image = True
-attack = autoattack.attack
+
+
+def attack(
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    threat: ThreatModel,
+    *,
+    seed: int,
+    component: str,
+    **options: Any,
+) -> torch.Tensor:
+    """Run AutoAttack's component of this name; `options` are those of benchmark/attacks/autoattack.py.
+
+    Raises:
+        ValueError: a component of AutoAttack that is not in `components`.
+    """
+    if component not in components:
+        raise ValueError(f"no component {component!r}; known: {', '.join(components)}")
+    return autoattack.attack(model, images, labels, threat, seed=seed, component=component, **options)

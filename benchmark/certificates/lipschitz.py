@@ -113,6 +113,7 @@ def _run(layers: nn.Sequential, x: torch.Tensor) -> tuple[torch.Tensor, Move]:
     bounds = []
     for layer in layers:
         bounds.append(exact_layer_bound(layer, x))
+        _ = bounds[-1].everywhere  # refuses a layer without a constant, even where there is no image
         x = layer(x)
 
     def move(delta: torch.Tensor) -> torch.Tensor:

@@ -148,9 +148,13 @@ class LayerAudit:
     def _check(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> None:
         """Found (s * n,) against claimed (n,); a claim of NaN fails."""
         found, claimed = found.reshape(-1, len(self.x)).amax(0) - self.noise, claimed.to(found.device)
-        share = torch.where(found > 0, found / claimed.clamp(min=1e-300), 0.0)
+        share = self._share(found, claimed, delta, what)
         self.tally.trials += len(self.x)
         self.tally.worst = max(self.tally.worst, float(share.max()))
+
+    def _share(self, found: torch.Tensor, claimed: torch.Tensor, delta: torch.Tensor, what: str) -> torch.Tensor:
+        """Return found / claimed, (n,); a BenchmarkError where it is above 1."""
+        share = torch.where(found > 0, found / claimed.clamp(min=1e-300), 0.0)
         bad = ~(share <= 1 + TOLERANCE) | torch.isnan(claimed)
         if bad.any():
             at = int(bad.nonzero()[0])
@@ -159,6 +163,7 @@ class LayerAudit:
                 f"found {float(found[at]):.9g}, claimed at most {float(claimed[at]):.9g}; "
                 "the certificate is wrong and nothing is published"
             )
+        return share
 
     def _jacobian_norm(self) -> torch.Tensor:
         """Checks `jacobian_norm` and returns the steepest direction that power iteration found, of norm 1: (n, *shape)."""
@@ -171,6 +176,11 @@ class LayerAudit:
         self._check(
             found, torch.as_tensor(self.claims.jacobian_norm, dtype=torch.float64).expand(len(self.x)), unit, "gain"
         )
+        try:
+            everywhere = self.claims.everywhere
+        except BenchmarkError:
+            return v  # it has no global constant
+        self._share(found - self.noise, everywhere * unit, unit, "global constant")
         return v
 
     def _jvp(self, delta: torch.Tensor) -> None:

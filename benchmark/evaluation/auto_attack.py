@@ -54,6 +54,8 @@ def auto_attack(
 ) -> Attacked:
     """AutoAttack, standard version (Croce and Hein 2020), with every result put into the ball and asked again.
 
+    Calls in threads of one process take turns, since they change settings of the process.
+
     Args:
         model: images (n, c, h, w) in [0, 1] to logits (n, classes); normalisation belongs inside. It is run in evaluation
             mode and in float32, and left as it was. It may not change its input in place, nor mix the images of a batch.

@@ -29,7 +29,7 @@ from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start
 from benchmark.sandbox.process import plain
-from benchmark.sandbox.submitted import Hear, run
+from benchmark.sandbox.submitted import Hear, in_force, run
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
@@ -43,7 +43,7 @@ OURS = "MIT"  # what CONTRIBUTING.md says a contribution is offered under
 CERTIFIED = 2  # images
 IMAGES = 2 * MIN_ROWS
 CPU = torch.device("cpu")
-LONGEST = 300  # characters of a stranger's message
+LONGEST = 300  # characters of a message of submitted code
 # names of a submission's code that do something beside computing
 NETWORK = ("aiohttp", "ftplib", "gdown", "http", "httpx", "huggingface_hub", "requests", "socket", "urllib", "wget")
 PROCESSES = ("ctypes", "multiprocessing", "subprocess", "threading")
@@ -137,6 +137,7 @@ def _of_row(track: str, name: str, device: torch.device) -> list[Check | Note]:
         finding = FINDINGS[kind].model_validate(fields)
         findings.append(finding.model_copy(update={"name": plain(finding.name), "found": plain(finding.found)}))
 
+    in_force()  # a machine without what params.yaml asks for is no fault of the row
     try:
         row = load_row(track, name)
         names = [row.submission.name, *([row.source.submission.name] if row.source else [])]
@@ -149,7 +150,7 @@ def _of_row(track: str, name: str, device: torch.device) -> list[Check | Note]:
 
 
 def _tried(row: Row, device: torch.device) -> Iterator[Check | Note]:
-    """The recipe, the model and what steps ask of it; a stranger's exception becomes a failure with its place."""
+    """The recipe, the model and what steps ask of it; an exception of submitted code becomes a failure with its place."""
     try:
         start(device)
         model = _make(row, 0, device)

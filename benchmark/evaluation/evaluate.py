@@ -70,6 +70,8 @@ def evaluate(
 ) -> Report:
     """Evaluate one's own model: clean accuracy, AutoAttack, and on request certified and smoothed accuracy, per image.
 
+    Calls in threads of one process take turns, since they change settings of the process.
+
     Args:
         model: images (n, c, h, w) in [0, 1] to logits (n, classes); normalisation belongs inside. It is run in evaluation
             mode and in float32, and left as it was.

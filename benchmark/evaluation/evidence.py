@@ -149,7 +149,7 @@ def check_sandwich(evidence: pa.Table, row: str) -> None:
 
     refuse((radius > 0) & (margin <= 0), "but misclassified when clean (margin {:.6g})", margin)
     for attack in attack_ids(evidence):
-        distance, after = finite_column(evidence, f"{attack}:l2", row), column(evidence, f"{attack}:margin")
+        distance, after = column(evidence, f"{attack}:l2"), column(evidence, f"{attack}:margin")
         reached = column(evidence, f"{attack}:success") & (distance <= radius[: len(distance)] + ROUNDING)
         words = f"(clean margin {{:.6g}}) but {attack} broke it at l2 {{:.6g}} (margin {{:.6g}})"
         refuse(reached, words, margin, distance, after)

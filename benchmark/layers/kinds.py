@@ -193,7 +193,7 @@ def _constant(layer: nn.Module, x: Tensor) -> Constant:
         raise BenchmarkError(f"{name} has no global Lipschitz constant (Kim et al. 2021); use L2Attention")
     if kind is None or kind.constant is None:
         raise BenchmarkError(f"no global Lipschitz constant is known in training for the layer {name}")
-    value = kind.constant if isinstance(kind.constant, float) else kind.constant(layer, x)
+    value = kind.constant(layer, x) if callable(kind.constant) else float(kind.constant)
     return value if isinstance(value, Constant) else Constant((), lambda norms: torch.tensor(value))
 
 

@@ -15,6 +15,7 @@ from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.threat import passes_for_autoattack
 
 FOLDER = Path("submissions")
+CLASSES = ("objective", "penalty")  # entry points that may be another name of a class
 
 
 def names() -> list[str]:
@@ -133,8 +134,9 @@ def _defining(entry: str, folder: Path) -> set[str]:
 
 @cache
 def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
-    code = b"\n" + Path(path).read_bytes()
-    return any(f"\n{start}".encode() in code for start in (f"def {entry}(", f"{entry} = "))
+    text = b"\n" + Path(path).read_bytes()
+    starts = (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
+    return any(f"\n{start}".encode() in text for start in starts)
 
 
 def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from benchmark.certificates.lipschitz import lipschitz_constant  # it registers the layers' constants
+from benchmark.certificates.lipschitz import lipschitz_constant
 from benchmark.runtime.errors import BenchmarkError
 
 

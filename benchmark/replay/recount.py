@@ -64,8 +64,10 @@ def _check_sums_sandwich(record: Record, images: PerImage, findings: Findings) -
         findings.contradict("certified, but wrong when clean", f"l2 {radii[image]:.6g}", "wrong when clean", image)
     for one in record.robust:
         label, eps = one.threat.label, one.threat.eps
-        standing = scores[f"robust {label}"]
+        standing = scores[f"robust {label}"][: record.n]
         n = len(standing)  # those that are attacked
+        if one.accuracy.n > record.n:
+            findings.contradict(f"images of robust {label}", record.n, one.accuracy.n)
         for image in np.flatnonzero(standing > clean[:n]).tolist():
             findings.contradict(f"robust {label}, but wrong when clean", "robust", "wrong", image)
         reached = (radii[:n] >= eps) & (one.threat.norm == "L2") & (eps > 0)

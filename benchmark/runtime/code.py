@@ -62,15 +62,17 @@ def combined(digests: Mapping[str, str]) -> str:
 
 
 def to_keep() -> bytes:
-    """What `KEPT` should hold: what was parsed here and before; nothing where that grew too long."""
-    return json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
+    """Return what `KEPT` should hold: what was parsed here and before, after its sha256; nothing where that grew too long."""
+    table = json.dumps(_kept() if len(_kept()) < 5_000 else {}).encode()
+    return files.sha256_bytes(table).encode() + b"\n" + table
 
 
 @cache
 def _kept() -> dict[str, Parsed]:
-    """What was parsed, by sha256; empty where `KEPT` is missing, damaged or not for a sandbox to read."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(KEPT.read_bytes())
+    """Return what was parsed, by sha256; nothing where `KEPT` is missing, damaged or not for a sandbox to read."""
+    with contextlib.suppress(OSError):
+        seal, _, table = KEPT.read_bytes().partition(b"\n")
+        return json.loads(table) if seal == files.sha256_bytes(table).encode() else {}
     return {}
 
 

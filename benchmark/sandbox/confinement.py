@@ -61,7 +61,7 @@ class Confinement:
         memory: bytes of data, at most.
     """
 
-    parts: tuple[str, ...] = ()
+    parts: tuple[str, ...]
     read: tuple[Path, ...] = ()
     write: tuple[Path, ...] = ()
     network: bool = False

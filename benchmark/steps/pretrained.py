@@ -26,7 +26,7 @@ class Pretrained(Step):
 
     @property
     def slow(self) -> list[str]:
-        return ["benchmark.sandbox.training", "torch._dynamo"]
+        return ["benchmark.sandbox.submitted", "torch._dynamo"]
 
     @property
     def folder(self) -> Path:

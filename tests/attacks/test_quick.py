@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tiny_models import Linear, grey_images
 
@@ -18,5 +19,9 @@ def test_quick_is_the_first_two_parts_of_autoattack_by_another_name() -> None:
     for part in quick.components:
         found = quick.attack(model, images, labels, threat, seed=0, component=part)
         assert torch.equal(found, autoattack.attack(model, images, labels, threat, seed=0, component=part))
+    with pytest.raises(ValueError, match="no component 'square'"):
+        quick.attack(model, images, labels, threat, seed=0, component="square")
+    with pytest.raises(ValueError, match="no component 'fab'"):
+        autoattack.attack(model, images, labels, threat, seed=0, component="fab")
     specs = tracks.load("digits").development["quick"]
     assert [spec.id for spec in specs] == ["quick-Linf-0.15", "quick-L2-0.5"]

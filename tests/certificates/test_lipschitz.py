@@ -136,8 +136,9 @@ def ending(*layers: nn.Module) -> nn.Sequential:
     ],
 )
 def test_what_has_no_global_constant_is_refused_with_its_reason(model, reason) -> None:
-    with pytest.raises(BenchmarkError, match=reason):
-        certify(model, torch.rand(3, 1, 4, 4), torch.zeros(3, dtype=torch.long))
+    for count in (3, 0):
+        with pytest.raises(BenchmarkError, match=reason):
+            certify(model, torch.rand(count, 1, 4, 4), torch.zeros(count, dtype=torch.long))
 
 
 def test_the_papers_expression_lies_below_the_truth() -> None:

@@ -65,6 +65,25 @@ def test_a_bound_of_a_layer_that_is_too_small_is_caught(place, kind, method, fac
         audit_layers(model, x, [7, 8, 9], "row", effort=EFFORT)
 
 
+def test_a_global_constant_a_hundredth_too_small_is_caught(monkeypatch) -> None:
+    model, x = one_layer(2)
+    exact = layer_bound.exact_layer_bound
+
+    def lying(layer, x):
+        found = exact(layer, x)
+        monkeypatch.setattr(type(found), "everywhere", 0.99 * float(found.jacobian_norm), raising=False)
+        return found
+
+    monkeypatch.setattr(audited, "exact_layer_bound", lying)
+    with pytest.raises(BenchmarkError, match=r"exceeds its global constant at image [789], "):
+        audit_layers(model, x, [7, 8, 9], "row", effort=EFFORT)
+
+
+def test_a_model_with_a_layer_that_has_no_bound_is_not_audited() -> None:
+    model = nn.Sequential(nn.MultiheadAttention(4, 2), nn.Linear(4, 3))
+    assert audit_layers(model, torch.zeros(1, 2, 4), [0], "row", effort=EFFORT) == audited.Tally()
+
+
 @pytest.mark.parametrize("place", [2, 4, 5, 6, 7])
 def test_a_jacobian_norm_a_hundredth_too_small_is_caught(place, monkeypatch) -> None:
     model, x = one_layer(place)

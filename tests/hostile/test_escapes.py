@@ -1,4 +1,4 @@
-"""What code behind the wall tries against the machine, the judge and other rows: each attempt fails, and harms nothing."""
+"""What code in the sandbox tries against the machine, the evaluator and other rows: each attempt fails, and harms nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def call(number: int, *arguments: str) -> str:
     return CTYPES + REFUSED.format(f"libc.syscall({', '.join([str(number), *arguments])})")
 
 
-# each raises behind the wall; where one does not, it has come through
+# each raises in the sandbox; where one does not, it has come through
 ATTEMPTS = {
     # to read what it should not
     "the password file": "open('/etc/passwd').read()",
@@ -177,7 +177,9 @@ CLOSED_TO_BOTH = (
     "a datagram of a socket of its own",
     "a netlink",
 )
-CLOSED_TO_DOWNLOADS = {name: CLOSED_ON_GPU[name] for name in {*CLOSED, *CLOSED_TO_BOTH} - {"a TCP connection"}} | {
+CLOSED_TO_DOWNLOADS = {
+    name: CLOSED_ON_GPU[name] for name in (*CLOSED, *CLOSED_TO_BOTH) if name != "a TCP connection"
+} | {
     "a family with high bits": call(41, "(1 << 32) | 1", "1", "0"),
     "packets of the machine": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
     "the machine that holds this one": "import socket; socket.socket(socket.AF_VSOCK)",
@@ -226,7 +228,7 @@ def place(tmp_path, monkeypatch):
 
 
 def tried(attempts: dict[str, str], place, **rules: bool) -> dict[str, str]:
-    """What stopped each code behind the wall, one after another in one process; "" where nothing did."""
+    """Return what stopped each code in the sandbox, one after another in one process; "" where nothing did."""
     confinement = Confinement(PARTS, memory=2**31, **rules)
     failed = {}
     with Process(lambda channel: serve(channel, _Served()), confinement, owner="a test", seconds=60) as process:
@@ -245,6 +247,10 @@ def came_through(attempts: dict[str, str], place, **rules: bool) -> list[str]:
     assert sorted(p.name for p in place["tmp"].iterdir()) == before
     assert (place["tmp"] / "test.safetensors").read_text() == "labels"
     assert not Path("/tmp/rvb-planted").exists()
+    # CPython raises a SystemError after a call that succeeded, too: a fresh process has to refuse it by its own error
+    again = {name: attempts[name] for name, words in failed.items() if words.startswith("SystemError")}
+    for name, words in (tried(again, place, **rules) if again else {}).items():
+        failed[name] = "" if words.startswith("SystemError") else words
     return [name for name, words in failed.items() if not words]
 
 

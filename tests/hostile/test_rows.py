@@ -33,7 +33,7 @@ atexit.register(rewrite)
 threading.Thread(target=rewrite, daemon=True).start()
 """
 PATCHES = """
-import benchmark.verdicts.prediction, benchmark.verdicts.prediction, benchmark.verdicts.ball, torch
+import benchmark.verdicts.prediction, benchmark.verdicts.ball, torch
 import benchmark.evaluation.run_attack
 for module in (benchmark.verdicts.prediction, benchmark.evaluation.run_attack):
     module.predict = lambda model, images, labels, size: benchmark.verdicts.prediction.Predictions(labels, labels + 1.0)

@@ -193,6 +193,23 @@ def test_changed_counts_and_a_narrowed_interval() -> None:
     assert [line.split(":")[0] for line in found()["lines"]] == ["share of clean", "clean"]
 
 
+def test_more_attacked_images_than_there_are() -> None:
+    name = "robust Linf 0.05"
+    scores = json.loads(BY_IMAGE.read_text())["scores"]
+
+    def more(record: dict) -> None:
+        (robust,) = [one["accuracy"] for one in record["robust"] if f"robust {_label(one['threat'])}" == name]
+        robust["n"] = 24
+
+    change_json(BY_IMAGE, lambda images: images["scores"].update({name: scores[name] + "1111"}))
+    change_json(RECORD, more)
+    assert starts(f"images of {name}: 20 -> 24", found()["lines"])
+
+
+def _label(threat: dict) -> str:
+    return f"{threat['norm']} {threat['eps']:g}"
+
+
 def test_evidence_that_lacks_a_column_or_an_image() -> None:
     table = pq.read_table(EVIDENCE)
     pq.write_table(table.drop_columns([f"{FGSM}:margin"]), EVIDENCE)

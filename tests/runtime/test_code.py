@@ -134,12 +134,23 @@ def test_one_process_sees_an_edit_that_keeps_size_and_mtime(tmp_path) -> None:
     assert code.digests(path) != first
 
 
-@pytest.mark.parametrize("damage", [lambda kept: b"", lambda kept: kept[:-9], lambda kept: b"\xff" * 100])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: b"",
+        lambda kept: kept[:-9],
+        lambda kept: kept + b" ",
+        lambda kept: kept[:65] + b"[]",
+        lambda kept: kept.replace(b"aaaa", b"bbbb"),
+        lambda kept: b"\xff" * 100,
+    ],
+)
 def test_a_damaged_table_of_what_was_parsed_is_made_anew(damage, parse) -> None:
     path = Path("method.py")
     path.write_text("import aaaa\n")
     first, whole = parse(path), code.KEPT.read_bytes()
     code.KEPT.write_bytes(damage(whole))
+    assert code.KEPT.read_bytes() != whole
     assert parse(path) == first
     assert code.KEPT.read_bytes() == whole
 

@@ -30,7 +30,7 @@ def together(count: int, work: Callable[[Ranks], Answer], meeting: Path | None =
         said, tensors = work(Ranks(rank, count, asks))
         channel.send({"said": said}, tensors)
 
-    nothing = Confinement(memory=2**40)
+    nothing = Confinement((), memory=2**40)
     ranks = [Process(partial(one, rank), nothing, owner=f"rank {rank}", seconds=60) for rank in range(count)]
     try:
         while "exchange" in (first := ranks[0].receive())[0]:

@@ -203,7 +203,7 @@ def test_gpus_exchange_among_themselves_what_goes_through_the_judge_elsewhere(tm
 @contextmanager
 def processes(*works: Callable[[Any], None]) -> Iterator[list[Process]]:
     with ExitStack() as ends:
-        yield [ends.enter_context(Process(work, Confinement(), owner="a test", seconds=60)) for work in works]
+        yield [ends.enter_context(Process(work, Confinement(()), owner="a test", seconds=60)) for work in works]
 
 
 @pytest.mark.parametrize(("other", "words"), [("raises", "the GPU is gone"), ("ends", "failed: it ended")])

@@ -25,7 +25,7 @@ from benchmark.layers.attention import LipschitzNormAttention, ResidualAttention
 from benchmark.layers.attention_window import DotProductWindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import UP, LayerBound, PerturbationSet, layer_bound, needs_axes, unbiased, within
+from .layer_bound import REFUSED, UP, LayerBound, PerturbationSet, layer_bound, needs_axes, unbiased, within
 from .rounding import EXPONENTIAL, KERNEL, LARGEST, UNIT32, WIDEST, Rounding, gamma, in_room, linear_rounding, size
 from .sensitivity import AttentionSensitivity, attention_sensitivity
 from .spectral import FORMED_SIDE, product_norm_upper, spectral_norm_upper
@@ -216,16 +216,11 @@ def attention_rounding(
     return rounding
 
 
-@layer_bound.register
-def _(layer: DotProductWindowAttention | nn.MultiheadAttention, x: torch.Tensor) -> LayerBound:
-    raise BenchmarkError(
-        f"{type(layer).__name__} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021) and no "
+for _dot_products in (DotProductWindowAttention, nn.MultiheadAttention):
+    REFUSED[_dot_products] = (
+        f"{_dot_products.__name__} is dot-product attention, which has no global Lipschitz constant (Kim et al. 2021) and no "
         "bound here; use L2WindowAttention, or SelfAttention and a local certificate"
     )
-
-
-@layer_bound.register
-def _(layer: LipschitzNormAttention, x: torch.Tensor) -> LayerBound:
-    raise BenchmarkError(
-        "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
-    )
+REFUSED[LipschitzNormAttention] = (
+    "no sound constant is known for LipschitzNormAttention: the published one lacks W_V (unsound_paper_formula.py)"
+)

@@ -39,7 +39,7 @@ from benchmark.layers.attention_l2 import L2Attention, ReleasedL2Attention, mixi
 from benchmark.layers.attention_window import L2WindowAttention
 from benchmark.runtime.errors import BenchmarkError
 
-from .layer_bound import UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
+from .layer_bound import REFUSED, UP, LayerBound, PerturbationSet, jacobian_norms, layer_bound, needs_axes, unbiased
 from .rounding import EXPONENTIAL, UNIT32, Rounding, gamma, in_room, linear_rounding, size
 from .spectral import UNIT, spectral_norm_upper
 
@@ -353,6 +353,4 @@ def _check_window(layer: L2WindowAttention, x: torch.Tensor) -> None:
         )
 
 
-@layer_bound.register
-def _(layer: ReleasedL2Attention, x: torch.Tensor) -> LayerBound:
-    raise BenchmarkError("L2 attention without A_h (CertViT's released code) is not Lipschitz; use L2Attention")
+REFUSED[ReleasedL2Attention] = "L2 attention without A_h (CertViT's released code) is not Lipschitz; use L2Attention"

@@ -199,6 +199,9 @@ class NonExpansiveBound(ElementwiseBound):
         return torch.zeros_like(delta)
 
 
+REFUSED: dict[type[nn.Module], str] = {}  # layers without a bound, and why; each family's file names its own
+
+
 @singledispatch
 def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
     """The `LayerBound` of `layer` around nominal inputs x (n, *shape), float64.
@@ -212,7 +215,7 @@ def layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
 
 
 def has_bound(layer: nn.Module) -> bool:
-    """Whether a bound is declared for a layer of exactly this type; a subclass may compute something else."""
+    """Return whether a bound is declared for a layer of exactly this type; a subclass may compute something else."""
     from . import families  # noqa: F401  they import this file
 
     return type(layer) in layer_bound.registry
@@ -221,6 +224,8 @@ def has_bound(layer: nn.Module) -> bool:
 def exact_layer_bound(layer: nn.Module, x: torch.Tensor) -> LayerBound:
     """`layer_bound`, but refusing subclasses of the known layers."""
     if not has_bound(layer):
+        if reason := REFUSED.get(type(layer)):
+            raise BenchmarkError(reason)
         return layer_bound.dispatch(object)(layer, x)
     if not torch.isfinite(x).all():
         raise BenchmarkError(f"the layer {type(layer).__name__} is given NaN or infinity; the certificate is refused")
