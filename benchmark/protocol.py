@@ -1,6 +1,6 @@
 """What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row or study>]`.
 
-A row is a network with its recipe on a track (loading/rows.py). DVC sees two stages of it (pipeline/generate.py); each is
+A row is a network with its recipe on a track (specs/rows.py). DVC sees two stages of it (pipeline/generate.py); each is
 some steps, a file of benchmark/steps each. A step's result is kept under its key: the code that it imports, its
 settings, and what it reads (steps/base.py). So a stage that runs again does again what changed: an edited attack is run on
 every row, and nothing is trained. A step that was killed goes on where it was (runtime/scratch.py).
@@ -19,9 +19,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
-from benchmark.loading.rows import Row, load_row
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.sandbox import forks
+from benchmark.specs.rows import Row, load_row
 from benchmark.steps.base import Step, import_slow
 
 # Each step of a row with the stage that it is part of. The evidence of a row is merged in this order.
@@ -140,8 +140,8 @@ def run_study(track: str, study: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    from benchmark.loading.run_settings import run_settings
     from benchmark.runtime import arithmetic, errors
+    from benchmark.specs.run_settings import run_settings
 
     def work() -> None:
         arithmetic.fix(run_settings().arithmetic)

@@ -31,17 +31,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmark.attacks.replaced_attention import SOFTMAX, predictions_with
 from benchmark.certificates.local import certified_at
 from benchmark.data.images import load_split
-from benchmark.loading import methods
-from benchmark.loading.rows import Row, load_row
-from benchmark.loading.trained import tensors
+from benchmark.data.tensors import tensors
+from benchmark.specs import methods
+from benchmark.specs.rows import Row, load_row
 from benchmark.specs.training import Augmentation
 from benchmark.training import local_margin, margin
 from benchmark.training.augment import Augment
 from benchmark.training.loop import train
 from benchmark.training.steps import Steps
-from benchmark.verdicts.replaced_attention import SOFTMAX, predictions_with
 
 KEPT, FIGURE = Path("work/benchmarks"), Path("measurements/frontier.svg")
 RADIUS = 0.1412

@@ -25,7 +25,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from benchmark.loading import methods
+from benchmark.specs import methods
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -35,9 +35,9 @@ from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.certificates.local import by_both, certified_at, composing, correct, disproved, tight_bounds
 from benchmark.data.images import load_split
+from benchmark.data.tensors import evaluation_images, tensors
 from benchmark.layers.attention import ResidualAttention
-from benchmark.loading.rows import Row, load_row
-from benchmark.loading.trained import evaluation_images, tensors
+from benchmark.specs.rows import Row, load_row
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.training import margin
 from benchmark.training.augment import Augment

@@ -24,7 +24,7 @@ from lightning_fabric import Fabric
 from safetensors.torch import load_file, save
 from torch import nn
 
-from benchmark.loading import methods
+from benchmark.specs import methods
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,12 +36,12 @@ from timm.models.xcit import Xcit, conv3x3
 from benchmark.attacks import fgsm
 from benchmark.data.images import evaluation_split, load_split
 from benchmark.data.prepare import prepare
+from benchmark.data.tensors import Split, tensors
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.normalise import Normalise
-from benchmark.loading import submissions, tracks
-from benchmark.loading.trained import Split, tensors
 from benchmark.runtime import files
 from benchmark.runtime.torch_setup import set_up
+from benchmark.specs import submissions, tracks
 from benchmark.specs.data import DataSpec
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.threat import ThreatModel

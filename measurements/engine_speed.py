@@ -34,8 +34,8 @@ from robustbench import data as robustbench_data
 from robustbench import eval as robustbench_eval
 from robustbench.model_zoo.enums import BenchmarkDataset
 
+from benchmark.data.tensors import Split
 from benchmark.evaluation.auto_attack import auto_attack
-from benchmark.loading.trained import Split
 from benchmark.runtime import errors
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.threat import ThreatModel

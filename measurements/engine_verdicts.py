@@ -28,12 +28,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "measurements")]
 
 from engine_models import KEPT, chosen, evaluation_images, trained
 
+from benchmark.attacks.ball import into_ball
+from benchmark.attacks.prediction import predict
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.runtime import code, errors, files
 from benchmark.runtime.torch_setup import set_up
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import predict
 
 THREATS = (ThreatModel(norm="Linf", eps=0.15), ThreatModel(norm="L2", eps=0.5))
 ENGINES = ("reference", "fast")

@@ -20,21 +20,21 @@ from gpu_throughput import EPS, Case, compiling
 from lightning_fabric import Fabric
 from torch import nn
 
+from benchmark.attacks.prediction import predict
 from benchmark.certificates import local
 from benchmark.data.images import evaluation_split, load_split
 from benchmark.data.prepare import prepare
+from benchmark.data.tensors import tensors
 from benchmark.evaluation.auto_attack import auto_attack
-from benchmark.loading import methods, submissions, tracks
-from benchmark.loading.fitting import training_attack, training_objective
-from benchmark.loading.trained import tensors
 from benchmark.runtime import errors
 from benchmark.runtime.torch_setup import set_up, stop_filling
+from benchmark.specs import methods, submissions, tracks
 from benchmark.specs.data import DataSpec
 from benchmark.specs.training import Augmentation
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
+from benchmark.training.fitting import training_attack, training_objective
 from benchmark.training.steps import Steps
-from benchmark.verdicts.prediction import predict
 
 warnings.simplefilter("ignore", FutureWarning)
 DATA = Path("work/gpu/cifar10_jpeg")

@@ -95,7 +95,7 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def stages_of(root: Path, name: str) -> dict[str, list[str]]:
     """The stages of a row in this copy, in order, with their steps."""
     listing = (
-        "import json; from benchmark import protocol; from benchmark.loading.rows import load_row; "
+        "import json; from benchmark import protocol; from benchmark.specs.rows import load_row; "
         f"stages = protocol.stages(load_row('{TRACK}', '{name}')); "
         "print(json.dumps({stage: [one.name for one in steps] for stage, steps in stages.items()}))"
     )

@@ -29,15 +29,15 @@ from torch.nn.functional import cross_entropy
 
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.vit import timm_vit
-from benchmark.loading import methods, submissions, tracks
-from benchmark.loading.fitting import fabric_of, training_attack, training_objective
 from benchmark.runtime import errors
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.torch_setup import set_up, stop_filling, tensor_float32
+from benchmark.specs import methods, submissions, tracks
 from benchmark.specs.run import TrainRun
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import capture
 from benchmark.training.capture import CudaRecorder
+from benchmark.training.fitting import fabric_of, training_attack, training_objective
 from benchmark.training.steps import Steps
 
 warnings.simplefilter("ignore", FutureWarning)

@@ -39,9 +39,9 @@ from benchmark.certificates.bounds.network_bound import NetworkBound, bound_netw
 from benchmark.certificates.bounds.sll import SLLBound
 from benchmark.certificates.local import certified_at, correct, disproved
 from benchmark.data.images import load_split
-from benchmark.loading.rows import load_row
-from benchmark.loading.trained import tensors
+from benchmark.data.tensors import tensors
 from benchmark.sandbox.load_model import load_model
+from benchmark.specs.rows import load_row
 
 ROWS = (
     ("digits", "Havens2024LoFAST-mean_pool", (0.1, 0.25)),

@@ -89,10 +89,10 @@ a tie is a vote: logits.argmax(1)[first > second] => logits.argmax(1)[first >= s
 one stream of noise for all images: default_rng([seed, index]) => default_rng([seed, 0])
 [smoothing] tests/certificates/test_smoothing.py -k clopper
 Clopper-Pearson, upper bound's parameters: beta.ppf(alpha, count, n - count + 1) => beta.ppf(alpha, count + 1, n - count)
-[verdicts] tests/verdicts/test_ball.py
+[attacks] tests/attacks/test_ball.py
 image not put back into the box: .clamp(0, 1).to(images.device) => .to(images.device)
 an image far outside the ball is taken: over.max() > 1e-5 + 1e-4 * threat.eps => over.max() > threat.eps
-[verdicts] tests/verdicts/test_prediction.py
+[attacks] tests/attacks/test_prediction.py
 margin over the smallest other logit: others.amax(1, keepdim=True) => logits.amin(1, keepdim=True)
 [evidence] tests/evaluation/test_evidence.py
 gate, certified, but wrong when clean: (radius > 0) & (margin <= 0) => (radius > 0) & (margin < -1e9)
@@ -164,14 +164,14 @@ an image broken at the radius stands: radii + ROUNDING, side="right" => radii - 
 Linf ball in l2, no root: pixels**0.5 if threat.norm == "Linf" => pixels if threat.norm == "Linf"
 [board] tests/leaderboard/test_model_page.py
 a claim of another radius compared: rel_tol=1e-3 => rel_tol=0.9
-[verify] tests/replay/test_tampering.py -k counts
+[verify] tests/evaluation/replay/test_tampering.py -k counts
 sums over images not compared: or sum(score) != count =>
-[verify] tests/replay/test_verify.py -k rounding
+[verify] tests/evaluation/replay/test_verify.py -k rounding
 tolerance a thousand times as large: TOLERANCE = 1e-4 => TOLERANCE = 1e-1
-[verify] tests/replay/test_tampering.py -k outside
+[verify] tests/evaluation/replay/test_tampering.py -k outside
 ball not checked: (moved[threat.norm] > threat.eps + ROUNDING) => (moved[threat.norm] > 100 * threat.eps)
 box not checked: (low < 0) | (high > 1) => (low < 0) & (high > 1)
-[verify] tests/replay/test_tampering.py -k raised
+[verify] tests/evaluation/replay/test_tampering.py -k raised
 a smaller radius will do: radius < radii[image] * (1 - SHORT) => radius < 0
 [reliability] tests/evaluation/test_indicators.py
 margin's gradients, threshold turned round: sound=norms.zeros <= allowed => sound=norms.zeros >= allowed

@@ -11,21 +11,21 @@ from tiny_training import blobs
 
 from benchmark.attacks import pgd
 from benchmark.attacks.engine import square
+from benchmark.attacks.pieces import room
+from benchmark.attacks.prediction import predict
 from benchmark.certificates.local import certify
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.run_attack import run_attack
-from benchmark.loading import methods, submissions, tracks
-from benchmark.loading.fitting import fabric_of
 from benchmark.runtime.torch_setup import start
+from benchmark.specs import methods, submissions, tracks
 from benchmark.specs.run import TrainRun
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import Augmentation
 from benchmark.training.augment import Augment
 from benchmark.training.capture import CudaRecorder
+from benchmark.training.fitting import fabric_of
 from benchmark.training.ranks import seed_draws
 from benchmark.training.steps import Steps
-from benchmark.verdicts.pieces import room
-from benchmark.verdicts.prediction import predict
 
 pytestmark = [
     pytest.mark.gpu,

@@ -19,9 +19,9 @@ from torch import nn
 
 from benchmark.attacks.engine import apgd, fab, square
 from benchmark.attacks.engine.slots import Search
+from benchmark.attacks.internals import Notes
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import Engine, ThreatModel
-from benchmark.verdicts.internals import Notes
 
 components = ("apgd-ce", "apgd-t", "fab-t", "square")
 engines = get_args(Engine)

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.prediction import margins
 
 CLIMBS = ("cross_entropy", "margin")
 Loss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that the attack climbs

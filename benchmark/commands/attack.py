@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.commands.terminal import EngineOption, TrackOption, console, row_names
-from benchmark.loading import methods, submissions
-from benchmark.loading.rows import Row, load_row
-from benchmark.loading.run_settings import run_settings
 from benchmark.records.certificate import AuditResult
 from benchmark.runtime import code, files, scratch
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs import methods, submissions
+from benchmark.specs.rows import Row, load_row
+from benchmark.specs.run_settings import run_settings
 from benchmark.specs.threat import Engine
 from benchmark.specs.track import ADAPTIVE
 
@@ -61,12 +61,12 @@ def try_suite(track: str, name: str, suite: str, engine: Engine | None = None) -
     Killed and run again, it goes on from the images already done. A BenchmarkError for an unknown row or suite, a row that is
     not trained yet, or an attack that the harness refuses.
     """
+    from benchmark.attacks.prediction import predict
+    from benchmark.data.tensors import evaluation_images
     from benchmark.evaluation.run_attack import run_suite
-    from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
     from benchmark.sandbox.attack import contributed_attacks
     from benchmark.sandbox.model import evaluated_model
-    from benchmark.verdicts.prediction import predict
 
     def report(text: str) -> None:
         progress.print(f"{row.name}: {text}")
@@ -149,11 +149,11 @@ def audit_row(track: str, name: str, images: int | None, restarts: int, seed: in
     import pyarrow.parquet as pq
     import torch
 
+    from benchmark.attacks.prediction import predict
+    from benchmark.data.tensors import evaluation_images
     from benchmark.evaluation import audit as auditing
-    from benchmark.loading.trained import evaluation_images
     from benchmark.runtime.torch_setup import set_up
     from benchmark.sandbox.model import evaluated_model
-    from benchmark.verdicts.prediction import predict
 
     row, progress, started = load_row(track, name), Console(stderr=True, soft_wrap=True), time.perf_counter()
     spec, folder = row.settings.certificate, row.folder / "certify"

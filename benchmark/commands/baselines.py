@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmark.loading import tracks
 from benchmark.records import brought
 from benchmark.records.per_image import PerImage, contradictions
 from benchmark.records.record import Record
@@ -20,6 +19,7 @@ from benchmark.records.regression import Built
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import tracks
 
 CHANGELOG = Path("CHANGELOG.md")
 AGAIN = "bring it back with git, or publish it again"

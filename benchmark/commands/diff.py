@@ -9,7 +9,6 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from benchmark.commands import baselines
-from benchmark.loading import tracks
 from benchmark.pipeline.changed import changed_rows as touched
 from benchmark.records.per_image import PerImage, counts
 from benchmark.records.record import Record
@@ -17,6 +16,7 @@ from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import tracks
 
 Model = TypeVar("Model", bound=BaseModel)
 

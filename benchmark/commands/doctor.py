@@ -12,12 +12,12 @@ from typing import Literal
 import typer
 
 from benchmark.commands.terminal import MachinesOption, console
-from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import dvc, generate, locks, ray
 from benchmark.runtime import arithmetic
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
 from benchmark.runtime.machine import installed
 from benchmark.runtime.paths import WORK
+from benchmark.specs.run_settings import run_settings
 
 CONSTRAINTS = Path("constraints.txt")
 ROOM = 2.0  # GiB that a run of the digits track and its cache want

@@ -24,9 +24,9 @@ from benchmark.commands import (
     terminal,
     verify,
 )
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, errors, paths
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.run_settings import run_settings
 
 ANYWHERE = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 app = typer.Typer(

@@ -19,15 +19,15 @@ from benchmark.commands.terminal import (
     resumable,
     row_names,
 )
-from benchmark.loading import tracks
-from benchmark.loading.rows import load_row
-from benchmark.loading.run_settings import run_settings, using_engine
 from benchmark.pipeline import generate, inputs, ray, slurm
 from benchmark.pipeline import repro as building
 from benchmark.pipeline.costs import costs
 from benchmark.pipeline.gpus import default_jobs
 from benchmark.runtime import code
 from benchmark.runtime.errors import LEFT_OUT, BenchmarkError
+from benchmark.specs import tracks
+from benchmark.specs.rows import load_row
+from benchmark.specs.run_settings import run_settings, using_engine
 
 
 def plan(rows: RowsArgument = None, track: TrackOption = "digits", everything: AllOption = False) -> None:

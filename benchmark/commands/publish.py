@@ -11,15 +11,15 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import ReasonOption, TrackOption, console
-from benchmark.loading import tracks
-from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import costs
 from benchmark.records import reproduced
 from benchmark.records.regression import Built, compare_row
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
+from benchmark.specs.rows import load_row, load_rows
 
 LARGEST = 16 * 2**20  # bytes of weights that git keeps of a row
 HEADING = "## Published Records\n"

@@ -12,7 +12,6 @@ from rich.table import Table
 from benchmark.commands import baselines
 from benchmark.commands.publish import rows_of
 from benchmark.commands.terminal import TrackOption, console
-from benchmark.loading import tracks
 from benchmark.pipeline import inputs
 from benchmark.records import reproduced
 from benchmark.records.record import headline_names
@@ -20,6 +19,7 @@ from benchmark.records.regression import RULE, Built, RowComparison, compare_row
 from benchmark.runtime import code, git
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED
+from benchmark.specs import tracks
 
 
 def regress(

@@ -13,15 +13,15 @@ from rich.table import Table
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import RowArgument, TrackOption, console, track_names
-from benchmark.loading import tracks
-from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.records import robustbench
 from benchmark.records.record import headline, headline_names
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
+from benchmark.specs.rows import load_row, load_rows
 from benchmark.specs.seeds import variant_of
 from benchmark.studies import grids
 from benchmark.studies.declared import published_files

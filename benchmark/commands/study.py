@@ -10,13 +10,13 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from benchmark.commands.terminal import TrackOption, console, resumable
-from benchmark.loading import submissions, tracks
 from benchmark.pipeline import repro
 from benchmark.records import reproduced
 from benchmark.records.study import PublishedStudy
 from benchmark.runtime import git
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import PUBLISHED
+from benchmark.specs import submissions, tracks
 from benchmark.specs.seeds import study_name
 from benchmark.specs.study import publish_command
 from benchmark.studies import grids

@@ -18,14 +18,14 @@ import typer
 from benchmark.commands.diff import comparison
 from benchmark.commands.publish import publish_rows
 from benchmark.commands.terminal import JobsOption, JsonOption, ReasonOption, console, resumable
-from benchmark.loading import submissions
-from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import repro
 from benchmark.pipeline.gpus import default_jobs
 from benchmark.records.check import CheckReport
 from benchmark.runtime import files, git
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import submissions
 from benchmark.specs.base import to_json
+from benchmark.specs.run_settings import run_settings
 
 TEMPLATE = Path(__file__).parent / "template"
 NAME = re.compile(r"(?P<author>[A-Z][A-Za-z]*)(?P<year>(?:19|20)\d\d)(?P<word>[A-Z][A-Za-z0-9]*)")

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from benchmark.loading import submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import submissions, tracks
 from benchmark.specs.threat import Engine
 
 COMPLETE = "_RVB_COMPLETE"  # set by a shell that asks for completions

@@ -19,20 +19,20 @@ import typer
 
 from benchmark.commands import baselines
 from benchmark.commands.terminal import JsonOption, console, row_names, track_names
-from benchmark.loading import tracks
-from benchmark.loading.rows import Row, at_hand, load_row
-from benchmark.loading.run_settings import run_settings
 from benchmark.records import brought
 from benchmark.records.brought import Brought, Lowered
 from benchmark.records.record import Record
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.paths import PUBLISHED
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
+from benchmark.specs.rows import Row, at_hand, load_row
+from benchmark.specs.run_settings import run_settings
 
 if TYPE_CHECKING:  # they import torch
-    from benchmark.replay.findings import Verification
-    from benchmark.replay.verify import Target
+    from benchmark.evaluation.replay.findings import Verification
+    from benchmark.evaluation.replay.verify import Target
 
 DIGITS = "digits"  # the track, unless another is named
 SHOWN = 10  # contradictions of one kind that are printed; --json has all
@@ -102,7 +102,7 @@ def verified(track: str, rows: Iterable[str], sample: int, seed: int, jobs: int)
     if not found:
         return
 
-    from benchmark.replay.verify import verify as verify_record
+    from benchmark.evaluation.replay.verify import verify as verify_record
     from benchmark.runtime.torch_setup import set_up
     from benchmark.steps import data
 
@@ -152,7 +152,7 @@ def targets(track: str, row: str) -> list[Target]:
 
     A BenchmarkError where there is neither (the near miss is suggested), or one is damaged.
     """
-    from benchmark.replay.verify import Target
+    from benchmark.evaluation.replay.verify import Target
 
     built, published = baselines.built_row(track, row), baselines.published_row(track, row)
     if built and published and (_numbers(built.record), built.images) == (_numbers(published.record), published.images):
@@ -201,8 +201,8 @@ def _judge(track: str, name: str, path: Path, write: bool, as_json: bool) -> Non
     """Print what the images of `path` break; with `write` keep it beside the published Record. A BenchmarkError where the
     file is refused, the network is not at hand, a certificate is contradicted, or nothing new would be written.
     """
-    from benchmark.replay.brought import judge_file, judge_of
-    from benchmark.replay.findings import some
+    from benchmark.evaluation.replay.brought import judge_file, judge_of
+    from benchmark.evaluation.replay.findings import some
     from benchmark.runtime.torch_setup import set_up
 
     row, published = load_row(track, name), baselines.published_row(track, name)

@@ -14,7 +14,7 @@ from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.specs.data import DataSpec
 
 SOURCES = Path("benchmark/data")
-NO_SOURCES = {"__init__", "images", "prepare", "corruptions"}
+NO_SOURCES = {"__init__", "images", "prepare", "corruptions", "tensors"}
 
 
 def prepare(spec: DataSpec, folder: Path) -> dict[str, str]:

@@ -32,12 +32,12 @@ from scipy import special, stats
 from torch import nn
 
 from benchmark.attacks import pgd
+from benchmark.attacks.ball import into_ball
+from benchmark.attacks.gradients import attackable
+from benchmark.attacks.prediction import MIN_ROWS, logits, margins
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import Call, SandboxedModel
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.gradients import attackable
-from benchmark.verdicts.prediction import MIN_ROWS, logits, margins
 
 # how far two answers to one question may be apart by rounding, of one more than the largest logit
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

@@ -11,12 +11,12 @@ import torch
 from scipy.stats import fisher_exact
 from torch import nn
 
+from benchmark.attacks.prediction import MIN_ROWS, checked, logits, margins, padded
 from benchmark.evaluation.indicators import SAME, allowance
 from benchmark.evaluation.probes import RADIUS_STEPS, after_pgd
 from benchmark.records.reliability import FailureIndicator
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.prediction import MIN_ROWS, checked, logits, margins, padded
 
 ALONE = 200  # images, at most, that are asked one by one
 SIZES = 100  # of batches, at most, that are asked between the smallest and the usual one

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from benchmark.attacks import autoattack, pgd
+from benchmark.attacks.ball import distances, into_ball
+from benchmark.attacks.prediction import margins, predict
 from benchmark.evaluation.audit_layers import Effort, Tally, ascend, audit_layers, float64_copy, shrink
 from benchmark.layers.lipschitz import NormalisedHead
 from benchmark.records.certificate import AuditResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import distances, into_ball
-from benchmark.verdicts.prediction import margins, predict
 
 Report = Callable[[str], None]
 Certify = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]  # model, images and labels to radii

@@ -15,14 +15,14 @@ from torch import nn
 
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine.slots import fuller
+from benchmark.attacks.gradients import FiniteGradients
+from benchmark.attacks.internals import flops
+from benchmark.attacks.pieces import fitting, room
+from benchmark.attacks.prediction import predict
 from benchmark.evaluation import own_model
 from benchmark.evaluation.division import autoattack_flags
 from benchmark.evaluation.run_attack import Attack, Report
 from benchmark.specs.threat import Engine, Norm
-from benchmark.verdicts.gradients import FiniteGradients
-from benchmark.verdicts.internals import flops
-from benchmark.verdicts.pieces import fitting, room
-from benchmark.verdicts.prediction import predict
 
 
 @dataclass(frozen=True)

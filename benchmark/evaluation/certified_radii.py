@@ -7,9 +7,9 @@ from types import ModuleType
 
 import torch
 
+from benchmark.attacks.prediction import batched
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.certificate import CertificateSpec
-from benchmark.verdicts.prediction import batched
 
 
 def certificate_module(name: str) -> ModuleType:

@@ -16,24 +16,25 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from benchmark.attacks.prediction import MIN_ROWS, logits
 from benchmark.evaluation import division
 from benchmark.evaluation.asking import answers, depends_on_asking
 from benchmark.evaluation.certified_radii import certified_radii
 from benchmark.evaluation.indicators import SAME
 from benchmark.evaluation.probes import first_threat, probes
 from benchmark.layers.derived import cache_weights
-from benchmark.loading import fitting, methods, submissions
-from benchmark.loading.rows import Row, load_row
 from benchmark.records.check import Check, CheckReport, Note
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError, said
 from benchmark.runtime.torch_setup import start
 from benchmark.sandbox.process import plain
 from benchmark.sandbox.submitted import Hear, in_force, run
+from benchmark.specs import methods, submissions
+from benchmark.specs.rows import Row, load_row
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
-from benchmark.verdicts.prediction import MIN_ROWS, logits
+from benchmark.training import fitting
 
 SECONDS = 60.0  # no row is begun after this
 ROW_SECONDS = 300.0  # that a row may take

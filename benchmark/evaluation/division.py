@@ -6,11 +6,11 @@ import torch
 from pyautoattack import checks
 from torch import nn
 
+from benchmark.attacks.gradients import usable_gradients
+from benchmark.attacks.internals import Internals, Notes, internals
 from benchmark.records.attack import ModelFacts
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.submission import Submission
-from benchmark.verdicts.gradients import usable_gradients
-from benchmark.verdicts.internals import Internals, Notes, internals
 
 RANDOM = "the model is random"
 ONCE_WRONG = (

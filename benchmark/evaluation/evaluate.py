@@ -17,6 +17,11 @@ import torch
 from torch import nn
 
 from benchmark.attacks import autoattack
+from benchmark.attacks.ball import NO_FLOAT64, ROUNDING, distances
+from benchmark.attacks.gradients import FiniteGradients
+from benchmark.attacks.pieces import fitting
+from benchmark.attacks.prediction import logits as logits_of
+from benchmark.attacks.prediction import predict
 from benchmark.certificates.smoothing import ABSTAIN, guarantee, smooth
 from benchmark.data.images import evaluation_index
 from benchmark.data.prepare import read, split
@@ -28,18 +33,13 @@ from benchmark.evaluation.report import AttackReport, Certified, Report, Smoothe
 from benchmark.evaluation.run_attack import Attack, AttackState
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
-from benchmark.loading import tracks
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError, near_miss
 from benchmark.runtime.machine import environment
+from benchmark.specs import tracks
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.threat import AttackSpec, Engine
 from benchmark.specs.track import SmoothingSpec, Track
-from benchmark.verdicts.ball import NO_FLOAT64, ROUNDING, distances
-from benchmark.verdicts.gradients import FiniteGradients
-from benchmark.verdicts.pieces import fitting
-from benchmark.verdicts.prediction import logits as logits_of
-from benchmark.verdicts.prediction import predict
 
 DEFAULT = (("Linf", 8 / 255), ("L2", 0.5))  # the field's usual radii
 CERTIFICATES = ("lipschitz", "local")  # in the order in which `certificate=True` tries them

@@ -13,10 +13,10 @@ import torch
 from scipy.stats import binomtest
 from torch import nn
 
+from benchmark.attacks.gradients import FiniteGradients, margin_gradient
+from benchmark.attacks.prediction import MIN_ROWS, padded
 from benchmark.runtime.errors import BenchmarkError, near_miss, out_of_memory, said
 from benchmark.specs.threat import AttackSpec, Engine, Norm, as_number
-from benchmark.verdicts.gradients import FiniteGradients, margin_gradient
-from benchmark.verdicts.prediction import MIN_ROWS, padded
 
 ROUNDING = 1e-6  # by which a pixel may lie outside [0, 1]
 BLIND = 0.1  # share of gradients that are not finite, and of images that stand, from which an attack says nothing

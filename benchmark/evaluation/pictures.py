@@ -11,8 +11,8 @@ from torch.nn import functional
 from torchvision.utils import make_grid
 
 from benchmark.attacks import pgd
+from benchmark.attacks.ball import into_ball
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
 
 STRIDE = (
     2.5  # step sizes are this share of the radius by the number of steps (Madry et al. 2018): the thesis names none

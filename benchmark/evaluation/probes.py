@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional
 
 from benchmark.attacks import fgsm, pgd
+from benchmark.attacks.ball import into_ball
+from benchmark.attacks.prediction import logits, margins, predict
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.prediction import logits, margins, predict
 
 STEPS = (0, 1, 2, 5, 10, 20, 50, 100)  # 0 is the random start
 STEP = 0.1  # of the radius

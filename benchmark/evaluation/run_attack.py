@@ -18,13 +18,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import nn
 
+from benchmark.attacks.ball import into_ball
+from benchmark.attacks.gradients import attackable
+from benchmark.attacks.internals import Notes
+from benchmark.attacks.prediction import Predictions, predict
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, Engine
-from benchmark.verdicts.ball import into_ball
-from benchmark.verdicts.gradients import attackable
-from benchmark.verdicts.internals import Notes
-from benchmark.verdicts.prediction import Predictions, predict
 
 Report = Callable[[str], None]
 

@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from benchmark import protocol
-from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import Row, load_rows
 from benchmark.runtime import code, git
+from benchmark.specs import submissions, tracks
+from benchmark.specs.rows import Row, load_rows
 
 
 def changed_rows(names: Sequence[str], commit: str, everything: bool = False) -> list[Row]:

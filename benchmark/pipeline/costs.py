@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import protocol
-from benchmark.loading.rows import Row, load_row
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED
+from benchmark.specs.rows import Row, load_row
 
 FILE = "times.json"  # beside the published Records of a track
 

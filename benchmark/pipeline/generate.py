@@ -17,14 +17,14 @@ from typing import Any
 import yaml
 
 from benchmark import protocol
-from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import Row, load_rows
 from benchmark.pipeline import inputs
 from benchmark.records.brought import FOLDER as BROKEN
 from benchmark.records.record import headline_names
 from benchmark.records.reproduced import FILE as REPRODUCED
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import submissions, tracks
+from benchmark.specs.rows import Row, load_rows
 from benchmark.specs.track import Track
 from benchmark.steps.base import Step
 from benchmark.studies.declared import papers_file, published_files

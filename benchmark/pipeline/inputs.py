@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmark import protocol
-from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_rows
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import arithmetic, code, errors, files
 from benchmark.runtime.errors import unless_broken
 from benchmark.runtime.paths import WORK
+from benchmark.specs import tracks
+from benchmark.specs.rows import Row, load_rows
+from benchmark.specs.run_settings import run_settings
 from benchmark.steps import data
 from benchmark.studies import grids
 from benchmark.studies.declared import declared_papers, papers_file

@@ -15,7 +15,6 @@ from threading import Event
 from typing import Any
 
 from benchmark import protocol
-from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, generate, locks, repro
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
@@ -23,6 +22,7 @@ from benchmark.pipeline.repro import Runner, Targets
 from benchmark.runtime import files, git, machine
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
+from benchmark.specs.rows import Row
 
 RETRIES = 3  # of a task whose worker or machine was lost
 COPIES = ".copies"  # the folder of the tasks' copies, in the checkout that Ray unpacks

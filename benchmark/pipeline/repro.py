@@ -18,15 +18,15 @@ from pathlib import Path
 from threading import Event
 
 from benchmark import protocol
-from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_row, load_rows
-from benchmark.loading.run_settings import run_settings
 from benchmark.pipeline import costs, dvc, generate, inputs, locks
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import GPUS, places
 from benchmark.runtime import code
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
+from benchmark.specs import tracks
+from benchmark.specs.rows import Row, load_row, load_rows
+from benchmark.specs.run_settings import run_settings
 from benchmark.studies.grids import Grid
 
 MANY = 1000  # rows that are sent to a cluster at a time, which has a queue of its own

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 
-from benchmark.loading.rows import Row
 from benchmark.pipeline import dvc, locks, repro
 from benchmark.pipeline.dvc import Report
 from benchmark.pipeline.gpus import needs
@@ -22,6 +21,7 @@ from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_yaml
+from benchmark.specs.rows import Row
 
 SETTINGS = Path("slurm.yaml")  # submitit's own parameters, such as timeout_min, mem_gb and slurm_partition
 DEFAULTS = {"timeout_min": 720, "cpus_per_task": 1}

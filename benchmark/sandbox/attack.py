@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from benchmark.loading import methods
-from benchmark.loading.rows import Row
-from benchmark.loading.trained import trained_model
+from benchmark.layers.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.channel import Channel, Message
 from benchmark.sandbox.process import Process, serve
 from benchmark.sandbox.submitted import in_force, start
+from benchmark.specs import methods
+from benchmark.specs.rows import Row
 from benchmark.specs.threat import ThreatModel
 
 MOST_COMPONENTS = 20

@@ -6,13 +6,13 @@ import contextlib
 
 import torch
 
-from benchmark.loading import tracks
-from benchmark.loading.rows import Row, at_hand, load_row
-from benchmark.loading.trained import trained_model
+from benchmark.layers.trained import trained_model
 from benchmark.runtime import files, paths
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.confinement import required
 from benchmark.sandbox.model import SandboxedModel
+from benchmark.specs import tracks
+from benchmark.specs.rows import Row, at_hand, load_row
 
 
 def load_model(

@@ -21,10 +21,12 @@ from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from benchmark.attacks.engine import fused_ops
+from benchmark.attacks.internals import Internals, Remote, internals
+from benchmark.attacks.prediction import checked, logits
+from benchmark.attacks.replaced_attention import Weights, replaced_attention
 from benchmark.layers.derived import cache_weights
 from benchmark.layers.description import describe, rebuild
-from benchmark.loading.rows import Row
-from benchmark.loading.trained import trained_model
+from benchmark.layers.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
 from benchmark.runtime.torch_setup import start as start_device
@@ -33,9 +35,7 @@ from benchmark.sandbox.channel import Message, Tensors
 from benchmark.sandbox.confinement import largest_weights
 from benchmark.sandbox.process import serve
 from benchmark.sandbox.submitted import in_force, in_words, start
-from benchmark.verdicts.internals import Internals, Remote, internals
-from benchmark.verdicts.prediction import checked, logits
-from benchmark.verdicts.replaced_attention import Weights, replaced_attention
+from benchmark.specs.rows import Row
 
 WIDEST = 8  # bytes of a number
 CALLS, ROWS = 64, 32  # kept of what a model is asked: calls, and images of each
@@ -148,7 +148,7 @@ class SandboxedModel(Remote):
         return found.to(gradient.device)
 
     def internals(self, images: torch.Tensor) -> Internals:
-        """What the process says of the model (verdicts/internals.py)."""
+        """What the process says of the model (attacks/internals.py)."""
         answer, _ = self._process.ask("internals", {"images": images})
         try:
             return TypeAdapter(Internals).validate_python(answer)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmark.loading import submissions
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.channel import Channel
 from benchmark.sandbox.confinement import Confinement, memory_limit, required
 from benchmark.sandbox.process import Process, Work
+from benchmark.specs import submissions
+from benchmark.specs.run_settings import run_settings
 
 MOST_SAID = 100_000  # messages and lines, of one process
 Hear = Callable[[dict[str, Any]], object]

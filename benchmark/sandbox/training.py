@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from benchmark.loading.fitting import fit
-from benchmark.loading.rows import Row
 from benchmark.records.training import TrainingResult
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.memory import peak
@@ -31,9 +29,11 @@ from benchmark.sandbox.channel import Channel
 from benchmark.sandbox.confinement import largest_weights
 from benchmark.sandbox.process import Process, plain
 from benchmark.sandbox.submitted import MOST_SAID, in_force, left, start, too_much
+from benchmark.specs.rows import Row
 from benchmark.specs.run import TrainRun
 from benchmark.training import ranks
 from benchmark.training.checkpoint import Tensors, TrainingProgress
+from benchmark.training.fitting import fit
 from benchmark.training.ranks import Collective, Ranks
 
 EPOCH_SECONDS = 12 * 3600.0  # that an epoch may take, or all that is before the first

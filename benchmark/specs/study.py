@@ -44,8 +44,8 @@ class MeasureSpec(Frozen):
     """What is measured of each network.
 
     `clean` accuracy; accuracy under an `attack`; l2 `certified` accuracy at `radii`, by the variant's certificate or
-    another; or a function: of the submission's own measures.py, else of the file of that name in benchmark/measures. `name`
-    is what the table calls it. A measure that `needs` an optional package is left out, and the result says why, where that
+    another; or a function: of the submission's own measures.py, else of that name in benchmark/studies/measures. `name` is
+    what the table calls it. A measure that `needs` an optional package is left out, and the result says why, where that
     does not import. One that is a function may take the first `images` of the study's alone; its label then says how many.
     With `cells`, by name, networks of these cells alone are measured: a certificate refuses some attention.
     """

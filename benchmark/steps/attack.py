@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading import methods
-from benchmark.loading.rows import Row
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs import methods
+from benchmark.specs.rows import Row
+from benchmark.specs.run_settings import run_settings
 from benchmark.specs.threat import AttackSpec, passes_for_autoattack
 from benchmark.specs.track import ADAPTIVE
 from benchmark.steps.base import Outcome, Work
@@ -18,8 +18,8 @@ from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again
 if TYPE_CHECKING:
     import torch
 
+    from benchmark.attacks.prediction import Predictions
     from benchmark.evaluation.run_attack import AttackState
-    from benchmark.verdicts.prediction import Predictions
 
 
 ASKED_AGAIN = 256  # images of an attack
@@ -134,8 +134,8 @@ def _attacked_afresh(
     then holds. What it breaks that AutoAttack left counts as broken; another attack may be weaker, and its number is its
     own. Raises BenchmarkError: that process answers otherwise than the model that was attacked, in the closed division.
     """
+    from benchmark.attacks.prediction import logits, predict
     from benchmark.evaluation.asked_again import broken_afresh, compare
-    from benchmark.verdicts.prediction import logits, predict
 
     standing = (subject.clean.correct & state.robust & after.correct).nonzero()[:, 0]
     if other is None or not len(standing):
@@ -187,7 +187,7 @@ def _evidence(
     spec: AttackSpec, success: torch.Tensor, after: Predictions, adversarial: torch.Tensor, images: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Per image: whether the attack succeeded on a rightly classified image, what it became, and how far it moved."""
-    from benchmark.verdicts.ball import distances
+    from benchmark.attacks.ball import distances
 
     moved = distances(adversarial, images)
     columns = {"success": success, "prediction": after.prediction, "margin": after.margin}

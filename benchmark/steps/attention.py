@@ -21,8 +21,8 @@ class Attention(EvaluationStep):
         import pyarrow as pa
         import torch
 
+        from benchmark.attacks.replaced_attention import predictions_with
         from benchmark.evaluation.evidence import ATTENTION_COLUMNS, without_attention
-        from benchmark.verdicts.replaced_attention import predictions_with
 
         found = {}
         for weights, name in ATTENTION_COLUMNS.items():

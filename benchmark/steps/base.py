@@ -19,13 +19,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from benchmark.loading.rows import Row
-from benchmark.loading.run_settings import computes_on, gpus_of
 from benchmark.runtime import arithmetic, code, files, scratch
 from benchmark.runtime.clock import BLOCKS, Clock
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.machine import environment
 from benchmark.runtime.paths import WORK
+from benchmark.specs.rows import Row
+from benchmark.specs.run_settings import computes_on, gpus_of
 
 if TYPE_CHECKING:
     import torch

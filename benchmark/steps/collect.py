@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row, initial_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import Row, initial_settings
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:

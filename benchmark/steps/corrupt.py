@@ -47,8 +47,8 @@ def corrupted_columns(work: Work, subject: Subject, rules: CorruptionSpec) -> di
     """The evidence by column, bool; resumed after a kill."""
     import torch
 
+    from benchmark.attacks.prediction import predict
     from benchmark.data.corruptions import corrupt
-    from benchmark.verdicts.prediction import predict
 
     pixels = subject.images.cpu().numpy()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from benchmark.loading import tracks
 from benchmark.runtime import files, scratch
 from benchmark.runtime.paths import WORK
+from benchmark.specs import tracks
 from benchmark.specs.track import Track
 
 

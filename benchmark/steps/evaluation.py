@@ -10,16 +10,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.run_settings import run_settings
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:
     import torch
 
+    from benchmark.attacks.prediction import Predictions
     from benchmark.sandbox.model import Asked, Spare
-    from benchmark.verdicts.prediction import Predictions
 
 
 TARGETS = 9  # of each image, that AutoAttack's targeted attacks have
@@ -109,11 +109,11 @@ class EvaluationStep(Step):
         """What it judges, columns of all images that go into every evidence, and what held the row's code."""
         import torch
 
-        from benchmark.loading.trained import evaluation_images
+        from benchmark.attacks.pieces import MOST, fitting, room
+        from benchmark.attacks.prediction import predict
+        from benchmark.data.tensors import evaluation_images
         from benchmark.runtime.torch_setup import set_up
         from benchmark.sandbox.model import Asked, SandboxedModel, evaluated_model, spare_models
-        from benchmark.verdicts.pieces import MOST, fitting, room
-        from benchmark.verdicts.prediction import predict
 
         device, rules = set_up(work.settings["device"]), work.row.track.evaluation
         # the row's process starts before an image or a label is read, of which it would else have a copy

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.components import attack_file, certificate_file
-from benchmark.loading.run_settings import run_settings
+from benchmark.specs.components import attack_file, certificate_file
+from benchmark.specs.run_settings import run_settings
 from benchmark.specs.study import MeasureSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
@@ -16,7 +16,7 @@ from benchmark.studies.checks import certificate_of, measure_files
 if TYPE_CHECKING:
     import torch
 
-    from benchmark.studies.measures import Measured
+    from benchmark.studies.measuring import Measured
 
 
 class Measure(EvaluationStep):
@@ -50,7 +50,7 @@ class Measure(EvaluationStep):
         return sorted(files)
 
     def identity(self) -> dict[str, Any]:
-        from benchmark.studies import measures
+        from benchmark.studies import measuring as measures
 
         packages, left_out = measures.versions(self.declared.measures)
         return super().identity() | {"packages": packages, "left_out": left_out}
@@ -62,8 +62,8 @@ class Measure(EvaluationStep):
         return own.measuring(self.row, device)
 
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
-        from benchmark.studies import measures
-        from benchmark.verdicts.internals import internals
+        from benchmark.attacks.internals import internals
+        from benchmark.studies import measuring as measures
 
         network, measured = self.declared, measures.Measured()
         packages, left_out = measures.versions(network.measures)
@@ -86,10 +86,10 @@ class Measure(EvaluationStep):
         return Outcome(measured.columns, fields, summary=summary)
 
     def _take(self, measure: MeasureSpec, work: Work, subject: Subject) -> Measured:
+        from benchmark.attacks.prediction import predict
         from benchmark.evaluation.certified_radii import certified_radii
         from benchmark.evaluation.run_attack import run_attack
-        from benchmark.studies import measures
-        from benchmark.verdicts.prediction import predict
+        from benchmark.studies import measuring as measures
 
         used, size = slice(self.declared.images), subject.batch_size
         model, images, labels = subject.model, subject.images[used], subject.labels[used]

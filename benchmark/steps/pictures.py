@@ -30,9 +30,9 @@ class Pictures(EvaluationStep):
     def evaluate(self, work: Work, subject: Subject) -> Outcome:
         import torch
 
+        from benchmark.attacks.gradients import attackable
+        from benchmark.attacks.prediction import predict
         from benchmark.evaluation.pictures import perturbed
-        from benchmark.verdicts.gradients import attackable
-        from benchmark.verdicts.prediction import predict
 
         if work.row.submission.division == "open":
             subject = replace(subject, model=attackable(subject.model, *subject.first_batch)[0])
@@ -76,8 +76,8 @@ def _perturbations(
 
 def _accumulated(work: Work, subject: Subject, rules: PicturesSpec, radius: float) -> tuple[Picture, bytes]:
     """Figures 12 and 14: noise, and noise after PGD towards random classes."""
+    from benchmark.attacks.prediction import logits
     from benchmark.evaluation.pictures import accumulated, noise
-    from benchmark.verdicts.prediction import logits
 
     data, threat = work.row.track.data, ThreatModel(norm="L2", eps=radius)
     starts, targets = (t.to(subject.device) for t in noise(data.shape, data.classes, rules.images, rules.seed))

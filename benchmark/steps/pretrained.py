@@ -6,9 +6,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.loading import submissions
-from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import submissions
+from benchmark.specs.rows import Row
 from benchmark.specs.training import WeightsSpec
 from benchmark.steps.base import Outcome, Step, Work
 
@@ -75,8 +75,8 @@ class Pretrained(Step):
 
 def _found(row: Row, path: Path | None) -> dict[str, torch.Tensor]:
     """The weights that the method's `pretrained` finds, in the file `path` or elsewhere, over the network."""
-    from benchmark.loading import methods
     from benchmark.runtime.torch_setup import set_up
+    from benchmark.specs import methods
 
     set_up("cpu")
     model = methods.pretrained(row.submission, row.variant, row.track, path)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row
 from benchmark.runtime import files
+from benchmark.specs.rows import Row
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject
@@ -70,9 +70,9 @@ class Reliability(EvaluationStep):
 
 
 def _asked_otherwise(work: Work, subject: Subject, threat: ThreatModel) -> list[FailureIndicator]:
+    from benchmark.attacks.gradients import attackable
+    from benchmark.data.tensors import unseen_images
     from benchmark.evaluation import asking
-    from benchmark.loading.trained import unseen_images
-    from benchmark.verdicts.gradients import attackable
 
     row, size, seed = work.row, subject.batch_size, work.row.track.evaluation.seed
     is_open, model = row.submission.division == "open", subject.model
@@ -90,8 +90,8 @@ def _measured(work: Work, subject: Subject, threat: ThreatModel) -> ProbeResults
     """The probes, resumed after a kill."""
     from safetensors.torch import load_file, save
 
+    from benchmark.attacks.gradients import attackable
     from benchmark.evaluation.probes import measure
-    from benchmark.verdicts.gradients import attackable
 
     model = subject.model
     if work.row.submission.division == "open":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.rows import Row
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import Row
 from benchmark.specs.track import SmoothingSpec
 from benchmark.steps.base import Outcome, Work
 from benchmark.steps.evaluation import EvaluationStep, Subject, ask_again, by_blocks

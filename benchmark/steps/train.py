@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark.loading.components import recipe_files
-from benchmark.loading.rows import Row
-from benchmark.loading.run_settings import run_settings
+from benchmark.specs.components import recipe_files
+from benchmark.specs.rows import Row
 from benchmark.specs.run import TrainRun
+from benchmark.specs.run_settings import run_settings
 from benchmark.steps.base import Outcome, Step, Work
 
 if TYPE_CHECKING:

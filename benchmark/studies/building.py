@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmark.loading import methods
-from benchmark.loading.components import check_parameters
-from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import run
+from benchmark.specs import methods
+from benchmark.specs.components import check_parameters
 from benchmark.studies.grids import Grid, recipe
-from benchmark.studies.measures import PARTS, TRAINING, takes
+from benchmark.studies.measuring import PARTS, TRAINING, takes
 from benchmark.studies.own import SECONDS, finding, function_of, is_function
+from benchmark.training.fitting import check_recipe
 
 
 def check(grid: Grid) -> None:

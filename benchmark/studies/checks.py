@@ -7,9 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmark.loading import submissions
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs import submissions
 from benchmark.specs.certificate import CertificateSpec
 from benchmark.specs.study import BUILTIN, MeasureSpec
 from benchmark.specs.submission import VariantOnTrack
@@ -18,8 +18,10 @@ from benchmark.specs.training import radius_problem
 if TYPE_CHECKING:
     from benchmark.studies.grids import Grid
 
-MEASURES = Path("benchmark/measures")
-PARTS = {part: Path(f"benchmark/loading/{part}.py") for part in ("blocks", "attention")}  # of a model, for measures
+MEASURES = Path("benchmark/studies/measures")
+PARTS = {
+    part: Path(f"benchmark/layers/submitted/{part}.py") for part in ("blocks", "attention")
+}  # of a model, for measures
 
 
 def options(submission: str) -> set[str] | None:

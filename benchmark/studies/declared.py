@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmark.loading import submissions
 from benchmark.records.study import DeclaredPaper, PublishedStudy
 from benchmark.runtime import files
 from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import submissions
 from benchmark.studies.grids import Grid
 
 

@@ -14,14 +14,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from benchmark.loading import submissions, tracks
-from benchmark.loading.rows import Network, Row, initial_settings, load_row
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError, explain, near_miss, unless_broken
 from benchmark.runtime.paths import WORK
 from benchmark.runtime.yaml_file import read_model
-from benchmark.specs import seeds
+from benchmark.specs import seeds, submissions, tracks
+from benchmark.specs.rows import Network, Row, initial_settings, load_row
+from benchmark.specs.run_settings import run_settings
 from benchmark.specs.study import Cell, Study, run_command
 from benchmark.specs.submission import Submission, VariantOnTrack
 from benchmark.specs.track import Track

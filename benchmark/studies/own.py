@@ -1,4 +1,4 @@
-"""Measures that are functions, of a submission's measures.py or of benchmark/measures, on the network itself.
+"""Measures that are functions, of a submission's measures.py or of benchmark/studies/measures, on the network itself.
 
 They need its modules and its autograd graph, so they run in the process that builds it, in the sandbox.
 """
@@ -16,17 +16,19 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from benchmark.data.images import load_split
-from benchmark.loading import methods
-from benchmark.loading.rows import Row
-from benchmark.loading.trained import tensors, trained_model
+from benchmark.data.tensors import tensors
+from benchmark.layers.trained import trained_model
 from benchmark.records.points import Points
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.channel import Message
 from benchmark.sandbox.process import Process, serve
 from benchmark.sandbox.submitted import in_force, start
+from benchmark.specs import methods
+from benchmark.specs.rows import Row
 from benchmark.specs.study import BUILTIN, MeasureSpec, Value
-from benchmark.studies import checks, measures
-from benchmark.studies.measures import Measure, Measured
+from benchmark.studies import checks
+from benchmark.studies import measuring as measures
+from benchmark.studies.measuring import Measure, Measured
 
 SECONDS = 12 * 3600.0  # for one measure of one network
 MOST_BYTES = 2**28  # of what a measure returns for each image
@@ -110,14 +112,14 @@ class _Served:
 
 
 def function_of(submission: str, measure: str) -> Measure:
-    """Return a measure by name, from the submission's own measures.py or else from benchmark/measures."""
+    """Return a measure by name, from the submission's own measures.py or else from benchmark/studies/measures."""
     if checks.own_measure(submission, measure):
         function: Measure = getattr(methods.module(submission, "measures"), measure)
         return function
-    shared: Measure = importlib.import_module(f"benchmark.measures.{measure}").measure
+    shared: Measure = importlib.import_module(f"benchmark.studies.measures.{measure}").measure
     return shared
 
 
 def finding(part: str) -> ModuleType:
     """Return the module that finds a model's blocks or attention. Found by name: other studies do not depend on it."""
-    return importlib.import_module(f"benchmark.loading.{part}")
+    return importlib.import_module(f"benchmark.layers.submitted.{part}")

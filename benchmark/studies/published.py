@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from benchmark.loading import methods, submissions
 from benchmark.records.finding import Finding
 from benchmark.records.study import PublishedStudy, StudyResult, is_named
 from benchmark.records.study_points import point_labels
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.submitted import Hear, run
+from benchmark.specs import methods, submissions
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.studies.grids import Grid
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from benchmark.loading.rows import Row
 from benchmark.records.study import CellResult, Run, StudyResult
 from benchmark.runtime import code, files
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.base import to_json
+from benchmark.specs.rows import Row
 from benchmark.studies.grids import Grid
 
 

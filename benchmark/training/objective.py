@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import margins
 
 AttackLoss = Callable[[torch.Tensor], torch.Tensor]  # logits (n, classes) to the sum that an attack climbs
 

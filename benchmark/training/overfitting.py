@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from benchmark.attacks.prediction import margins
 from benchmark.records.training import Overfitting
 from benchmark.specs.threat import AttackSpec
 from benchmark.training.objective import TrainingAttack, perturb
-from benchmark.verdicts.prediction import margins
 
 IMAGES = 100  # enough to tell a collapse; PGD on more would cost small training runs more than their training
 GAP = 0.3  # of the two accuracies counts as overfitting; the healthy ViT of the digits track stayed at 0.17 or below

@@ -14,6 +14,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from benchmark.attacks.prediction import checked
 from benchmark.runtime.errors import BenchmarkError, out_of_memory
 from benchmark.specs.training import TrainingSpec
 from benchmark.training.capture import CapturedStep, CudaRecorder, Split, compiled
@@ -22,7 +23,6 @@ from benchmark.training.optimisers import optimizer as optimizer_of
 from benchmark.training.optimisers import sam_perturbation, set_rate
 from benchmark.training.penalty import Penalty
 from benchmark.training.ranks import ALONE, Ranks, seed_draws
-from benchmark.verdicts.prediction import checked
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.precision.precision import Precision

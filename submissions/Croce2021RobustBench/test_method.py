@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmark.loading import methods
+from benchmark.specs import methods
 from benchmark.specs.data import DataSpec
 
 pytestmark = pytest.mark.slow  # robustbench takes seconds to import

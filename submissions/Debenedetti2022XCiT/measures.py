@@ -15,10 +15,10 @@ from sklearn.svm import SVC
 from torch import nn
 from torchvision.transforms import v2
 
+from benchmark.attacks.prediction import margins
 from benchmark.evaluation.pictures import perturbed, rescaled
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.prediction import margins
 
 LARGEST = 3072  # values an image that classifiers of plain pixels are fitted to
 

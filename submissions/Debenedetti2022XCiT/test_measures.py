@@ -26,7 +26,7 @@ def measures():
 @pytest.mark.slow
 def test_semantic_content_of_a_digits_model(measures) -> None:
     from benchmark.data.prepare import read, split
-    from benchmark.loading import tracks
+    from benchmark.specs import tracks
 
     spec = tracks.load("digits").data
     test = split(spec, read(spec))["test"]

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmark.loading import methods, submissions, tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import methods, submissions, tracks
 from benchmark.specs.data import DataSpec
 
 NAME = "Debenedetti2022XCiT"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.loading import methods, submissions, tracks
+from benchmark.specs import methods, submissions, tracks
 
 
 def test_parameter_count_is_the_architectures() -> None:

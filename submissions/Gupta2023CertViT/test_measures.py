@@ -11,7 +11,7 @@ from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import Patchify, TakeToken
-from benchmark.loading.methods import module
+from benchmark.specs.methods import module
 
 measures = module("Gupta2023CertViT", "measures")
 cost = measures.cost

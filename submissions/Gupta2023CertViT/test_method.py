@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.loading.methods import method
 from benchmark.specs.data import DataSpec
+from benchmark.specs.methods import method
 
 build = method("Gupta2023CertViT").build
 MNIST, CIFAR10, CIFAR100, TINY = (1, 28, 28, 10), (3, 32, 32, 10), (3, 32, 32, 100), (3, 64, 64, 200)

@@ -10,9 +10,9 @@ from torch import nn
 from benchmark.layers.attention_window import DotProductWindowAttention, L2WindowAttention, WindowAttention
 from benchmark.layers.normalise import Normalise
 from benchmark.layers.tokens import MergeTokens
-from benchmark.loading.methods import method
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.data import DataSpec
+from benchmark.specs.methods import method
 from benchmark.training.attention_inputs import window_attention
 from benchmark.training.counterparts import counterparts
 from benchmark.training.preparation import Place

@@ -8,8 +8,8 @@ import torch
 from benchmark.certificates.bounds.checked_copy import checked_copy
 from benchmark.certificates.bounds.network_bound import bound_network
 from benchmark.layers.attention_grid import GridAttention
-from benchmark.loading.methods import method
 from benchmark.specs.data import DataSpec
+from benchmark.specs.methods import method
 from benchmark.training import local_margin
 
 build = method("Havens2024LoFAST").build

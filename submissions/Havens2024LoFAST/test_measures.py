@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from benchmark.loading import methods, tracks
+from benchmark.specs import methods, tracks
 
 SHAPE = {"patch_size": 4, "width": 8, "depth": 1, "heads": 2, "qk_norm": 2.0, "vo_norm": 0.9, "radius": 1.0}
 RADII = (0.01, 0.2)

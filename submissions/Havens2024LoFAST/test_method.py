@@ -12,7 +12,7 @@ from benchmark.certificates.bounds.sensitivity import attention_sensitivity
 from benchmark.layers.attention import ResidualAttention
 from benchmark.layers.lipschitz import SLLBlock, SmoothSLLBlock
 from benchmark.layers.tokens import LayerProject, MeanPool, TakeToken
-from benchmark.loading import methods, submissions, tracks
+from benchmark.specs import methods, submissions, tracks
 
 N, D, HEADS = 3, 4, 2
 

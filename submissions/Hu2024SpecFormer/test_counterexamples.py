@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmark.certificates.unsound_paper_formula import UnsoundConstant, specformer_constant
 from benchmark.layers.attention import LipschitzNormAttention
-from benchmark.loading import methods
+from benchmark.specs import methods
 
 BOUNDS = methods.module("Hu2024SpecFormer", "head_bounds")
 STORED = json.loads(Path(__file__).with_name("counterexamples.json").read_text())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from benchmark.loading import methods
 from benchmark.records.finding import Finding
 from benchmark.records.study import Run, StudyResult
+from benchmark.specs import methods
 
 
 def findings(sigma: float, clean: float, robust: float, seeds: int = 3) -> list[Finding]:

@@ -9,7 +9,7 @@ import torch
 from torch.func import jacrev, vmap
 
 from benchmark.certificates.unsound_paper_formula import specformer_constant
-from benchmark.loading import methods
+from benchmark.specs import methods
 
 BOUNDS = methods.module("Hu2024SpecFormer", "head_bounds")
 point_norm_upper, ball_norm_upper = BOUNDS.point_norm_upper, BOUNDS.ball_norm_upper

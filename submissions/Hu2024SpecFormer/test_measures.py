@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from benchmark.loading import methods, tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import methods, tracks
 
 NAME = "Hu2024SpecFormer"
 

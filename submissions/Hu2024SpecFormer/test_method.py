@@ -13,7 +13,7 @@ from benchmark.attacks import pgd
 from benchmark.certificates import local
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.encoder_blocks import block_inputs
-from benchmark.loading import methods, tracks
+from benchmark.specs import methods, tracks
 from benchmark.specs.data import DataSpec
 from benchmark.specs.threat import ThreatModel
 

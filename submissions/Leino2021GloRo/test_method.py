@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.loading.methods import method
 from benchmark.specs.data import DataSpec
+from benchmark.specs.methods import method
 
 build = method("Leino2021GloRo").build
 

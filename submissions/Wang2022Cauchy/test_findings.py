@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmark.loading import methods
 from benchmark.records.finding import Finding
 from benchmark.records.study import Run, StudyResult
+from benchmark.specs import methods
 
 CELLS = ("ViT depth 2, 1 head", "CoViT depth 2, K3", "ViT depth 4, 1 head", "CoViT depth 4, K3")
 QUANTITIES = ("sigma_max", "log_norm", "residual_gain")

@@ -10,7 +10,7 @@ from torch import nn
 
 from benchmark.attacks import pgd
 from benchmark.certificates import local
-from benchmark.loading import methods, tracks
+from benchmark.specs import methods, tracks
 from benchmark.specs.data import DataSpec
 from benchmark.specs.threat import ThreatModel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmark.loading import methods, submissions, tracks
+from benchmark.specs import methods, submissions, tracks
 
 
 def test_the_network_is_the_baselines() -> None:

@@ -8,9 +8,9 @@ from tiny_models import Linear, grey_images
 from torch import nn
 
 from benchmark.attacks import apgd, autoattack, cw, fgsm, pgd
+from benchmark.attacks.ball import distances, into_ball
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import distances, into_ball
 
 
 @pytest.fixture

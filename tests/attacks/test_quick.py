@@ -7,7 +7,7 @@ import torch
 from tiny_models import Linear, grey_images
 
 from benchmark.attacks import autoattack, quick
-from benchmark.loading import tracks
+from benchmark.specs import tracks
 from benchmark.specs.threat import ThreatModel
 
 

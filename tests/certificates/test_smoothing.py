@@ -292,13 +292,13 @@ def test_a_model_that_breaks_outside_the_box_is_told_so() -> None:
 
 
 def test_the_stage_resumes_where_it_was_killed(tmp_path, monkeypatch) -> None:
-    from benchmark.loading.rows import load_row
+    from benchmark.attacks.prediction import Predictions
     from benchmark.runtime.clock import Clock
+    from benchmark.specs.rows import load_row
     from benchmark.specs.track import SmoothingSpec
     from benchmark.steps import smooth as stage
     from benchmark.steps.base import Work
     from benchmark.steps.evaluation import Subject
-    from benchmark.verdicts.prediction import Predictions
 
     monkeypatch.setattr(stage, "BLOCK", 5)
     model, images, _ = linear_trials(12)

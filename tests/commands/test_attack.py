@@ -15,10 +15,10 @@ from stages import run_stage, stage_code
 from tiny_linear_row import BROUGHT, EXACT, NAMES, ROW
 
 from benchmark.commands.attack import audit_row, certified_rows, try_suite
-from benchmark.loading import rows, tracks
 from benchmark.pipeline import generate
 from benchmark.records.record import headline_names
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import rows, tracks
 
 
 def test_a_development_suite_is_tried_and_leaves_no_trace(linear_row, capsys) -> None:

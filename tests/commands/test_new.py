@@ -9,7 +9,7 @@ import pytest
 from command import error, rvb
 from tiny_project import ROOT
 
-from benchmark.loading import submissions
+from benchmark.specs import submissions
 
 CUT_OFF = """
 from torch import nn

@@ -11,11 +11,11 @@ import torch
 from tiny_models import Linear, grey_images
 from torch import nn
 
+from benchmark.attacks.ball import into_ball
 from benchmark.attacks.engine import square
 from benchmark.evaluation.run_attack import run_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
-from benchmark.verdicts.ball import into_ball
 
 # parameters without a default, and norms where an attack knows one alone
 PARAMETERS: dict[str, dict[str, Any]] = {

@@ -17,6 +17,7 @@ from tiny_certified import network as attention_network
 from torch import nn
 
 from benchmark.attacks import apgd, pgd
+from benchmark.attacks.ball import into_ball
 from benchmark.layers.attention_l2 import L2Attention
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.lipschitz import BoundedLinear, NormalisedHead
@@ -24,7 +25,6 @@ from benchmark.layers.normalise import Normalise
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import LayerProject, MeanPool, Patchify
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import into_ball
 
 PARAMETERS: dict[str, dict[str, Any]] = {}  # those without a default
 CERTIFICATES = components.names("certificates", "certify")

@@ -1,4 +1,4 @@
-"""What every measure of benchmark/measures keeps to."""
+"""What every measure of benchmark/studies/measures keeps to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmark.studies import checks
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in checks.MEASURES.glob("[a-z]*.py")))
 def test_a_measure_takes_a_model_images_and_labels_and_a_seed_by_name(name) -> None:
-    function = importlib.import_module(f"benchmark.measures.{name}").measure
+    function = importlib.import_module(f"benchmark.studies.measures.{name}").measure
     parameters = inspect.signature(function).parameters
     assert [*parameters][:3] == ["model", "images", "labels"]
     assert parameters["seed"].kind is inspect.Parameter.KEYWORD_ONLY

@@ -16,10 +16,10 @@ from benchmark.attacks import fgsm
 from benchmark.layers.clipped_relu import ClippedReLU
 from benchmark.layers.isometries import Absolute
 from benchmark.layers.lipschitz import NormalisedHead, OrthogonalLinear
-from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
+from benchmark.training.fitting import check_recipe
 
 PARAMETERS: dict[str, dict[str, Any]] = {  # those without a default
     "bcp": {"radius": 0.1},

@@ -15,9 +15,9 @@ from benchmark.layers.attention import SelfAttention
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.layers.residual import Residual
 from benchmark.layers.tokens import MeanPool, Patchify
-from benchmark.loading.fitting import check_recipe
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.training import TrainingSpec
+from benchmark.training.fitting import check_recipe
 from benchmark.training.penalty import Penalty
 
 PARAMETERS: dict[str, dict[str, Any]] = {

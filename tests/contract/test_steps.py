@@ -11,9 +11,9 @@ import pytest
 from stages import stage_code, stage_names
 
 from benchmark import protocol
-from benchmark.loading import tracks
-from benchmark.loading.rows import Row, load_row, load_rows
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
+from benchmark.specs.rows import Row, load_row, load_rows
 
 ROWS = ("Havens2024LoFAST-mean_pool", "Wong2020Fast-linf", "Debenedetti2022XCiT-adversarial")
 SHARED = {"__init__", "base", "evaluation"}  # of all steps, or of those that evaluate

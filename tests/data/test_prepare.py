@@ -16,8 +16,8 @@ from tiny_sources import write_folder, write_mnist, write_parquet, write_svhn
 
 from benchmark.data.images import Images, evaluation_index, load_split
 from benchmark.data.prepare import prepare, read, split
-from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.data import DataSpec
 
 

@@ -9,8 +9,8 @@ import pytest
 from tiny_sources import write_sentences
 
 from benchmark.data import prepare, sentences
-from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.data import DataSpec
 
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from benchmark.commands.main import app
 from benchmark.data.prepare import read, split
-from benchmark.loading import tracks
 from benchmark.records import robustbench
+from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.track import Track
 

@@ -10,9 +10,9 @@ from masked_networks import blobs
 from tiny_models import Through
 from torch import nn
 
+from benchmark.attacks.prediction import MIN_ROWS
 from benchmark.evaluation import asking
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import MIN_ROWS
 
 SIZE = 40
 

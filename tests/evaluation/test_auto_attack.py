@@ -11,10 +11,10 @@ from searched import few
 from tiny_models import Linear, Through
 from torch import nn
 
+from benchmark.attacks.ball import distances
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.own_model import PRODUCTS
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.ball import distances
 
 
 @pytest.mark.parametrize(("engine", "norm"), few([("fast", "Linf"), ("fast", "L2")], [("reference", "Linf")]))

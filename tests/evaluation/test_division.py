@@ -7,8 +7,8 @@ import torch
 from tiny_models import Linear, Through, grey_images
 
 from benchmark.evaluation.division import inspect
-from benchmark.loading import submissions
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import submissions
 from benchmark.specs.submission import Submission
 
 

@@ -9,8 +9,8 @@ import pytest
 from benchmark.certificates.smoothing import clopper_pearson_below, radius_below
 from benchmark.evaluation import evidence
 from benchmark.evaluation.evidence import check_smoothed, proportion
-from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 
 RULES = tracks.load("digits").smoothing
 PGD, LINF = "autoattack-L2-0.5", "autoattack-Linf-0.15"

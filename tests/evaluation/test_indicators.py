@@ -21,8 +21,8 @@ from torch import nn
 
 from benchmark.evaluation import indicators, probes
 from benchmark.evaluation.indicators import Ran, allowance
-from benchmark.loading import tracks
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.threat import AttackSpec, ThreatModel
 
 LINF, L2 = ThreatModel(norm="Linf", eps=0.1), ThreatModel(norm="L2", eps=0.4)

@@ -18,12 +18,12 @@ from tiny_models import Linear, Through, grey_images
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from benchmark.attacks import ball
+from benchmark.attacks.internals import internals
 from benchmark.evaluation import own_model
 from benchmark.evaluation.auto_attack import auto_attack
 from benchmark.evaluation.evaluate import evaluate
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts import ball
-from benchmark.verdicts.internals import internals
 
 CHANGES = {
     "its value": lambda x: x.sub_(0.5).div_(0.25),

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+from benchmark.attacks.ball import distances
 from benchmark.evaluation.pictures import CELL, GAP, accumulated, grey, noise, perturbed, png, rescaled
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.ball import distances
 
 
 class OnePixelAClass(nn.Module):

@@ -55,7 +55,7 @@ ATTEMPTS = {
     "sentences of another track": "open('{root}/benchmark/data/reviews/' + __import__('os').listdir('{root}/benchmark/data/reviews')[0]).read()",
     "processes": "import os; os.listdir('/proc')",
     # to write where it should not
-    "the benchmark's code": "open('{root}/benchmark/verdicts/prediction.py', 'a')",
+    "the benchmark's code": "open('{root}/benchmark/attacks/prediction.py', 'a')",
     "installed packages": "import torch; open(torch.__file__, 'a')",
     "another row's verdicts": "open('{tmp}/verdicts.parquet', 'wb')",
     "a file away": "import os; os.remove('{tmp}/test.safetensors')",

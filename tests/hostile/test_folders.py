@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from benchmark.commands.main import app
 from benchmark.evaluation import check_submission as source
-from benchmark.loading.rows import load_row, load_rows
 from benchmark.pipeline import generate, inputs
 from benchmark.runtime import code, errors
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import load_row, load_rows
 from benchmark.studies import grids
 
 OTHER = Path("submissions/Other2026Net")

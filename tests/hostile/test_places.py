@@ -13,12 +13,12 @@ import yaml
 from stages import run_stage, run_study
 from tiny_linear_row import METHOD, NAMES, ROW, SUBMISSION
 
-from benchmark.loading.rows import load_row
-from benchmark.loading.run_settings import run_settings
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import submitted, training
 from benchmark.sandbox.confinement import PARTS, available
 from benchmark.sandbox.training import fit_sandboxed
+from benchmark.specs.rows import load_row
+from benchmark.specs.run_settings import run_settings
 
 pytestmark = pytest.mark.skipif(available() != PARTS, reason="this machine lacks a part of the sandbox")
 
@@ -115,7 +115,7 @@ def test_a_measure_of_a_study_answers_for_itself_alone(linear_row, capfd, forged
     (folder / "studies").mkdir()
     (folder / "studies/one.yaml").write_text(STUDY)
     hook = (
-        "import benchmark.studies.measures as measures\nhonest = measures.own\n"
+        "import benchmark.studies.measuring as measures\nhonest = measures.own\n"
         "def lying(*given):\n    measured = honest(*given)\n"
         f"    measured.values.update({{{forged}}})\n    return measured\nmeasures.own = lying\n"
     )

@@ -13,10 +13,10 @@ import pytest
 from stages import run_stage
 from tiny_linear_row import EXACT, HEAD, METHOD, NAMES, ROW, robust
 
+from benchmark.attacks import prediction
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox import model
 from benchmark.sandbox.confinement import PARTS, available
-from benchmark.verdicts import prediction
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,11 +33,11 @@ atexit.register(rewrite)
 threading.Thread(target=rewrite, daemon=True).start()
 """
 PATCHES = """
-import benchmark.verdicts.prediction, benchmark.verdicts.ball, torch
+import benchmark.attacks.prediction, benchmark.attacks.ball, torch
 import benchmark.evaluation.run_attack
-for module in (benchmark.verdicts.prediction, benchmark.evaluation.run_attack):
-    module.predict = lambda model, images, labels, size: benchmark.verdicts.prediction.Predictions(labels, labels + 1.0)
-benchmark.verdicts.prediction.margins = lambda logits, labels: torch.ones(len(labels))
+for module in (benchmark.attacks.prediction, benchmark.evaluation.run_attack):
+    module.predict = lambda model, images, labels, size: benchmark.attacks.prediction.Predictions(labels, labels + 1.0)
+benchmark.attacks.prediction.margins = lambda logits, labels: torch.ones(len(labels))
 torch.Tensor.argmax = lambda self, *rest, **options: torch.zeros(len(self), dtype=torch.long)
 torch.equal = lambda one, other: True
 """
@@ -242,7 +242,7 @@ def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear
 @pytest.mark.parametrize(
     "code",
     [
-        "    import benchmark.verdicts.prediction as p\n    p.predict = lambda *a: None\n    torch.Tensor.argmax = None\n    return images\n",
+        "    import benchmark.attacks.prediction as p\n    p.predict = lambda *a: None\n    torch.Tensor.argmax = None\n    return images\n",
         "    import sys, gc\n    for m in gc.get_objects():\n        if type(m) is torch.nn.Linear:\n            try:\n                m.weight.data.zero_()\n"
         "            except Exception:\n                pass  # of other tests, which made it odd\n    return images\n",
         "    import sys\n    frame = sys._getframe(1)\n    while frame:\n        for v in frame.f_locals.values():\n"

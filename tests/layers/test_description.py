@@ -30,9 +30,9 @@ from benchmark.layers.token_convolution import (
     _Slices,
 )
 from benchmark.layers.tokens import LayerProject, TakeToken
-from benchmark.loading import methods
-from benchmark.loading.rows import load_row, load_rows
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import methods
+from benchmark.specs.rows import load_row, load_rows
 
 TOKENS, IMAGE = (4, 4), (2, 4, 4)
 EVERY = [  # with arguments that are not their defaults, and the shape of one input

@@ -11,8 +11,8 @@ from browsers import choose, complaints, needs_chromium, until, width
 from seeds_study import verdicts
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
+from benchmark.specs import tracks
 from leaderboard import build
 from leaderboard.charts import vega
 from leaderboard.pages import boards

@@ -15,8 +15,8 @@ from seeds_study import published, verdicts
 from site_rows import board_row
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
+from benchmark.specs import tracks
 from leaderboard.charts.overview import front, overview
 from leaderboard.pages import boards
 from leaderboard.pages.board_data import Board, short

@@ -9,9 +9,9 @@ import pytest
 import site_rows
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.brought import BrokenImage, BrokenRow, Brought, lowered_all
 from benchmark.records.record import Record
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from leaderboard import build, readme
 from leaderboard.rank import Row, rank

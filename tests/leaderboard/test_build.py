@@ -12,10 +12,10 @@ import pytest
 from browsers import complaints, needs_chromium, wider_than
 from tiny_record import proportion, record
 
-from benchmark.loading import tracks
 from benchmark.records.proportion import Proportion
 from benchmark.records.study import DeclaredPaper
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from leaderboard import build, reading
 from leaderboard.rank import columns, rank
 

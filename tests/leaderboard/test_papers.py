@@ -11,10 +11,10 @@ from published_study import published
 from site_rows import Page
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.finding import Finding
 from benchmark.records.record import Record
 from benchmark.records.study import DeclaredPaper
+from benchmark.specs import tracks
 from benchmark.specs.study import Study
 from benchmark.specs.track import Track
 from leaderboard.pages import papers

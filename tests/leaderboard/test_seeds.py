@@ -10,10 +10,10 @@ from seeds_study import published
 from site_rows import board_row
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
 from benchmark.records.reproduced import Reproduced
 from benchmark.records.study import PublishedStudy
+from benchmark.specs import tracks
 from leaderboard.rank import rank
 from leaderboard.seeds import belongs_on_page, trainings
 

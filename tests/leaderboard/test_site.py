@@ -15,10 +15,10 @@ import pytest
 import site_rows
 from tiny_record import proportion, record
 
-from benchmark.loading import tracks
 from benchmark.records.per_image import PerImage
 from benchmark.records.record import Record
 from benchmark.runtime import files
+from benchmark.specs import tracks
 from leaderboard import build, changes, formats, front
 from leaderboard.changes import commit_here
 from leaderboard.image_radii import published_radii

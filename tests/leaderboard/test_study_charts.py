@@ -16,11 +16,11 @@ from published_study import published
 from scattered_study import scattered
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records import study_table
 from benchmark.records.points import CLASSES
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_table import sheets
+from benchmark.specs import tracks
 from leaderboard.charts import lines, scatter
 from leaderboard.charts.lines import Line, line_chart
 from leaderboard.charts.scatter import class_of, path

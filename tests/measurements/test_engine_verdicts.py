@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmark.loading import tracks
 from benchmark.runtime import files
+from benchmark.specs import tracks
 from measurements import engine_models, engine_verdicts
 from measurements.engine_verdicts import THREATS, Compared, Run, criteria
 

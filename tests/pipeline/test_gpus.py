@@ -12,10 +12,10 @@ from tiny_linear_row import NAMES, ROW
 from typer.testing import CliRunner
 
 from benchmark.commands.main import app
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import costs, dvc, repro
 from benchmark.pipeline.gpus import default_jobs, places
 from benchmark.runtime import files
+from benchmark.specs.rows import load_row
 from benchmark.specs.run import EvaluateRun, RunSettings, TrainRun
 
 
@@ -67,7 +67,7 @@ def test_the_gpus_that_this_process_sees_are_spread_over(monkeypatch) -> None:
 @pytest.mark.parametrize(("options", "jobs"), [([], 3), (["--jobs", "5"], 5)])
 def test_rvb_repro_runs_a_stage_a_gpu_unless_jobs_says_otherwise(tmp_path, monkeypatch, options, jobs) -> None:
     (tmp_path / "params.yaml").write_text("train: {device: cuda}\nevaluate: {device: cuda}\n")
-    monkeypatch.setattr("benchmark.loading.run_settings.PARAMS", tmp_path / "params.yaml")
+    monkeypatch.setattr("benchmark.specs.run_settings.PARAMS", tmp_path / "params.yaml")
     asked = []
     monkeypatch.setattr("benchmark.pipeline.repro.repro", lambda track, jobs, *_: asked.append(jobs))
     result = CliRunner().invoke(app, ["repro", *options])

@@ -12,10 +12,10 @@ import yaml
 from tiny_record import record
 from typer.testing import CliRunner
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
 from benchmark.records.robustbench import exported, percent, radius, read_board, read_row
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.threat import ThreatModel
 from benchmark.specs.track import Track
 from leaderboard import reading

@@ -13,9 +13,9 @@ from published_study import published
 from scipy.stats import ttest_ind
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records import study_table
 from benchmark.records.study import PublishedStudy
+from benchmark.specs import tracks
 from leaderboard.charts.studies import figures
 from leaderboard.rank import rank
 

@@ -17,7 +17,7 @@ from benchmark.runtime.errors import BenchmarkError
 def test_closure_follows_imports_that_run() -> None:
     assert Path("benchmark/runtime/errors.py") in code.closure(Path("benchmark/runtime/files.py"))
     assert Path("benchmark/__init__.py") not in code.closure(Path("benchmark/runtime/files.py")), "it does nothing"
-    assert Path("benchmark/loading/tracks.py") in code.closure(Path("benchmark/loading/submissions.py"))
+    assert Path("benchmark/specs/tracks.py") in code.closure(Path("benchmark/specs/submissions.py"))
     fgsm = code.closure(Path("benchmark/attacks/fgsm.py"))
     for_type_checkers = ("attacks/__init__.py", "evaluation/auto_attack.py", "attacks/engine/apgd.py")
     assert not {Path("benchmark", path) for path in for_type_checkers} & {*fgsm}

@@ -11,13 +11,13 @@ import torch
 from tiny_linear_row import METHOD, NAMES
 
 from benchmark.attacks.engine.fused_ops import FusedOps
-from benchmark.loading.rows import load_row
-from benchmark.loading.trained import trained_model
+from benchmark.attacks.gradients import usable_gradients
+from benchmark.attacks.internals import internals
+from benchmark.layers.trained import trained_model
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.sandbox.model import SandboxedModel, evaluated_model
 from benchmark.sandbox.submitted import in_force
-from benchmark.verdicts.gradients import usable_gradients
-from benchmark.verdicts.internals import internals
+from benchmark.specs.rows import load_row
 
 CPU = torch.device("cpu")
 ODD = """

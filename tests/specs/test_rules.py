@@ -8,9 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from benchmark.data import corruptions
-from benchmark.loading import methods, tracks
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.runtime.yaml_file import read_yaml
+from benchmark.specs import methods, tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.track import COMMON, EXTRA, CorruptionSpec, PicturesSpec, Track

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmark.loading import tracks
+from benchmark.specs import tracks
 from benchmark.specs.seeds import seeds_study, study_name, variant_of
 from benchmark.specs.study import publish_command, run_command
 from benchmark.specs.submission import VariantOnTrack

@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 from tiny_training import spec
 
-from benchmark.loading.rows import load_row
 from benchmark.runtime.errors import BenchmarkError, explain
+from benchmark.specs.rows import load_row
 from benchmark.specs.submission import Submission
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import Augmentation, TrainingSpec, recipe_problem
@@ -81,7 +81,7 @@ def test_a_misfit_stops_a_row_with_its_place(monkeypatch) -> None:
     row = load_row("digits", "Wong2020Fast-linf")
     wrong = row.settings.training.model_copy(update={"augmentation": Augmentation(jitter=0.1)})
     settings = row.settings.model_copy(update={"training": wrong})
-    monkeypatch.setattr("benchmark.loading.submissions.settings", lambda *_: settings)
+    monkeypatch.setattr("benchmark.specs.submissions.settings", lambda *_: settings)
     with pytest.raises(BenchmarkError, match=r"submission\.yaml: variant linf on digits: augmentation\.jitter is for"):
         load_row("digits", "Wong2020Fast-linf")
 

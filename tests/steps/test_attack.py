@@ -17,11 +17,11 @@ from tiny_linear_row import BROUGHT, EXACT, HEAD, NAMES, ROW, TRACK, readme_exam
 from tiny_project import Project
 
 from benchmark import protocol
-from benchmark.loading import methods
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, inputs
 from benchmark.records.record import Record
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import methods
+from benchmark.specs.rows import load_row
 from benchmark.specs.threat import ThreatModel
 
 

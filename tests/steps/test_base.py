@@ -10,10 +10,10 @@ from stages import run_stage, stage_names
 from tiny_linear_row import NAMES, ROW
 
 from benchmark import protocol
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import inputs
 from benchmark.runtime import errors, files, scratch
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import load_row
 from benchmark.steps.base import stands
 
 

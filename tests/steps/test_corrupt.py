@@ -20,18 +20,18 @@ from tiny_record import proportion, record
 from tiny_sources import encode
 from torch import nn
 
+from benchmark.attacks.prediction import Predictions
 from benchmark.data.corruptions import corrupt
 from benchmark.evaluation.evidence import corrupted, mean_proportion
-from benchmark.loading import tracks
-from benchmark.loading.rows import load_row
 from benchmark.records.record import Record
 from benchmark.runtime.clock import Clock
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
+from benchmark.specs.rows import load_row
 from benchmark.specs.track import CorruptionSpec
 from benchmark.steps.base import Work
 from benchmark.steps.evaluation import Subject
-from benchmark.verdicts.prediction import Predictions
 from leaderboard import build
 from leaderboard.rank import columns, heads, rank
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from stages import run_stage
 
 from benchmark import protocol
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate, repro
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import load_row
 
 TUNED = """\
   tuned:

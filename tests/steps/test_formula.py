@@ -12,9 +12,9 @@ from benchmark import protocol
 from benchmark.certificates import lipschitz
 from benchmark.certificates.unsound_paper_formula import FORMULAS, unsound_radius
 from benchmark.layers.clipped_relu import ClippedReLU
-from benchmark.loading.rows import load_row
-from benchmark.measures import lipschitz_constant, unsound_formula
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import load_row
+from benchmark.studies.measures import lipschitz_constant, unsound_formula
 
 
 def network() -> nn.Sequential:

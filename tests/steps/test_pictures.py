@@ -15,12 +15,12 @@ from tiny_record import record
 
 from benchmark import protocol
 from benchmark.evaluation import evidence
-from benchmark.loading import tracks
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import generate
 from benchmark.records.record import Record
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
+from benchmark.specs.rows import load_row
 from leaderboard.pages import models
 from leaderboard.rank import rank
 

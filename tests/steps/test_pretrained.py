@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from stages import run_stage, stage_code
 from tiny_linear_row import LOADS, NAMES, ROW
 
-from benchmark.loading import tracks
 from benchmark.pipeline import generate
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.submission import VariantOnTrack
 from benchmark.specs.training import WeightsSpec
 from leaderboard import times

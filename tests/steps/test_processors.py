@@ -19,7 +19,7 @@ EMULATOR = shutil.which("qemu-x86_64")
 ROW = "Tiny2026Net-small"
 # one process for all steps, since importing torch is most of an emulated one
 RUN = (
-    "from benchmark.loading.rows import load_row\nfrom benchmark.protocol import planned\n"
+    "from benchmark.specs.rows import load_row\nfrom benchmark.protocol import planned\n"
     "from benchmark.runtime import arithmetic\narithmetic.fix('portable')\n"
     "for name in {stages}: planned(load_row('tiny', '{row}'), name).execute()"
 )

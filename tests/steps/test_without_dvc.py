@@ -31,7 +31,7 @@ def test_a_row_is_prepared_trained_and_certified_where_neither_is_installed(tmp_
         submission.write("        certificate: {name: lipschitz}\n")
     code = (
         f"{BLOCKED}\n"
-        "from benchmark.loading.run_settings import run_settings\n"
+        "from benchmark.specs.run_settings import run_settings\n"
         "from benchmark.runtime import arithmetic\n"
         "arithmetic.fix(run_settings().arithmetic)\n"
         "from benchmark.pipeline import inputs\n"

@@ -8,7 +8,7 @@ import tiny_study
 from edited_file import edit
 from tiny_project import Project
 
-from benchmark.loading import submissions, tracks
+from benchmark.specs import submissions, tracks
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from stages import run_stage, run_study
 
-from benchmark.loading import submissions
 from benchmark.runtime import files
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import submissions
 from benchmark.studies import grids
 
 STUDY = """\

@@ -41,8 +41,8 @@ measures:
 images: 10
 """
 LABEL = "jacobian (first 4 images)"
-JACOBIAN = Path("benchmark/measures/jacobian.py")
-BLOCKS = Path("benchmark/loading/blocks.py")
+JACOBIAN = Path("benchmark/studies/measures/jacobian.py")
+BLOCKS = Path("benchmark/layers/submitted/blocks.py")
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import torch
 from edited_file import edit
 from stages import run_stage, run_study
 
-from benchmark.loading import tracks
 from benchmark.records.points import CLASSES, MOST, Points
 from benchmark.records.study import PublishedStudy
 from benchmark.records.study_points import points_csv
 from benchmark.records.study_table import table
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
 from benchmark.specs.base import to_json
 from benchmark.specs.study import MeasureSpec
 from benchmark.studies import grids
 from benchmark.studies.declared import published_files, read_published
-from benchmark.studies.measures import Measured, own
+from benchmark.studies.measuring import Measured, own
 from benchmark.studies.published import collect_study
 
 MEASURES = """\

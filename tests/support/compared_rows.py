@@ -9,8 +9,8 @@ import pyarrow as pa
 from site_rows import put
 from tiny_record import proportion, record
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
+from benchmark.specs import tracks
 from leaderboard.pages.board_data import Board
 from leaderboard.rank import rank
 

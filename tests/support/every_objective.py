@@ -9,9 +9,9 @@ from tiny_lipschitz import convolutional, grid_network
 from tiny_training import model
 from torch import nn
 
-from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import TrainingSpec
+from benchmark.training.fitting import training_attack, training_objective
 from benchmark.training.objective import Objective
 
 OBJECTIVES: dict[str, tuple[dict[str, float], Callable[[], nn.Module]]] = {

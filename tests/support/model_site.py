@@ -10,8 +10,8 @@ import pyarrow as pa
 from site_rows import put, render
 from tiny_record import proportion, record
 
-from benchmark.loading import tracks
 from benchmark.records.record import Record
+from benchmark.specs import tracks
 from leaderboard.rank import rank
 
 ATTACKS = (("autoattack", "Linf", 0.15), ("autoattack", "L2", 0.5))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.commands.submit import write_submission
-from benchmark.loading import submissions
+from benchmark.specs import submissions
 
 NAME = "Doe2026Tiny"
 

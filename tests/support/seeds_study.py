@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tiny_record import record
 
-from benchmark.loading import tracks
 from benchmark.records.study import PublishedStudy
+from benchmark.specs import tracks
 from benchmark.specs.seeds import seeds_study, study_name
 
 

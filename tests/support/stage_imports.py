@@ -36,7 +36,7 @@ def really_imported(project, name: str, track: str, subject: str = "") -> set[st
     params = project.root / "params.yaml"
     text = params.read_text()
     params.write_text(text.replace("wall: full", "wall: none"))
-    loads, row = "from benchmark.loading.rows import load_row", f"load_row({track!r}, {subject!r})"
+    loads, row = "from benchmark.specs.rows import load_row", f"load_row({track!r}, {subject!r})"
     if subject.endswith(("-grid", "-seeds")):  # the first network of a study
         loads, row = LOADS_STUDY, f"grids.load(*grids.split_id({subject!r}), {track!r}).networks()[0]"
     run = (

@@ -8,9 +8,9 @@ import pytest
 
 from benchmark import protocol
 from benchmark.commands.pipeline import step
-from benchmark.loading.rows import load_row
 from benchmark.pipeline import inputs
 from benchmark.runtime import code
+from benchmark.specs.rows import load_row
 from benchmark.studies import grids
 
 

@@ -21,8 +21,8 @@ from tiny_project import Project
 from typer.testing import Result
 
 from benchmark.data.images import evaluation_split
-from benchmark.loading import tracks
 from benchmark.runtime import files
+from benchmark.specs import tracks
 
 NAME = NAMES[1]
 FGSM, PGD = "fgsm-Linf-0.05", "pgd-L2-0.5"

@@ -13,6 +13,7 @@ from tiny_training import blobs, model, resumed_to_the_same_bytes, run, spec
 from torch import nn
 
 from benchmark.attacks import pgd
+from benchmark.attacks.prediction import margins
 from benchmark.layers.attention_weights import attention_weights
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
@@ -20,7 +21,6 @@ from benchmark.training import adversarial, gloro, margin, projected, standard
 from benchmark.training.objective import accuracy, perturb
 from benchmark.training.penalties import msvp
 from benchmark.training.steps import lr_factor
-from benchmark.verdicts.prediction import margins
 
 
 def attack(network, images, labels, eps_factor):

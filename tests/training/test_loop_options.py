@@ -11,11 +11,11 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec, stopping_after
 from torch import nn
 
-from benchmark.loading.fitting import overfitting_monitor, training_attack
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec
 from benchmark.training import adversarial, standard, trades
 from benchmark.training.augment import Augment
+from benchmark.training.fitting import overfitting_monitor, training_attack
 from benchmark.training.objective import accuracy
 from benchmark.training.selection import selection_metric
 from benchmark.training.steps import eps_factor

@@ -10,11 +10,11 @@ from tiny_training import blobs
 from torch import nn
 
 from benchmark.attacks import fgsm, pgd
-from benchmark.loading.fitting import training_attack, training_objective
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import AttackSpec, ThreatModel
 from benchmark.specs.training import TrainingSpec
 from benchmark.training import adversarial, standard, trades
+from benchmark.training.fitting import training_attack, training_objective
 from benchmark.training.objective import frozen, perturb
 
 EPS = ThreatModel(norm="Linf", eps=0.1)

@@ -6,8 +6,8 @@ import importlib
 
 import pytest
 
-from benchmark.loading.components import typed_parameters
 from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.components import typed_parameters
 
 NAN, INF = float("nan"), float("inf")
 RADII = [("gloro", {}), ("bcp", {}), ("local_lip", {}), ("local_margin", {"margin": 0.1, "temperature": 1.0})]

@@ -10,10 +10,10 @@ from tiny_models import Linear
 from tiny_training import blobs, model, run, spec
 from torch import nn
 
-from benchmark.loading.fitting import overfitting_monitor, training_attack
 from benchmark.specs.threat import AttackSpec
 from benchmark.specs.training import Selection
 from benchmark.training import standard
+from benchmark.training.fitting import overfitting_monitor, training_attack
 from benchmark.training.objective import accuracy
 from benchmark.training.overfitting import OverfittingMonitor, probe
 from benchmark.training.selection import exhausted, selection_metric

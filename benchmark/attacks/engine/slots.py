@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from benchmark.attacks.engine.fused_ops import FusedOps
+from benchmark.attacks.prediction import checked, padded
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import checked, padded
 
 State = dict[str, torch.Tensor]  # one row a slot
 UNBROKEN = 2**62

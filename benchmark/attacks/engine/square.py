@@ -16,8 +16,8 @@ from pyautoattack.square import SquareAttack
 
 from benchmark.attacks.engine.apgd import into_box, normalise
 from benchmark.attacks.engine.slots import Search, column, generator, sizes
+from benchmark.attacks.prediction import margins
 from benchmark.runtime.errors import BenchmarkError
-from benchmark.verdicts.prediction import margins
 
 QUERIES, P_INIT = 5000, 0.8
 PURPOSE = 2  # what the streams are for

@@ -7,7 +7,7 @@ import torch
 from tiny_attacked import RADII, Watched, authors, labelled, search_of
 
 from benchmark.attacks.engine import apgd
-from benchmark.verdicts.prediction import MIN_ROWS
+from benchmark.attacks.prediction import MIN_ROWS
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 

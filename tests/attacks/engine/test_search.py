@@ -12,10 +12,10 @@ from torch import nn
 from benchmark.attacks import autoattack
 from benchmark.attacks.engine import apgd, fab, slots, square
 from benchmark.attacks.engine.slots import generator
+from benchmark.attacks.internals import Notes
+from benchmark.attacks.prediction import MIN_ROWS
 from benchmark.runtime.errors import BenchmarkError
 from benchmark.specs.threat import ThreatModel
-from benchmark.verdicts.internals import Notes
-from benchmark.verdicts.prediction import MIN_ROWS
 
 NORMS = pytest.mark.parametrize("norm", ["Linf", "L2"])
 

@@ -1,0 +1,157 @@
+"""Adversarial images that anybody brings against a row, judged as the harness judges an attack's.
+
+A safetensors file: one float32 tensor (n, c, h, w) for each ball, named by it ("Linf 0.15", "L2 0.5"), with the track's n
+evaluation images in their order, changed or not; and in its metadata `credit`, who is to be named. It is read as numbers and
+runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+
+from benchmark.attacks.ball import ROUNDING, distances, into_ball
+from benchmark.evaluation.replay.findings import Findings
+from benchmark.evaluation.replay.judge import Judge
+from benchmark.evaluation.replay.verify import opened, other_row
+from benchmark.records.brought import LONGEST, UNNAMED, BrokenImage, Brought
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, near_miss
+from benchmark.specs.base import Frozen
+from benchmark.specs.rows import Row
+from benchmark.specs.threat import ThreatModel
+
+MOST = 32  # tensors in a file
+HEADER = 2**20  # bytes of a file beside its tensors, at most
+NUMBER = 4  # bytes of a float32
+
+
+class Judged(Frozen):
+    """What a file of images does to a row.
+
+    Attributes:
+        broken: by the ball's name how many images are wrong in it that are right when clean.
+        brought: what of that the Record does not know.
+    """
+
+    broken: dict[str, int]
+    brought: Brought
+
+
+@contextmanager
+def judge_of(record: Record, row: Row, device: torch.device) -> Iterator[Judge]:
+    """The network of a Record with its evaluation images, for as long as the block lasts. A BenchmarkError where its weights
+    or data are not at hand, or today's row is another than the Record speaks of.
+    """
+    if reason := other_row(record, row):
+        raise BenchmarkError(f"{record.row}: {reason}; nothing can be judged by it")
+    with opened(record, row, device, Findings(record.row), own=False, exact=False) as (stored, judge):
+        if judge is None:
+            lacking = [name for name, there in (("weights", stored.weights), ("data", stored.images)) if not there]
+            raise BenchmarkError(
+                f"{record.row}: the Record's own {' and '.join(lacking)} are not in {row.folder.parent}; "
+                f"run `rvb repro {record.row} --track {record.track}`"
+            )
+        yield judge
+
+
+def judge_file(path: Path, judge: Judge, record: Record, images: PerImage) -> Judged:
+    """Judge the images of a file: put into ball and box, the float32 model asked. A BenchmarkError for a file that is no
+    safetensors file of such images, or holds an image that is not within its ball and the box.
+    """
+    with _opened(path, judge.images.shape) as stored:
+        credit = (stored.metadata() or {}).get("credit", "").strip()
+        threats = {name: _threat(name, record, path) for name in stored.keys()}  # noqa: SIM118  no mapping
+        if not threats:
+            raise BenchmarkError(f"{path} holds no tensor; give one for each ball, such as {_example(record)}")
+        for name in threats:
+            part, shape = stored.get_slice(name), tuple(judge.images.shape)
+            dtype, given = part.get_dtype(), tuple(part.get_shape())
+            if (dtype, given) != ("F32", shape):
+                raise BenchmarkError(f"{path}: tensor {name!r} is {dtype} {given}; float32 {shape} is needed")
+        clean, broken, new = judge.verdicts(judge.images).margin > 0, {}, []
+        for name, threat in threats.items():
+            adversarial = stored.get_tensor(name).to(judge.images.device)
+            inside = into_ball(adversarial, judge.images, threat, f"{name!r} of {path.name}")
+            moved, verdicts = distances(inside, judge.images), judge.verdicts(inside)
+            wrong = np.flatnonzero(clean & (verdicts.margin <= 0)).tolist()
+            broken[name] = len(wrong)
+            for image in wrong:
+                far = {norm: float(distance[image]) for norm, distance in moved.items()}
+                lost, certified = _lost(image, far, record, images), _contradicted(image, far["L2"], images)
+                if lost or certified:
+                    new.append(
+                        BrokenImage(
+                            image=image, threat=name, linf=far["Linf"], l2=far["L2"],
+                            prediction=int(verdicts.prediction[image]), margin=float(verdicts.margin[image]),
+                            lost=lost, certified=certified,
+                        )
+                    )  # fmt: skip
+    try:
+        brought = Brought(
+            credit=credit or UNNAMED,
+            sha256=files.sha256_file(path),
+            weights=record.sha256["weights"],
+            images=tuple(new),
+        )
+    except ValidationError:
+        raise BenchmarkError(
+            f"{path}: `credit` in its metadata has to be one line of at most {LONGEST} characters"
+        ) from None
+    return Judged(broken=broken, brought=brought)
+
+
+def _opened(path: Path, shape: torch.Size) -> safe_open:
+    """The file, if its size is one that such images can have and it begins as safetensors do."""
+    if not path.is_file():
+        raise BenchmarkError(f"{path} is no file; give a safetensors file of adversarial images")
+    most = MOST * math.prod(shape) * NUMBER + HEADER
+    if path.stat().st_size > most:
+        raise BenchmarkError(
+            f"{path} has {path.stat().st_size:,} bytes; {MOST} tensors of {tuple(shape)} float32 take at most {most:,}"
+        )
+    try:
+        return safe_open(path, "pt")
+    except (SafetensorError, OSError) as error:
+        raise BenchmarkError(f"{path} is no safetensors file ({' '.join(str(error).split())})") from None
+
+
+def _threat(name: str, record: Record, path: Path) -> ThreatModel:
+    """The ball that a tensor is named after; any radius, since certificates speak of every one."""
+    if known := [robust.threat for robust in record.robust if robust.threat.label == name]:
+        return known[0]  # a label rounds
+    norm, _, eps = name.partition(" ")
+    try:
+        threat = ThreatModel.model_validate({"norm": norm, "eps": float(eps)})
+    except ValueError:  # pydantic's too
+        threat = None
+    if threat is None or not math.isfinite(threat.eps) or threat.label != name:
+        near = near_miss(name, {robust.threat.label for robust in record.robust})
+        raise BenchmarkError(f"{path}: tensor {name[:60]!r} names no ball; name it such as {_example(record)}{near}")
+    return threat
+
+
+def _example(record: Record) -> str:
+    return repr(record.robust[0].threat.label if record.robust else "L2 0.5")
+
+
+def _lost(image: int, far: Mapping[str, float], record: Record, images: PerImage) -> tuple[str, ...]:
+    """The balls of the track in which the image lies and that the Record counts it in."""
+    near = [one.threat for one in record.robust if far[one.threat.norm] <= one.threat.eps + ROUNDING]
+    return tuple(
+        threat.label for threat in near if (images.score(f"robust {threat.label}") or [])[image : image + 1] == [1]
+    )
+
+
+def _contradicted(image: int, l2: float, images: PerImage) -> float:
+    radius = images.radii.get("certified", ())[image : image + 1]
+    return radius[0] if radius and radius[0] > 0 and l2 <= radius[0] + ROUNDING else 0.0

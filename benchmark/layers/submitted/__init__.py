@@ -1,0 +1,1 @@
+"""What a submission's own model says of its blocks and its attention."""

@@ -1,1 +1,0 @@
-"""Submissions, tracks and params.yaml read; models built, weights loaded."""

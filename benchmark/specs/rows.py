@@ -1,0 +1,209 @@
+"""The rows of a track: a submission's variant with its settings there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
+from benchmark.runtime.paths import PUBLISHED, WORK
+from benchmark.specs import submissions, tracks
+from benchmark.specs.study import MeasureSpec
+from benchmark.specs.submission import Submission, VariantOnTrack
+from benchmark.specs.threat import AttackSpec
+from benchmark.specs.track import ADAPTIVE, Track
+from benchmark.specs.training import radius_problem, recipe_problem
+
+
+@dataclass(frozen=True)
+class Network:
+    """The part of a row that makes it one network of a study: a cell, trained with a seed. No board lists it.
+
+    Attributes:
+        study: `<submission>-<study>`.
+        cell: the name of the cell; `place` is its number in the study.
+        images: how many of the track's evaluation images are used.
+        measures: those that are taken of it.
+        start: the network of another cell, of the same seed, from whose weights its training starts.
+    """
+
+    study: str
+    cell: str
+    place: int
+    seed: int
+    images: int
+    measures: tuple[MeasureSpec, ...]
+    start: Row | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of one track, or one network of a study on it.
+
+    Attributes:
+        given: its weights, where they are not those that were trained here.
+    """
+
+    track: Track
+    submission: Submission
+    variant: str
+    settings: VariantOnTrack
+    network: Network | None = None
+    given: Path | None = None
+
+    @property
+    def name(self) -> str:
+        if self.network:
+            return f"{self.network.study}/{self.network.place}-{self.network.seed}"
+        return f"{self.submission.name}-{self.variant}"
+
+    @property
+    def default(self) -> bool:
+        """Whether it stands on the board that `rvb repro` builds without being asked for more."""
+        default = self.submission.variants[self.variant].default
+        return default if isinstance(default, bool) else self.track.name in default
+
+    @property
+    def home(self) -> Path:
+        """The folder that holds the rows of the track, or the networks of its studies."""
+        return WORK / self.track.name / ("studies" if self.network else "")
+
+    @property
+    def folder(self) -> Path:
+        return self.home / self.name
+
+    @property
+    def inputs(self) -> Path:
+        """The folder of its steps' inputs files."""
+        return self.home / "inputs" / self.name
+
+    @property
+    def times(self) -> Path:
+        """The folder of its steps' times, which are no output of a study."""
+        return self.home / "times" / self.name if self.network else self.folder / "times"
+
+    @property
+    def data(self) -> Path:
+        return WORK / self.track.name / "data"
+
+    @property
+    def weights(self) -> Path:
+        return self.given or self.folder / "train" / "model.safetensors"
+
+    @property
+    def method(self) -> Path:
+        return submissions.FOLDER / self.submission.name / "method.py"
+
+    @property
+    def method_files(self) -> list[Path]:
+        """method.py, from which the model's code is followed, and the data files beside it."""
+        return submissions.method_files(self.submission.name)
+
+    @property
+    def suites(self) -> dict[str, tuple[AttackSpec, ...]]:
+        """The suites that count for this row, in order: the track's, then the attacks brought against it."""
+        return {**self.track.suites, **({ADAPTIVE: self.settings.adaptive} if self.settings.adaptive else {})}
+
+    @property
+    def described(self) -> bool:
+        """Whether its network is rebuilt from a description of its layers, as certificates need it."""
+        if self.network:
+            return any(measure.measure == "certified" for measure in self.network.measures)
+        return bool(self.settings.certificate or self.settings.unsound_formulas)
+
+    @property
+    def source(self) -> Row | None:
+        """The row from whose weights training starts."""
+        init = self.settings.training.init_from if self.settings.training else None
+        if init is None or init.cell:
+            return self.network.start if self.network and init else None
+        owner, _, variant = init.row.partition("-")
+        track, submission = tracks.load(init.track or self.track.name), submissions.load(owner)
+        return Row(track, submission, variant, submissions.settings(submission, variant, track.name))
+
+    @property
+    def start(self) -> Path | None:
+        """The weights of that row."""
+        return self.source.weights if self.source else None
+
+
+def load_row(track: str, name: str) -> Row:
+    """The row `<submission>-<variant>` of a track.
+
+    Raises:
+        BenchmarkError: an unknown track, submission or variant (the near miss is suggested), or settings that do not fit
+            the track.
+    """
+    submission, _, variant = name.partition("-")
+    if not variant:
+        known = [f"{s.name}-{v}" for s, v in submissions.rows(track)]
+        raise BenchmarkError(f"{name!r} names no row: use <submission>-<variant>{near_miss(name, known)}")
+    loaded = submissions.load(submission)
+    rules = tracks.load(track)
+    settings = submissions.settings(loaded, variant, track)
+    place = f"submissions/{submission}/submission.yaml: variant {variant} on {track}"
+    taken = {spec.id: suite for suite, specs in rules.suites.items() for spec in specs}
+    for spec in settings.adaptive:
+        if spec.id in taken:
+            raise BenchmarkError(
+                f"{place}: the adaptive attack {spec.id} has the id of one in the track's suite {taken[spec.id]}; "
+                "give it a `name`"
+            )
+    initial_settings(settings, track, place)
+    if settings.training and settings.training.init_from and settings.training.init_from.cell:
+        raise BenchmarkError(f"{place}: init_from: a `cell` is for studies; name a `row`, <submission>-<variant>")
+    wrong = recipe_problem(settings.training, rules.data.shape) if settings.training else None
+    wrong = wrong or next((w for attack in settings.adaptive if (w := radius_problem(attack, rules.data.shape))), None)
+    if wrong:
+        raise BenchmarkError(f"{place}: {wrong}")
+    return Row(rules, loaded, variant, settings)
+
+
+def load_rows(track: str) -> list[Row]:
+    """Every row of a track that loads, in order: the submissions say so, not files on disk. Others are named on stderr."""
+    names = [f"{submission.name}-{variant}" for submission, variant in submissions.rows(track)]
+    found = [unless_broken(name, partial(load_row, track, name)) for name in names]
+    return [row for row in found if row is not None]
+
+
+def initial_settings(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
+    """The settings of the row at which a chain of fine-tuning starts: `settings` itself where there is none.
+
+    Raises:
+        BenchmarkError: a row of the chain does not exist, or the chain comes back to a row.
+    """
+    seen = []
+    while settings.training and (start := settings.training.init_from) and start.row:
+        track = start.track or track
+        if (track, start.row) in seen:
+            raise BenchmarkError(f"{place}: init_from: {start.row} on {track} starts from itself in the end")
+        seen.append((track, start.row))
+        submission, _, variant = start.row.partition("-")
+        try:
+            tracks.load(track)
+            settings = submissions.settings(submissions.load(submission), variant, track)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"{place}: init_from: {error}") from None
+    return settings
+
+
+def at_hand(row: Row, sha256: str = "") -> Row:
+    """Return the row with the weights that were trained here, else with those that are published, else as it is.
+
+    Args:
+        sha256: that the weights have to have, where it is given.
+    """
+    if row.weights.exists() and sha256 in ("", files.sha256_file(row.weights)):
+        return row
+    if sha256 and row.weights.exists() and not _published_weights(row):
+        return row  # of another build, as who asks will say
+    return replace(row, given=_published_weights(row))
+
+
+def _published_weights(row: Row) -> Path | None:
+    """Return the file of the row's published weights; None where it has none, or no published Record."""
+    folder = PUBLISHED / row.track.name
+    path = folder / "weights" / f"{row.name}.safetensors"
+    return path if path.exists() and (folder / f"{row.name}.json").exists() else None

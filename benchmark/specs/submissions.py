@@ -1,0 +1,155 @@
+"""Submissions: loaded, validated, listed. A submission is a folder; there is no registry."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, partial
+from pathlib import Path
+
+from benchmark.runtime import code, files
+from benchmark.runtime.errors import BenchmarkError, near_miss, unless_broken
+from benchmark.runtime.yaml_file import read_model
+from benchmark.specs import tracks
+from benchmark.specs.components import ENTRIES, PACKAGE, component_file
+from benchmark.specs.submission import Submission, VariantOnTrack
+from benchmark.specs.threat import passes_for_autoattack
+
+FOLDER = Path("submissions")
+CLASSES = ("objective", "penalty")  # entry points that may be another name of a class
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob("*/submission.yaml"))
+
+
+def load(name: str) -> Submission:
+    """The submission of this name.
+
+    Raises:
+        BenchmarkError: unknown submission, no method.py, a file that is no Python, an unknown key (the near miss is
+            suggested), a bad value, or a link that leads out of the folder.
+    """
+    folder = FOLDER / name
+    if not (folder / "submission.yaml").exists():
+        raise BenchmarkError(f"unknown submission {name!r}{near_miss(name, names())}")
+    _check_links(folder)
+    path = folder / "submission.yaml"
+    _check_file(path, "")
+    submission = read_model(path, Submission, files.version(path))
+    if submission.name != name:
+        raise BenchmarkError(f"{folder}/submission.yaml names itself {submission.name!r}; it must match its folder")
+    _check_file(folder / "method.py", "; it must define build(data, **model)")
+    for path in sorted(folder.glob("*.py")):
+        code.check(path)
+    _check_parts(submission)
+    return submission
+
+
+def _check_links(folder: Path) -> None:
+    """What lies in the folder is read and hashed: a link could lead to anybody's files, or to one without an end."""
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            if not path.exists():
+                raise BenchmarkError(f"{path} is a link that leads nowhere; put the file itself there")
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise BenchmarkError(f"{path} is a link that leads out of its submission; put the file itself there")
+
+
+def _check_file(path: Path, hint: str) -> None:
+    if not path.is_file():
+        what = "is no file" if path.exists() else "is missing"
+        raise BenchmarkError(f"{path} {what}{hint}")
+
+
+def method_files(name: str) -> list[Path]:
+    """method.py and the data files that it may read: whatever stands in the folder and is no code, text about it, study or
+    settings. Code is followed by its imports.
+    """
+    folder = FOLDER / name
+    beside = [path for path in folder.rglob("*") if path.is_file() and not _about(path.relative_to(folder))]
+    return [folder / "method.py", *sorted(beside)]
+
+
+def _about(path: Path) -> bool:
+    """Whether a file of a submission's folder, by its path there, is none of its data."""
+    hidden = any(part.startswith((".", "__pycache__")) for part in path.parts)
+    return hidden or path.suffix in (".py", ".md") or path == Path("submission.yaml") or path.parts[0] == "studies"
+
+
+def load_all() -> list[Submission]:
+    """Every submission that loads; a line on stderr names each that does not."""
+    for path in FOLDER.glob("*/submission.yml"):
+        unless_broken(
+            str(path), partial(_check_file, path.with_suffix(".yaml"), f", but {path.name} is there; rename it")
+        )
+    found = [unless_broken(str(FOLDER / name), partial(load, name)) for name in names()]
+    return [one for one in found if one is not None]
+
+
+def _check_parts(submission: Submission) -> None:
+    """Every track, objective, attack and certificate that the variants name must be a file that exists."""
+    for variant_name, variant in submission.variants.items():
+        for track, entry in variant.tracks.items():
+            place = f"submissions/{submission.name}/submission.yaml: variant {variant_name} on {track}"
+            check_part("tracks", track, place)
+            check_settings(entry, place)
+            own = _defining("attack", FOLDER / submission.name) if entry.adaptive else set()
+            for name in (spec.attack for spec in entry.adaptive):
+                if name not in (known := own | _parts("attacks")):
+                    raise BenchmarkError(f"{place}: adaptive: no attack file named {name!r}{near_miss(name, known)}")
+                if name in own and passes_for_autoattack(name):
+                    raise BenchmarkError(f"{place}: its own {name}.py would pass for AutoAttack; rename the file")
+
+
+def check_settings(entry: VariantOnTrack, place: str) -> None:
+    """A BenchmarkError, which names the `place`, for a component of which there is no file."""
+    spec, parts = entry.training, list[tuple[str, str]]()
+    if spec:
+        parts += [("training", spec.objective), *(("training/penalties", penalty.name) for penalty in spec.penalties)]
+        parts += [("training/prepare", step.name) for step in spec.prepare]
+        parts += [("certificates", spec.selection.certificate)] if spec.selection.certificate else []
+        parts += [("attacks", attack.attack) for attack in spec.attacks]
+    for kind, part in [*parts, *([("certificates", entry.certificate.name)] if entry.certificate else [])]:
+        check_part(kind, part, place)
+
+
+def check_part(kind: str, part: str, place: str) -> None:
+    """The same of one: `kind` is tracks, or a folder of benchmark/."""
+    file = tracks.FOLDER / f"{part}.yaml" if kind == "tracks" else component_file(kind, part)
+    if not file.exists() or (kind in ENTRIES and not _defines(str(file), ENTRIES[kind][0], files.version(file))):
+        raise BenchmarkError(f"{place}: no {kind} file named {part!r}{near_miss(part, _parts(kind))}")
+
+
+def _parts(kind: str) -> set[str]:
+    """The names that a submission may use: tracks, or the files that define the entry point of their kind."""
+    return set(tracks.names()) if kind == "tracks" else _defining(ENTRIES[kind][0], PACKAGE / kind)
+
+
+def _defining(entry: str, folder: Path) -> set[str]:
+    """The files of a folder, by name, that define `entry`."""
+    with os.scandir(folder) as found:
+        code = [one for one in found if one.name.endswith(".py")]
+    return {one.name.removesuffix(".py") for one in code if _defines(one.path, entry, files.version(one))}
+
+
+@cache
+def _defines(path: str, entry: str, _version: tuple[int, ...]) -> bool:
+    text = b"\n" + Path(path).read_bytes()
+    starts = (f"def {entry}(", *([f"{entry} = "] if entry in CLASSES else []))
+    return any(f"\n{start}".encode() in text for start in starts)
+
+
+def settings(submission: Submission, variant: str, track: str) -> VariantOnTrack:
+    """What `variant` needs on `track`; a BenchmarkError for an unknown variant or one that does not enter the track."""
+    if variant not in submission.variants:
+        raise BenchmarkError(f"{submission.name} has no variant {variant!r}{near_miss(variant, submission.variants)}")
+    entry = submission.variants[variant].tracks.get(track)
+    if entry is None:
+        known = submission.variants[variant].tracks
+        raise BenchmarkError(f"{submission.name} {variant} does not enter track {track!r}{near_miss(track, known)}")
+    return entry
+
+
+def rows(track: str) -> list[tuple[Submission, str]]:
+    """(submission, variant) of every row of a track's board, in order: the submissions say so, not files on disk."""
+    return [(s, v) for s in load_all() for v, variant in sorted(s.variants.items()) if track in variant.tracks]

@@ -1,0 +1,183 @@
+"""What a study measures of one trained network, per image where images are counted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, Strict, TypeAdapter, ValidationError
+from torch import nn
+
+from benchmark.records.points import Points
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.study import MeasureSpec, Value, Verdicts
+
+FARTHEST = 1e12  # from 0
+DIGITS = 5  # of the extent, finer than a figure can show
+PARTS = ("blocks", "attention")  # of a model, each found by the file of its name in benchmark/layers/submitted
+TRAINING = "training"  # the track's training images (n, c, h, w) float32 and labels (n,) int64, on the CPU
+
+Measure = Callable[..., object]  # (model, images, labels, *, seed, **parameters)
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Coordinate = Annotated[Number, Field(ge=-FARTHEST, le=FARTHEST)]
+Word = Annotated[str, Strict(), Field(pattern=r"\S")]
+PointsByClass = Annotated[
+    dict[Word, Annotated[list[tuple[Coordinate, Coordinate]], Field(min_length=1)]], Field(min_length=1)
+]
+
+
+def _read(kind: Any, value: object, place: str, due: str) -> Any:
+    """The value as `kind`; a BenchmarkError says what is `due`."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f" {part!r}:" for part in first["loc"])
+        got = " ".join(str(first["input"]).split())[:80]
+        raise BenchmarkError(f"{place}:{where} {first['msg']} (got {got}); {due} is due") from None
+
+
+def read_points(classes: object, axes: object, place: str) -> Points:
+    """Coordinates rounded to a ten-thousandth of the larger extent, or finer.
+
+    Args:
+        classes: by name a list of pairs of finite numbers.
+        axes: what both axes mean, two words; None where they mean nothing.
+        place: what returned them, for messages.
+
+    Raises:
+        BenchmarkError: it is something else, a class without a point, or too many points or classes.
+    """
+    due = f"by class a list of points (x, y), two finite numbers up to {FARTHEST:g} each,"
+    given = _read(PointsByClass, classes, place, due)
+    extent = max(max(v) - min(v) for v in zip(*(pair for pairs in given.values() for pair in pairs), strict=True))
+    digits = DIGITS - 1 - math.floor(math.log10(extent)) if extent else DIGITS  # behind the point
+    rounded = [
+        {"name": name, "points": tuple((round(x, digits) + 0.0, round(y, digits) + 0.0) for x, y in pairs)}
+        for name, pairs in given.items()
+    ]
+    words = _read(tuple[Word, Word] | None, axes, f"{place}: 'axes'", "two words, or none where the axes mean nothing,")
+    try:
+        return Points.model_validate({"classes": rounded, "axes": words})
+    except ValidationError as error:
+        raise BenchmarkError(f"{place}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+
+
+@dataclass
+class Measured:
+    """`values` by the measure's label, `x` of those that are curves, evidence by column, each (n,), the images' verdicts
+    that values were counted from, and points by label.
+    """
+
+    values: dict[str, Value] = field(default_factory=dict)
+    x: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    columns: dict[str, torch.Tensor] = field(default_factory=dict)
+    verdicts: dict[str, Verdicts] = field(default_factory=dict)
+    points: dict[str, Points] = field(default_factory=dict)
+
+    def add(self, other: Measured) -> None:
+        """What another measure gave."""
+        for mine in fields(self):
+            getattr(self, mine.name).update(getattr(other, mine.name))
+
+
+def accuracy(label: str, right: torch.Tensor) -> Measured:
+    """The share of images that are right, (n,) bool."""
+    return Measured({label: _share(right)}, {}, {f"{label}: right": right}, {label: _bits(right)})
+
+
+def certified(measure: MeasureSpec, right: torch.Tensor, radii: torch.Tensor) -> Measured:
+    """The share of images that are right when clean, (n,) bool, with a certified l2 radius, (n,), of at least each of the
+    measure's: a curve over them.
+    """
+    label, reached = measure.label, [right & (radii >= radius) for radius in measure.radii]
+    shares, bits = tuple(map(_share, reached)), tuple(map(_bits, reached))
+    return Measured({label: shares}, {label: measure.radii}, {f"{label}: l2": radii}, {label: bits})
+
+
+def _share(right: torch.Tensor) -> float:
+    return int(right.sum()) / len(right)
+
+
+def _bits(right: torch.Tensor) -> str:
+    return "".join("01"[verdict] for verdict in right.int().tolist())
+
+
+def own(
+    function: Measure,
+    model: nn.Module,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    measure: MeasureSpec,
+    seed: int,
+    parts: dict[str, Any] | None = None,
+) -> Measured:
+    """Return what a function of the submission's measures.py or of benchmark/studies/measures measures: numbers, curves over
+    its `x`, dicts from class to points, whose axes `axes` may name, and tensors of one value an image, NaN for those beyond
+    the first `measure.images`.
+
+    Args:
+        parts: the model's blocks or attention weights, or training images, for a function that takes them (`takes`).
+
+    Raises:
+        BenchmarkError: it returns something else, a number that is not finite, or neither number nor point.
+    """
+    torch.manual_seed(seed)
+    given = measure.parameters | (parts or {})
+    chosen, place = slice(measure.images), f"measure {measure.measure}"
+    found = function(model, images[chosen].clone(), labels[chosen].clone(), seed=seed, **given)
+    if not isinstance(found, dict) or not found:
+        raise BenchmarkError(
+            f"{place} returned {type(found).__name__}, not a dict of numbers, lists of numbers or points"
+        )
+    x = _read(tuple[Number, ...], found.pop("x", ()), f"{place}: 'x'", "a list of finite numbers")
+    axes, measured = found.pop("axes", None), Measured()
+    for key, value in found.items():
+        label = measure.label if key == measure.measure or len(found) == 1 else f"{measure.label}: {key}"
+        if isinstance(value, torch.Tensor):
+            measured.columns[f"{measure.label}: {key}"] = _per_image(value, len(images[chosen]), len(images), place)
+        elif isinstance(value, dict):
+            measured.points[label] = read_points(value, axes, f"{place}: {key!r}")
+        elif isinstance(value, list | tuple):
+            if len(value) != len(x) or not x:
+                raise BenchmarkError(f"{place}: the curve {key!r} has {len(value)} values for {len(x)} places in 'x'")
+            measured.values[label] = _read(tuple[Number, ...], value, f"{place}: {key!r}", "a list of finite numbers")
+            measured.x[label] = x
+        else:
+            measured.values[label] = _read(Number, value, f"{place}: {key!r}", "a finite number")
+    if axes is not None and not measured.points:
+        raise BenchmarkError(f"{place} returned 'axes', which name those of points, and no points")
+    if not measured.values and not measured.points:
+        raise BenchmarkError(f"{place} returned no number, no list of numbers and no points")
+    return measured
+
+
+def _per_image(value: torch.Tensor, n: int, total: int, place: str) -> torch.Tensor:
+    """One number an image, float64 (total,): those that were not measured have NaN."""
+    if value.shape != (n,):
+        raise BenchmarkError(f"{place} returned a tensor of shape {tuple(value.shape)} for {n} images; ({n},) is due")
+    rest = torch.full((total - n,), math.nan, dtype=torch.float64)
+    return torch.cat([value.detach().cpu().double(), rest])
+
+
+def versions(measures: Iterable[MeasureSpec]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of the packages that measures need: the versions of those that import, and by label why a measure is left out."""
+    found, left_out = {}, {}
+    for measure in measures:
+        if measure.needs:
+            try:
+                found[measure.needs] = str(getattr(importlib.import_module(measure.needs), "__version__", "unknown"))
+            except ImportError as error:
+                left_out[measure.label] = f"the package {measure.needs} does not import here ({error})"
+    return found, left_out
+
+
+def takes(function: Measure, name: str) -> bool:
+    """Whether a measure's function has this keyword-only parameter, which the harness then fills."""
+    known = inspect.signature(function).parameters
+    return name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY

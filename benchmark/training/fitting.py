@@ -1,0 +1,318 @@
+"""A row's settings to a trained network: its recipe's components found by name, its data read, the loop run."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from torch import nn
+
+from benchmark.attacks.gradients import attackable
+from benchmark.data.images import load_split
+from benchmark.data.tensors import Split, tensors
+from benchmark.layers.trained import load_weights, start_from
+from benchmark.records.training import Preparation, TrainingResult
+from benchmark.runtime import arithmetic, files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.runtime.torch_setup import start as start_device
+from benchmark.runtime.torch_setup import stop_filling, tensor_float32
+from benchmark.specs import methods
+from benchmark.specs.components import component, typed_component
+from benchmark.specs.data import DataSpec
+from benchmark.specs.rows import Row
+from benchmark.specs.run import TrainRun
+from benchmark.specs.threat import AttackSpec, ThreatModel
+from benchmark.specs.training import Augmentation, PrepareSpec, Selection, TrainingSpec
+from benchmark.training import overfitting
+from benchmark.training.augment import Augment
+from benchmark.training.capture import CudaRecorder
+from benchmark.training.checkpoint import TrainingProgress
+from benchmark.training.loop import train
+from benchmark.training.objective import AttackLoss, Objective, TrainingAttack
+from benchmark.training.overfitting import OverfittingMonitor
+from benchmark.training.penalty import Penalty
+from benchmark.training.preparation import History, Place, Tensors
+from benchmark.training.ranks import ALONE, Ranks
+from benchmark.training.selection import Score, selection_metric
+from benchmark.training.steps import Steps
+
+if TYPE_CHECKING:
+    from benchmark.layers.attention_weights import AttentionWeights
+
+PORTABLE = ("32-true", "64-true", "32", "64")  # precisions that portable arithmetic has on the CPU
+
+
+def fit(
+    row: Row,
+    run: TrainRun,
+    folder: Path,
+    on_epoch: Callable[[int, float], None],
+    say: Callable[[str], None] = lambda _: None,
+    ranks: Ranks = ALONE,
+) -> tuple[dict[str, torch.Tensor], TrainingProgress, TrainingResult]:
+    """Train a network by the row's settings; return its best weights, its history and what is said of it.
+
+    Args:
+        folder: what a killed run goes on from.
+        on_epoch: told the epochs done and the last score.
+        say: told of the progress of preparations.
+        ranks: the processes that share the training, one of which is this; the first alone prepares.
+    """
+    spec = row.settings.training
+    assert spec is not None  # the step applies
+    attack = training_attack(spec.attack) if spec.attack else None
+    objective, by = training_objective(spec, attack), spec.selection
+    chosen = training_attack(by.attack) if by.attack else None
+    selected_by, score = selection_metric(by, objective, chosen, _certified(by) if by.certificate else None)
+    monitor = overfitting_monitor(spec.attack, attack) if spec.attack and attack else None
+    torch.manual_seed(run.seed)
+    validation = tensors(load_split(row.data, "validation"))
+    train_split = tensors(load_split(row.data, "train"))
+    model = methods.build_model(row.submission, row.settings, row.track)
+    ranks.check(spec.batch_size, len(validation[1]))
+    if spec.attacks and (problem := attackable(model, *(part[:8] for part in validation))[1]):
+        raise BenchmarkError(f"training against an attack needs gradients by the image: {problem}; train by `standard`")
+    fabric = fabric_of(run, ranks)
+    start_device(fabric.device)
+    if fabric.device.type == "cuda" and not ranks.alone:
+        torch.cuda.set_device(fabric.device)  # for code that says no more than "cuda"
+    place = Place(folder / "prepare", run.seed, fabric.device, say)
+    started, prepared = (None, ()) if ranks.rank else _begin(model, row, spec, train_split, place)
+    stop_filling()
+    with tensor_float32(run.tf32):
+        steps = Steps(
+            model,
+            objective,
+            spec,
+            fabric,
+            train_split[0][:1],
+            augment=augment_of(spec.augmentation, row.track.data),
+            closing=augment_of(spec.closing.augmentation, row.track.data) if spec.closing else None,
+            penalties=training_penalties(spec, row.submission.name, model),
+            ranks=ranks,
+            recorder=CudaRecorder(fabric.device) if run.compile else None,
+        )
+        best, done = train(
+            steps,
+            train_split,
+            validation,
+            seed=run.seed,
+            checkpoint=folder / "checkpoint.safetensors",
+            metric=score,
+            monitor=monitor,
+            on_epoch=lambda done: on_epoch(done.epoch, done.scores[-1]),
+        )
+    watched = (done.watched, done.best_epoch, spec.warmup_epochs, len(validation[1]))
+    result = TrainingResult(
+        epochs=done.epoch,
+        selected_epoch=done.best_epoch,
+        selected_by=selected_by,
+        validation_score=done.best_score,
+        init_sha256=started,
+        prepared=prepared,
+        overfitting=monitor.verdict(*watched) if monitor else None,
+        **run.model_dump(exclude={"processes"}),
+        processes=ranks.count,
+    )
+    return best, done, result
+
+
+def _begin(
+    model: nn.Module, row: Row, spec: TrainingSpec, train_split: Split, place: Place
+) -> tuple[str | None, tuple[Preparation, ...]]:
+    """Give `model` the weights that its epochs begin with: those that the row starts from, then what the recipe's
+    preparations make of them. A BenchmarkError for weights that do not fit, and for what a preparation refuses.
+
+    Returns:
+        sha256 of the weights started from, None where the row starts afresh, and the preparations' histories.
+    """
+    source = row.source
+    if source is None or spec.init_from is None:
+        if spec.prepare:
+            raise BenchmarkError(
+                f"the preparation {spec.prepare[0].name} works on a trained network; name its row by `init_from`, or, in a "
+                "study, its cell by `init_from: {cell: ...}`"
+            )
+        return None, ()
+    other = [getattr(preparation(step), "OTHER_ARCHITECTURE", False) for step in spec.prepare]
+    if any(other[1:]):
+        name = spec.prepare[other.index(True, 1)].name
+        raise BenchmarkError(f"the preparation {name} makes a network of another; let it be the first")
+    if any(other):
+        start = methods.build_model(source.submission, source.settings, source.track)
+        load_weights(start, source.weights)
+        start, digest = _frozen(start), files.sha256_file(source.weights)
+    else:
+        digest = start_from(model, source.weights, spec.init_from.new)
+        start = _frozen(copy.deepcopy(model))
+    prepared = []
+    for number, step in enumerate(spec.prepare):
+        own = Place(place.folder / f"{number}-{step.name}", place.seed, place.device, place.say)
+        prepared.append(_prepared(model, start, train_split, step, own))
+        start = _frozen(copy.deepcopy(model))
+    return digest, tuple(prepared)
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    return model.eval().requires_grad_(False)
+
+
+def _prepared(model: nn.Module, start: nn.Module, train_split: Split, step: PrepareSpec, place: Place) -> Preparation:
+    """Run one preparation, or take what an earlier process kept of it; `model` ends in the mode and with the flags that it
+    had.
+    """
+    mode, learned = model.training, [p for p in model.parameters() if p.requires_grad]
+
+    def make() -> tuple[Tensors, History]:
+        torch.manual_seed(place.seed)
+        model.to(place.device)
+        split = tuple(part.to(place.device) for part in train_split)
+        history = preparation(step).prepare(model, start.to(place.device), split, place, **step.parameters)
+        return dict(model.state_dict()), history
+
+    try:
+        tensors, history = place.kept("whole", make)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"preparation {step.name}: {error}") from None
+    model.load_state_dict(tensors)
+    model.train(mode).requires_grad_(False)
+    for parameter in learned:
+        parameter.requires_grad_(True)
+    return Preparation(name=step.name, history=history)
+
+
+def preparation(step: PrepareSpec) -> ModuleType:
+    """The file of a preparation; a BenchmarkError for parameters that it does not know or that are missing."""
+    return component("training/prepare", step.name, step.parameters)
+
+
+def augment_of(spec: Augmentation, data: DataSpec) -> Augment | None:
+    """What is drawn anew of each image by these settings; None where nothing is."""
+    return Augment(spec, data.shape, data.classes) if spec.any else None
+
+
+def check_recipe(spec: TrainingSpec) -> None:
+    """A BenchmarkError for parameters of a recipe's components that are unknown or missing."""
+    attacks = [training_attack(attack) for attack in spec.attacks]
+    training_objective(spec, attacks[0] if spec.attack else None)
+    for penalty in spec.penalties:
+        typed_component("training/penalties", penalty.name, penalty.parameters)
+    for step in spec.prepare:
+        preparation(step)
+
+
+def _certified(by: Selection) -> Score:
+    """Accuracy that the certificate proves at the radius asked for, of a float32 model."""
+    module = importlib.import_module(f"benchmark.certificates.{by.certificate}")
+
+    def score(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
+        radii = module.certify(model.eval(), images, labels, largest=by.radius)
+        return float((radii >= by.radius).double().mean())
+
+    return score
+
+
+def fabric_of(run: TrainRun, ranks: Ranks = ALONE) -> Fabric:
+    """Fabric on the device asked for; for each rank a GPU of its own, in turn, where none is named.
+
+    Raises:
+        BenchmarkError: a device or precision that is not to be had, or, in portable arithmetic, is not portable.
+    """
+    accelerator, _, index = run.device.partition(":")
+    gpus = torch.cuda.device_count() if accelerator in ("cuda", "auto") else 0
+    if not index and gpus and not ranks.alone:
+        accelerator, index = "cuda", str(ranks.rank % gpus)
+    devices = [int(index)] if accelerator == "cuda" and index else 1  # a number is how many, from the first on
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            precision=run.precision,  # type: ignore[arg-type]
+            plugins=LightningEnvironment(),  # else it looks for a cluster, and starts MPI's daemons where mpi4py is installed
+        )
+    except (ValueError, RuntimeError) as error:
+        raise BenchmarkError(f"params.yaml, train: {' '.join(str(error).split())}") from None
+    if fabric.device.type == "cpu" and run.precision not in PORTABLE and arithmetic.in_force() == "portable":
+        raise BenchmarkError(
+            f"params.yaml: precision {run.precision} on the CPU differs by processor; set `arithmetic: native`, or 32-true"
+        )
+    if fabric.device.type != "cuda" and (given := [name for name in ("tf32", "compile") if getattr(run, name)]):
+        raise BenchmarkError(
+            f"params.yaml, train: {given[0]} is for a GPU, and training runs on the {fabric.device.type}; set `device: cuda` "
+            f"or `{given[0]}: false`"
+        )
+    return fabric
+
+
+def training_objective(spec: TrainingSpec, attack: TrainingAttack | None) -> Objective:
+    module, parameters = typed_component("training", spec.objective, spec.parameters)
+    if getattr(module, "NEEDS_RANDOM_START", False) and spec.attack and not _starts_at_random(spec.attack):
+        raise BenchmarkError(f"training objective {spec.objective}: its attack needs `random_start: true`")
+    return module.objective(attack, **parameters)
+
+
+def training_penalties(spec: TrainingSpec, submission: str, model: nn.Module) -> dict[str, Penalty]:
+    """The recipe's penalties of a model that this submission built, by name; a BenchmarkError for what one refuses."""
+    if not spec.penalties:
+        return {}
+    finder = importlib.import_module(
+        "benchmark.layers.submitted.attention"
+    )  # only those who ask for penalties depend on it
+
+    def attention() -> list[AttentionWeights]:
+        return finder.attention(submission, model)
+
+    found = {}
+    for penalty in spec.penalties:
+        module, parameters = typed_component("training/penalties", penalty.name, penalty.parameters)
+        try:
+            found[penalty.name] = module.penalty(model, attention, **parameters)
+        except BenchmarkError as error:
+            raise BenchmarkError(f"training penalty {penalty.name}: {error}") from None
+    return found
+
+
+def _starts_at_random(spec: AttackSpec) -> bool:
+    known = inspect.signature(importlib.import_module(f"benchmark.attacks.{spec.attack}").attack).parameters
+    default = known["random_start"].default if "random_start" in known else False
+    return bool(spec.parameters.get("random_start", default))
+
+
+def overfitting_monitor(trained: AttackSpec, attack: TrainingAttack) -> OverfittingMonitor:
+    probe = overfitting.probe(trained)
+    return OverfittingMonitor(attack, training_attack(probe), probe)
+
+
+def training_attack(spec: AttackSpec) -> TrainingAttack:
+    """The attack that training is handed: at `eps_factor` of its radius, drawing from the running generator.
+
+    A `step_size` in pixels shrinks with the radius.
+    """
+    module = component("attacks", spec.attack, spec.parameters)
+    climbs = "loss" in inspect.signature(module.attack).parameters
+
+    def attack(
+        model: nn.Module,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        eps_factor: float,
+        loss: AttackLoss | None = None,
+        /,
+    ) -> torch.Tensor:
+        if loss is not None and not climbs:
+            raise BenchmarkError(f"{spec.attack} climbs its own loss only; trades, mixup and cutmix need fgsm or pgd")
+        given = dict(spec.parameters) | ({"loss": loss} if loss is not None else {})
+        if "step_size" in given:
+            given["step_size"] = float(spec.parameters["step_size"]) * eps_factor
+        threat = ThreatModel(norm=spec.norm, eps=spec.eps * eps_factor)
+        return module.attack(model, images, labels, threat, seed=None, **given)
+
+    return attack

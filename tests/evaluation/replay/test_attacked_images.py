@@ -1,0 +1,116 @@
+"""A track that attacks the first of its images alone: what is counted of how many, and that none can be left out unseen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import tiny_verified
+from built_once import built_once
+from edited_file import edit
+from stages import run_stage
+from tiny_project import Project
+from tiny_verified import BY_IMAGE, EVIDENCE, FGSM, NAME, PGD, RECORD, change_column, change_json, found, rvb, sign
+
+from benchmark.evaluation import evidence as counting
+from benchmark.records.per_image import PerImage
+from benchmark.records.record import Record
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs import tracks
+from leaderboard.image_radii import image_radii
+
+ALL, ATTACKED = 20, 12  # two batches
+
+
+def new(root: Path) -> Project:
+    project = tiny_verified.new(root)
+    track = project.root / "benchmark/tracks/tiny.yaml"
+    text = track.read_text()
+    assert f"images: {ALL}, seed: 0, batch_size: 6" in text
+    track.write_text(text.replace(f"images: {ALL},", f"images: {ALL}, attacked: {ATTACKED},"))
+    return project
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return built_once(tmp_path_factory, "attacked", lambda root: tiny_verified.published(root, new))
+
+
+@pytest.fixture(autouse=True)
+def row(trained: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    project = trained.copy(tmp_path / "row")
+    monkeypatch.chdir(project.root)
+    return project
+
+
+@pytest.mark.slow
+def test_each_number_says_of_how_many_images_it_is() -> None:
+    record = Record.model_validate_json(RECORD.read_text())
+    assert (record.n, record.clean.n) == (ALL, ALL)
+    assert {one.accuracy.n for one in (*record.robust, *record.attacks)} == {ATTACKED}
+    assert {one.accuracy.n for one in record.certified} == {ALL}
+    images = PerImage.model_validate_json(BY_IMAGE.read_text())
+    lengths = {name: len(digits) for name, digits in images.scores.items()}
+    assert {n for name, n in lengths.items() if name.startswith(("clean", "certified"))} == {ALL}
+    assert {n for name, n in lengths.items() if name.startswith(("robust", "fgsm", "pgd"))} == {ATTACKED}
+    table = pq.read_table(EVIDENCE)
+    assert table.num_rows == ALL
+    assert counting.attacked(table) == ATTACKED
+    assert table[f"{FGSM}:success"].to_pylist()[ATTACKED:] == [None] * (ALL - ATTACKED)
+    assert image_radii(table).n == ATTACKED
+
+
+def test_the_row_is_replayed_in_a_sandbox_and_its_board_says_it() -> None:
+    edit("params.yaml", "wall: none", "wall: full")
+    result = rvb("verify", NAME)
+    assert result.exit_code == 0, result.output
+    counts = {one["what"]: one["count"] for one in found()["checked"]}
+    assert counts["clean predictions and margins, bit for bit"] == ALL
+    assert counts[f"attacks' images, {ATTACKED} each: ball, box, distances, predictions, margins, success"] == 2
+    assert "Percent of 12 or 20 test images" in rvb("board").output
+
+
+@pytest.mark.parametrize("names", [[f"{FGSM}:success"], [f"{FGSM}:l2"], [f"{PGD}:margin"], None])
+def test_an_attacked_image_that_is_left_out_is_seen(names) -> None:
+    every = [n for n in pq.read_table(EVIDENCE).column_names if ":" in n or n.startswith(("probe ", "probed "))]
+    for name in names or every:
+        change_column(name, ATTACKED - 1, lambda _: None)
+    sign("evidence", EVIDENCE)
+    assert found()["lines"]
+
+
+def test_nor_can_a_record_count_fewer() -> None:
+    def fewer(record: dict) -> None:
+        for one in (*record["robust"], *record["attacks"]):
+            share = one["accuracy"]
+            share |= {"n": share["n"] - 1, "value": min(share["count"], share["n"] - 1) / (share["n"] - 1)}
+
+    change_json(RECORD, fewer)
+    assert found()["lines"]
+
+
+def test_a_row_that_was_attacked_on_fewer_images_is_not_collected(row) -> None:
+    track = row.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(track.read_text().replace(f", attacked: {ATTACKED},", ","))
+    with pytest.raises(BenchmarkError, match="12 images were attacked where track tiny wants 20"):
+        counting.robust(pq.read_table(EVIDENCE), tracks.load("tiny"))
+
+
+def test_a_certificate_beyond_the_attacked_images_counts_and_one_that_is_broken_stops_the_row() -> None:
+    table = pq.read_table(EVIDENCE)
+    broken = [i for i, won in enumerate(table[f"{PGD}:success"].to_pylist()) if won]
+    assert broken
+    assert max(broken) < ATTACKED
+    change_column("certified_l2", broken[0], lambda _: 5.0)
+    with pytest.raises(BenchmarkError, match=rf"image {broken[0]} is certified at l2 5 "):
+        counting.check_sandwich(pq.read_table(EVIDENCE), NAME)
+
+
+def test_batches_of_attacked_images_are_those_of_all(row) -> None:
+    track = row.root / "benchmark/tracks/tiny.yaml"
+    track.write_text(track.read_text().replace(f"attacked: {ATTACKED}", "attacked: 7"))
+    with pytest.raises(BenchmarkError, match="multiple of batch_size"):
+        run_stage("attack-papers", *tiny_verified.NAMES)
+    assert json.loads(RECORD.read_text())["n"] == ALL

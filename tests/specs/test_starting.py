@@ -1,0 +1,176 @@
+"""Weights to start from: what is taken over, what is new, what is made of them before the first epoch, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scaling_preparation
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from tiny_linear_row import SUBMISSION
+from torch import nn
+
+from benchmark.data.images import load_split
+from benchmark.layers.trained import start_from
+from benchmark.runtime import files
+from benchmark.runtime.errors import BenchmarkError
+from benchmark.specs.rows import Network, Row, load_row
+from benchmark.specs.run_settings import run_settings
+from benchmark.specs.training import TrainingSpec
+from benchmark.training.fitting import fit, preparation
+
+SMALL = "work/tiny/Tiny2026Linear-small/train/model.safetensors"
+SCALING = {"name": "scaling", "parameters": {"factor": 0.5}}
+
+
+def tuned(**changes) -> Row:
+    """A row that starts from the linear one."""
+    row = load_row("tiny", "Tiny2026Linear-small")
+    settings = row.settings.model_copy(update={"training": TrainingSpec.model_validate(recipe(**changes))})
+    return replace(row, variant="tuned", settings=settings)
+
+
+def recipe(**changes) -> dict[str, Any]:
+    training = {"objective": "standard", "epochs": 0, "batch_size": 64, "learning_rate": 0.01}
+    training |= {"init_from": {"row": "Tiny2026Linear-small"}, "prepare": [SCALING], **changes}
+    return training
+
+
+def fitted(row: Row, tmp_path, **options):
+    return fit(row, run_settings().train, tmp_path, lambda *_: None, **options)
+
+
+@pytest.mark.slow
+def test_without_epochs_the_prepared_weights_are_what_is_kept(linear_row, monkeypatch, tmp_path) -> None:
+    scaling_preparation.installed(monkeypatch)
+    best, done, result = fitted(tuned(), tmp_path)
+    before = load_file(SMALL)
+    assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
+    assert (result.epochs, result.selected_epoch, done.losses) == (0, 0, [])
+    assert 0 < result.validation_score <= 1
+    (prepared,) = result.prepared
+    images = len(load_split(load_row("tiny", "Tiny2026Linear-small").data, "train").labels)
+    history = {"1.weight": {"images": images}, "1.bias": {"images": images}}
+    assert prepared.model_dump() == {"name": "scaling", "history": history}
+
+
+@pytest.mark.slow
+def test_a_killed_preparation_goes_on_with_the_layer_that_it_lost(linear_row, monkeypatch, tmp_path) -> None:
+    worked = scaling_preparation.installed(monkeypatch)
+    whole, _, first = fitted(tuned(epochs=2), tmp_path / "whole")
+    killed = {"name": "scaling", "parameters": {"factor": 0.5, "kill": "1.bias"}}
+    worked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        fitted(tuned(epochs=2, prepare=[killed]), tmp_path / "c")
+    assert worked == ["1.weight"]
+    resumed, _, second = fitted(tuned(epochs=2), tmp_path / "c")
+    assert worked == ["1.weight", "1.bias"]
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert first == second
+
+
+@pytest.mark.slow
+def test_prepared_weights_compete_with_the_epochs(linear_row, monkeypatch, tmp_path) -> None:
+    scaling_preparation.installed(monkeypatch)
+    worse = tuned(epochs=1, learning_rate=50.0)
+    _, _, result = fitted(worse, tmp_path)
+    assert result.selected_epoch == 0
+    assert result.epochs == 1
+
+
+@pytest.mark.slow
+def test_another_network_is_built_beside_and_only_first(linear_row, monkeypatch, tmp_path) -> None:
+    scaling_preparation.installed(monkeypatch, other=True)
+    row = tuned()
+    best, _, result = fitted(row, tmp_path)
+    before = load_file(SMALL)
+    assert all(torch.equal(best[name], 0.5 * before[name]) for name in before)
+    assert result.init_sha256
+    training = row.settings.training.model_copy(update={"prepare": 2 * row.settings.training.prepare})
+    twice = replace(row, settings=row.settings.model_copy(update={"training": training}))
+    with pytest.raises(BenchmarkError, match="makes a network of another; let it be the first"):
+        fitted(twice, tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_a_network_of_a_study_starts_from_the_cells_that_it_names(linear_row, monkeypatch, tmp_path) -> None:
+    scaling_preparation.installed(monkeypatch)
+    row = tuned(init_from={"cell": "plain"})
+    with pytest.raises(BenchmarkError, match="the preparation scaling works on a trained network; name its row by"):
+        fitted(row, tmp_path / "none")
+    start = load_row("tiny", "Tiny2026Linear-small")
+    network = Network(study="Tiny2026Linear-s", cell="on", place=1, seed=0, images=1, measures=(), start=start)
+    best, _, _ = fitted(replace(row, network=network), tmp_path)
+    assert torch.equal(best["1.weight"], 0.5 * load_file(SMALL)["1.weight"])
+
+
+@pytest.mark.slow
+def test_epochs_are_selected_by_what_a_certificate_proves(linear_row, tmp_path) -> None:
+    chosen = {"by": "certified", "certificate": "lipschitz", "radius": 0.02}
+    row = tuned(prepare=[], epochs=2, selection=chosen)
+    _, done, result = fitted(row, tmp_path)
+    assert result.selected_by == "validation accuracy certified by lipschitz at L2 0.02"
+    assert done.best_score == max(done.scores) > 0
+    _, easier, _ = fitted(tuned(prepare=[], epochs=2, selection={**chosen, "radius": 0.001}), tmp_path / "easier")
+    assert easier.best_score >= done.best_score
+
+
+def test_parameters_of_a_preparation_are_checked(monkeypatch) -> None:
+    scaling_preparation.installed(monkeypatch)
+    spec = TrainingSpec(
+        objective="standard", epochs=0, batch_size=1, learning_rate=1.0,
+        prepare=[{"name": "scaling", "parameters": {"faktor": 1.0}}],
+    )  # fmt: skip
+    with pytest.raises(BenchmarkError, match="preparation scaling: unknown parameter 'faktor'; did you mean 'factor'"):
+        preparation(spec.prepare[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"init_from": {"cell": "plain"}, "prepare": []}, "a `cell` is for studies; name a `row`"),
+        ({"prepare": [{"name": "proximal_projectoin"}]}, "no training/prepare file named 'proximal_projectoin'"),
+    ],
+)
+def test_a_row_that_starts_from_what_no_row_may_is_refused(linear_row, changes, words) -> None:
+    content = yaml.safe_load(SUBMISSION)
+    training = recipe(epochs=1, **changes)
+    content["variants"]["tuned"] = {"title": "Tuned", "tracks": {"tiny": {"training": training}}}
+    Path("submissions/Tiny2026Linear/submission.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(BenchmarkError, match=words):
+        load_row("tiny", "Tiny2026Linear-tuned")
+
+
+def net(classes: int = 3, width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, width), nn.Linear(width, classes))
+
+
+def test_all_but_the_new_parts_are_taken_over(tmp_path) -> None:
+    source, model = net(classes=3), net(classes=5)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    head = model[2].weight.clone()
+    assert start_from(model, tmp_path / "w.safetensors", ("2",)) == files.sha256_file(tmp_path / "w.safetensors")
+    assert torch.equal(model[1].weight, source[1].weight)
+    assert torch.equal(model[1].bias, source[1].bias)
+    assert torch.equal(model[2].weight, head)
+
+
+@pytest.mark.parametrize(
+    ("model", "new", "words"),
+    [
+        (net(5), (), r"2\.bias is shape \(3,\) in .* and shape \(5,\) in this model; name it in `new`"),
+        (net(5), ("3",), "the model has no part '3'"),
+        (net(3, 6), ("2",), r"1\.bias is shape \(4,\)"),
+        (net(3)[:2], (), r"2\.bias is shape \(3,\) in .* and nothing in this model"),
+        (nn.Sequential(*net(3), nn.Linear(3, 3)), (), r"3\.bias is nothing in .* and shape \(3,\)"),
+        (net(5), ("2.weight",), r"2\.bias is shape"),
+    ],
+)
+def test_what_does_not_fit_is_refused_not_skipped(tmp_path, model, new, words) -> None:
+    save_file(net(3).state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(BenchmarkError, match=words):
+        start_from(model, tmp_path / "w.safetensors", new)
