@@ -140,8 +140,8 @@ def test_a_link_out_of_a_submission_is_refused_before_it_is_read(linear_row) -> 
 
 # what the process of a training says, and what the judge says of that
 TRAINING = {
-    "prints for ever": ([{"say": "working"}], "does not come to an end in the time that it has"),
-    "prints too much": ([{"say": "working"}], "its code says more than 50 things"),
+    "prints for ever": ([{"say": "working"}], "does not end in the time that it has"),
+    "prints too much": ([{"say": "working"}], "its code prints more than 50 lines"),
     "begins epochs for ever": ([{"epoch": 1, "score": 0.5}], "returned malformed output"),
     "does more epochs than asked": ([{"epoch": 3, "score": 0.5}], "returned malformed output"),
     "is in no epoch": ([{"epoch": float("inf"), "score": 0.5}], "returned malformed output"),

@@ -107,7 +107,7 @@ def test_no_label_is_to_be_found_from_inside(linear_row) -> None:
         ("not finite", "        return super().forward(x) + (float('nan') if len(x) > 2 else 0)\n", "not finite"),
         ("huge", "        return super().forward(x) if len(x) < 3 else torch.zeros(len(x), 10**7)\n", "bytes, where"),
         ("strange numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to(torch.complex64)\n", "KeyError"),
-        ("whole numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.long()\n", "answers wrongly: logits"),
+        ("whole numbers", "        y = super().forward(x)\n        return y if len(x) < 3 else y.long()\n", "malformed output: logits"),
         ("no memory at all", "        y = super().forward(x)\n        return y if len(x) < 3 else y.to('meta')\n", "NotImplementedError"),
         ("an exit", "        import os\n        return super().forward(x) if len(x) < 3 else os._exit(0)\n", "the process that runs its code failed"),
         ("a signal", "        import ctypes\n        return super().forward(x) if len(x) < 3 else ctypes.string_at(0)\n", "SIGSEGV"),
