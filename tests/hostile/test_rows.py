@@ -251,8 +251,9 @@ def test_a_model_that_answers_at_random_is_refused_in_the_closed_division(linear
         "    import atexit, pathlib\n    try:\n        pathlib.Path('work/tiny/Tiny2026Linear-small/attack-papers/evidence.parquet').write_bytes(b'')\n"
         "    except OSError:\n        pass\n    return images\n",
         "    labels.fill_(0)\n    model.register_forward_hook(lambda m, a, y: -y)\n    return images\n",
+        "    model[1].weight.zero_()\n    model[1] = torch.nn.Linear(64, 10)\n    model.train()\n    return images\n",
     ],
-    ids=["patches the judge", "damages every layer", "climbs the frames", "writes evidence", "hooks the model"],
+    ids=["patches the evaluator", "damages every layer", "climbs the frames", "writes evidence", "hooks the model", "damages its own"],
 )  # fmt: skip
 def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
     before = robust(linear_row)
@@ -265,8 +266,6 @@ def test_a_hostile_attack_lowers_nothing(linear_row, code) -> None:
     [
         ("    import time\n    time.sleep(600)\n", "no answer within"),
         ("    import os\n    os._exit(0)\n", "the process that runs its code failed"),
-        ("    return images[:1]\n", "brought"),
-        ("    return images + float('nan')\n", "brought"),
         ("    return [images]\n", "returned list"),
         ("    open('/etc/passwd').read()\n", "PermissionError"),
         ("    return images\ncomponents = [str(n) for n in range(10**5)]\n", "at most 20 components"),

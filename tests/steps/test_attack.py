@@ -1,4 +1,4 @@
-"""Attacks brought against one row: they can only lower its numbers."""
+"""Attacks contributed against one row: they can only lower its numbers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ def test_an_attack_that_finds_nothing_changes_no_number(linear_row) -> None:
     before = robust(linear_row)
     assert 5 < before < record().clean.count
     assert robust(linear_row, HEAD + "    return images\n") == before
-    assert [(a.suite, a.id, a.accuracy.count) for a in record().attacks][1:] == [
-        ("adaptive", "brought-L2-0.5", record().clean.count)
-    ]
+    attack = record().attacks[1]
+    assert (attack.suite, attack.id, attack.accuracy.count) == ("adaptive", "brought-L2-0.5", record().clean.count)
 
 
 def test_an_attack_that_breaks_images_lowers_the_number_by_exactly_those(linear_row) -> None:
@@ -106,17 +105,6 @@ def test_an_attack_that_cheats_is_held_against_the_clean_images(linear_row, body
     assert not (ROW / "attack-adaptive").exists()
 
 
-def test_an_attack_that_damages_its_model_breaks_nothing(linear_row) -> None:
-    """On the damaged model every image would be 'broken'. It has one of its own, and a copy of that."""
-    damage = (
-        "    model[1].weight.zero_()\n    model[1] = torch.nn.Linear(64, 10)\n    model.train()\n    return images\n"
-    )
-    before = robust(linear_row)
-    assert robust(linear_row, HEAD + damage) == before
-    attacked(linear_row, HEAD + "    model[0] = torch.nn.Linear(64, 10)\n    return images\n")
-    assert type(GIVEN[0][0]) is torch.nn.Identity
-
-
 def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row) -> None:
     """Whatever ran before it: a run that goes on after a kill draws as one that was not stopped."""
     found = []
@@ -127,9 +115,11 @@ def test_an_attack_that_forgets_its_seed_still_gives_the_same_images(linear_row)
     assert not torch.equal(found[1], found[2])
 
 
-def test_a_brought_file_gets_copies(linear_row) -> None:
-    assert not attacked(linear_row, HEAD + "    labels.zero_()\n    return images.zero_()\n").any()
+def test_a_contributed_file_gets_copies(linear_row) -> None:
+    damage = "    labels.zero_()\n    model[0] = torch.nn.Linear(64, 10)\n    return images.zero_()\n"
+    assert not attacked(linear_row, HEAD + damage).any()
     assert all(given.all() for given in GIVEN[1:])
+    assert type(GIVEN[0][0]) is torch.nn.Identity
 
 
 def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> None:
@@ -149,9 +139,8 @@ def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(proj
     project.add("Tiny2026Net", epochs=10)
     project.rvb("repro", "--track", "tiny")
     before = project.results("Tiny2026Net-small")
-    project.bring(
-        "Tiny2026Net", "brought", readme_example(), BROUGHT.replace("0.5", "0.6") + ", parameters: {steps: 50}"
-    )
+    spec = BROUGHT.replace("0.5", "0.6") + ", parameters: {steps: 50}"
+    project.bring("Tiny2026Net", "brought", readme_example(), spec)
     tried = project.rvb("attack", "Tiny2026Net-small", "--suite", "adaptive", "--track", "tiny")
     assert "brought-L2-0.6" in tried.stdout
     assert project.results("Tiny2026Net-small") == before
@@ -161,10 +150,8 @@ def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(proj
     assert re.findall(r"(\S+) is kept", output) == ["attack-standard", "certify", "attention"]
     after = project.results("Tiny2026Net-small")
     changed = ("record", "attack-adaptive", "reliability")  # which compares all attacks of the row
-    kept, kept_before = (
-        {n: data for n, data in files.items() if not n.startswith(changed)} for files in (after, before)
-    )
-    assert kept == kept_before
+    kept = ({n: data for n, data in files.items() if not n.startswith(changed)} for files in (after, before))
+    assert next(kept) == next(kept)
     old, new = (Record.model_validate_json(files["record/record.json"]) for files in (before, after))
     assert new.robust[1].accuracy.count < old.robust[1].accuracy.count
     assert (new.clean, new.certified, new.attacks[:2]) == (old.clean, old.certified, old.attacks)
@@ -211,9 +198,8 @@ def test_a_spec_may_name_an_attack_of_the_benchmark_with_other_parameters(linear
     before = robust(linear_row)
     assert robust(linear_row, "", more) < before
     assert record().attacks[1].id == "long_pgd-L2-0.5"
-    with pytest.raises(
-        BenchmarkError, match=r"adaptive attack pgd-L2-0\.5 has the id of one in the track's suite papers"
-    ):
+    words = r"adaptive attack pgd-L2-0\.5 has the id of one in the track's suite papers"
+    with pytest.raises(BenchmarkError, match=words):
         robust(linear_row, "", more.replace("name: long_pgd, ", ""))
 
 
