@@ -189,20 +189,15 @@ CLOSED_TO_DOWNLOADS = {
 }  # fmt: skip
 
 
+# not a mistake in the attempt itself, such as a NameError
+REFUSALS = (OSError, AssertionError, KeyError, MemoryError, RuntimeError, SystemError, AttributeError, ValueError)
+
+
 class _Served:
     def attempt(self, code: str) -> tuple[dict, dict]:
         try:
             exec(code, {"here": os.environ["HOME"]})
-        except (
-            OSError,
-            AssertionError,
-            KeyError,
-            MemoryError,
-            RuntimeError,
-            SystemError,
-            AttributeError,
-            ValueError,
-        ) as error:
+        except REFUSALS as error:
             return {"failed": f"{type(error).__name__}: {error}"}, {}
         return {"failed": ""}, {}
 

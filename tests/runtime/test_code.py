@@ -76,7 +76,7 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
     for old, new in (("+ 1", "+ 1.0"), ("+ 1", "- 1"), ("f(x)", "f(x, y=0)"), ("import math", "import cmath as math")):
         assert digest(PLAIN.replace(old, new)) != first
     assert digest(PLAIN.replace('"""Says."""', '"""Says."""\n    "not a docstring"')) != first
-    apart = (
+    calls = [
         "f(1, (2, 3))",
         "f(1, 2, 3)",
         "f([1, 2], [])",
@@ -85,8 +85,8 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
         "f(1, '2')",
         "g(f, 1)",
         "f(g, 1)",
-    )
-    assert len({digest(f"{text}\n") for text in apart}) == len(apart)
+    ]
+    assert len({digest(f"{call}\n") for call in calls}) == 8
 
 
 @pytest.fixture
@@ -171,13 +171,8 @@ def test_inputs_are_what_the_steps_really_import(project) -> None:
     """Runs every step of a tiny row and compares sys.modules with its inputs file, both ways."""
     project.add("Tiny2026Net", epochs=1)
     brought = "from benchmark.attacks import fgsm\n\n\ndef attack(model, *inputs, seed):\n    return fgsm.attack(model, *inputs, seed=seed)\n"
-    project.bring(
-        "Tiny2026Net",
-        "brought",
-        brought,
-        "attack: brought, norm: L2, eps: 0.3",
-        "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}",
-    )
+    cw = "attack: cw, norm: L2, eps: 0.5, parameters: {steps: 2, step_size: 0.01, c: 1.0}"
+    project.bring("Tiny2026Net", "brought", brought, "attack: brought, norm: L2, eps: 0.3", cw)
     project.rvb("pipeline")
     project.run("benchmark.pipeline.inputs", "tiny")
     for name in ("data", *planned_steps(project, "Tiny2026Net-small")):

@@ -38,15 +38,7 @@ def test_imports_flow_one_way() -> None:
 
 def test_submissions_and_the_benchmark_know_each_others_public_parts_alone() -> None:
     """The code of a stage is followed through files of benchmark/, never its __init__.py, and within one submission."""
-    parts = (
-        "specs",
-        "records",
-        "layers",
-        "training",
-        "attacks",
-        "certificates",
-        "data",
-    )
+    parts = ("specs", "records", "layers", "training", "attacks", "certificates", "data")
     public = {*parts, "evaluation.pictures", "runtime.errors"}  # of measures, which tell people what is wrong, too
     package = Path("benchmark/__init__.py")
     tree = [node for node in ast.walk(ast.parse(package.read_text())) if isinstance(node, ast.ImportFrom)]
