@@ -1,4 +1,4 @@
-"""The static closure of imports, which makes DVC's deps, against what stages really import."""
+"""The static closure of imports, compared with the modules that stages really import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_closure_follows_imports_that_run() -> None:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Writes a file at a time of its own, by which digests are kept."""
+    """Write a file with an mtime of its own: digests are cached by it."""
     monkeypatch.chdir(tmp_path)
     times = itertools.count(1)
 
@@ -91,7 +91,7 @@ def test_a_comment_or_a_docstring_changes_no_digest_and_every_edit_of_code_does(
 
 @pytest.fixture
 def parse(tmp_path, monkeypatch):
-    """Digest of a file as another process sees it: nothing is remembered but `KEPT`, which it then writes."""
+    """Return a file's digest as another process computes it: nothing is cached but `KEPT`, which is then written."""
     monkeypatch.chdir(tmp_path)
 
     def forget() -> None:

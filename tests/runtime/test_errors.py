@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what the machine lacks ends a command with one line."""
+"""Files are written completely or not at all; a full disk or memory ends a command with one line."""
 
 from __future__ import annotations
 

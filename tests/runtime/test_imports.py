@@ -1,4 +1,4 @@
-"""Data flows one way: which module may import which, and what no command imports before it needs it."""
+"""Imports flow one way, and commands import slow modules only when they need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study over a row's seeds: what it trains and measures, and how it is called."""
+"""The study over a row's seeds: its trainings, its measures and its names."""
 
 from __future__ import annotations
 

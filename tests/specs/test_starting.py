@@ -1,4 +1,4 @@
-"""Weights to start from: what is taken over, what is new, what is made of them before the first epoch, what is refused."""
+"""Weights to start from: what is taken over, what is new, what preparations change, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCALING = {"name": "scaling", "parameters": {"factor": 0.5}}
 
 
 def tuned(**changes) -> Row:
-    """A row that starts from the linear one."""
+    """Return a row that starts from the linear one."""
     row = load_row("tiny", "Tiny2026Linear-small")
     settings = row.settings.model_copy(update={"training": TrainingSpec.model_validate(recipe(**changes))})
     return replace(row, variant="tuned", settings=settings)

@@ -1,4 +1,4 @@
-"""What all stages share: what changes while a stage runs, and what is gone when it is collected, is no result."""
+"""All steps: changes while a step runs, and missing files, leave no result."""
 
 from __future__ import annotations
 

@@ -209,7 +209,6 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
     assert re.search(rf"corrupted.* {100 * found.accuracy.value:.1f} .*{found.accuracy.count} of 180", shown), shown
     index, page = (board / "site/index.html").read_text(), (board / f"site/models/{row}/index.html").read_text()
     assert "<dt>corrupted</dt>" in index
-    assert "corrupted (ImageNet-C strengths)" in page
     assert "not to be compared with published CIFAR-10-C numbers" in index
     for number in (
         found.accuracy,
@@ -217,8 +216,12 @@ def test_a_colour_track_from_images_to_the_site(colours) -> None:
         *(cell for kind in found.corruptions for cell in kind.severities),
     ):
         assert f'title="{number.count} of {number.n} images"><b>{100 * number.value:.1f}</b>' in page
-    assert "jpeg compression" in page
-    assert "cannot be compared with numbers on CIFAR-10-C" in page
+    for words in (
+        "corrupted (ImageNet-C strengths)",
+        "jpeg compression",
+        "cannot be compared with numbers on CIFAR-10-C",
+    ):
+        assert words in page
     assert "corrupted fog 5" in (board / f"site/models/{row}/evidence.csv").read_text().splitlines()[0]
     colours.rvb("pipeline", "--check")
     before = (folder / "corrupt/evidence.parquet").read_bytes()

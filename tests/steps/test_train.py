@@ -1,4 +1,4 @@
-"""The stage `train` with a recipe that asks for everything: what it writes, prints and refuses."""
+"""The step `train` with a recipe that uses everything: its files, its messages and its refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECIPE = """\
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """Writes a recipe into the submission of a project with data, not yet trained."""
+    """Write a recipe into the submission of a project with data, not yet trained."""
     project = tiny_linear_row.new(tmp_path / "project")
     monkeypatch.chdir(project.root)
     run_stage("data", "tiny")
