@@ -37,8 +37,7 @@ def possible(asked: Arithmetic) -> Arithmetic:
 def fix(asked: Arithmetic) -> None:
     """Set the variables that the libraries read, before any of them is imported, in every process that computes.
 
-    Raises:
-        BenchmarkError: a library was imported before, with other kernels.
+    Raise BenchmarkError if a library was imported before, with other kernels.
     """
     if possible(asked) == "native" or in_force() == "portable":
         return

@@ -13,8 +13,7 @@ WRITTEN_BY_RUNS = ("**/dvc.lock", "pipelines/**/leaderboard.*", "leaderboard/res
 def merge_base(base: str) -> str:
     """Return the commit at which this branch left `base`, a branch or commit, else `origin/<base>`.
 
-    Raises:
-        BenchmarkError: no git repository, no such branch, or no common commit.
+    Raise BenchmarkError without a git repository, such a branch, or a common commit.
     """
     names = (base, f"origin/{base}")
     branch = next((n for n in names if _git("rev-parse", "--verify", "--quiet", f"{n}^{{commit}}")), None)
@@ -31,8 +30,7 @@ def merge_base(base: str) -> str:
 def clean_commit() -> str:
     """Return the first 12 digits of the commit that is checked out.
 
-    Raises:
-        BenchmarkError: no commit, or uncommitted changes, except files that a run itself writes.
+    Raise BenchmarkError without a commit, or for uncommitted changes, except in files that a run itself writes.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
     changed = _git("status", "--porcelain", "--", ".", *(f":(exclude,glob){path}" for path in WRITTEN_BY_RUNS))

@@ -53,8 +53,7 @@ def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **give
     """Return a YAML file as such a model, with the values `given` beside it; cached until its version (files.py)
     changes.
 
-    Raises:
-        BenchmarkError: no YAML mapping, an unknown key (the near miss is suggested), or a bad value.
+    Raise BenchmarkError for no YAML mapping, an unknown key (the near miss is suggested), or a bad value.
     """
     try:
         return model.model_validate(given | read_yaml(path))

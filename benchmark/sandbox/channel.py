@@ -49,8 +49,7 @@ class Channel:
     ) -> None:
         """Send JSON values, and tensors by name of the types in `DTYPES`, on any device.
 
-        Raises:
-            Broken: the other side has ended, or does not read within `seconds`.
+        Raise `Broken` if the other side has ended, or does not read within `seconds`.
         """
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in (tensors or {}).items()}
         about = {n: [str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in plain.items()}

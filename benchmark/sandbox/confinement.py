@@ -80,8 +80,7 @@ def available() -> tuple[str, ...]:
 def required(sandbox: str) -> tuple[str, ...]:
     """Return the parts that confine submitted code, by the setting `wall` of params.yaml: "full", "weak" or "none".
 
-    Raises:
-        BenchmarkError: "full" is asked for, and this machine lacks a part.
+    Raise BenchmarkError if it is "full" and this machine lacks a part.
     """
     parts = () if sandbox == "none" else available()
     missing = [part for part in FULL if part not in parts]
@@ -96,8 +95,7 @@ def required(sandbox: str) -> tuple[str, ...]:
 def confine(rules: Confinement, home: Path) -> None:
     """Confine the calling process, which has one thread, for good. Its HOME becomes the folder `home`.
 
-    Raises:
-        OSError: the machine refuses one of the parts.
+    Raise OSError if the machine refuses one of the parts.
     """
     _clean_environment(home)
     if rules.network:

@@ -98,10 +98,8 @@ class SandboxedModel(Remote):
         self.eval()
 
     def build(self) -> None:
-        """Build the model.
-
-        Raises:
-            BenchmarkError: as `trained_model` does, or this machine refuses to confine a process.
+        """Build the model. Raise BenchmarkError as `trained_model` does, or if this machine refuses to confine a
+        process.
         """
         self._process.ask("build")
 
@@ -287,8 +285,7 @@ class EvaluatedModel:
     def confirm(self, images: torch.Tensor, batch_size: int, row: str) -> None:
         """Compare the rebuilt network with the row's own model on images (n, c, h, w).
 
-        Raises:
-            BenchmarkError: a bit of a logit differs; the message names the first image.
+        Raise BenchmarkError, which names the first image, if a bit of a logit differs.
         """
         if self.claimed is None:
             return

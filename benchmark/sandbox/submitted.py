@@ -22,8 +22,7 @@ Hear = Callable[[dict[str, Any]], object]
 def in_force() -> tuple[str, ...]:
     """Return the parts of the sandbox that params.yaml asks for; none if code runs as the evaluator itself does.
 
-    Raises:
-        BenchmarkError: it asks for a full sandbox, and this machine lacks a part.
+    Raise BenchmarkError if it asks for a full sandbox and this machine lacks a part.
     """
     return required(run_settings().wall)
 
@@ -97,10 +96,8 @@ def run(
 
 
 def left(until: float, owner: str) -> int:
-    """Return the seconds up to a moment of the monotonic clock, rounded up.
-
-    Raises:
-        BenchmarkError: the moment is past.
+    """Return the seconds up to a moment of the monotonic clock, rounded up. Raise BenchmarkError if the moment is
+    past.
     """
     if (seconds := until - time.monotonic()) <= 0:
         raise BenchmarkError(f"{owner}: its code does not end in the time that it has")

@@ -47,8 +47,7 @@ Trained = tuple[Tensors, TrainingProgress, TrainingResult, int]  # the last: byt
 def fit_sandboxed(row: Row, run: TrainRun, folder: Path, on_epoch: OnEpoch, say: Say) -> Trained:
     """Train as `fitting.fit` does, in the sandbox; also return the peak bytes of GPU memory.
 
-    Raises:
-        BenchmarkError: as `fit` does, or the process fails or returns malformed output.
+    Raise BenchmarkError as `fit` does, or if the process fails or returns malformed output.
     """
     parts, count = in_force(), run.processes
     if not parts and count == 1:  # several ranks always have processes of their own
@@ -105,11 +104,9 @@ def _heard(row: Row, run: TrainRun, trained: Sequence[Process], on_epoch: OnEpoc
 
 
 def _wait_for_first(trained: Sequence[Process], until: float) -> None:
-    """Wait until the first process sends a message.
+    """Wait until the first process sends a message. Raise BenchmarkError if another process has ended or failed.
 
-    Raises:
-        BenchmarkError: another process has ended or failed. It sends nothing before it is done, so the first might
-            wait for it for ever.
+    The others send nothing before they are done, so the first might wait for a failed one for ever.
     """
     with selectors.DefaultSelector() as selector:
         for rank in trained:

@@ -83,8 +83,7 @@ def check_parameters(
 def typed_parameters(function: Callable[..., object], given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the values of keyword-only parameters, in the types that this project's `function` declares.
 
-    Raises:
-        BenchmarkError: as `check_parameters`, and for a value of a wrong type.
+    Raise BenchmarkError as `check_parameters`, and for a value of a wrong type.
     """
     check_parameters(function, given, where)
     signature = inspect.signature(function, eval_str=True).parameters

@@ -108,8 +108,7 @@ def attack(name: str, submission: str) -> ModuleType:
 def build(submission: Submission, variant: str, track: Track) -> nn.Module:
     """Return a new, untrained model: images (n, c, h, w) in [0, 1] to logits (n, classes).
 
-    Raises:
-        BenchmarkError: build refuses its options, or the model's logits have a wrong shape or are not finite.
+    Raise BenchmarkError if build refuses its options, or the model's logits have a wrong shape or are not finite.
     """
     return build_model(submission, submissions.settings(submission, variant, track.name), track)
 
@@ -210,9 +209,7 @@ def load(path: Path) -> ModuleType:
     """Return a submission's file as the module submissions.<name>.<file>, which imports its neighbours by `from
     .file`.
 
-    Raises:
-        BenchmarkError: it does not import (the message names the line), or imports a file that its stages' inputs
-            would lack.
+    Raise BenchmarkError if it does not import (with the line), or imports a file that its stages' inputs would lack.
     """
     spec = importlib.util.spec_from_file_location(f"{_package(path.parent)}.{path.stem}", path)
     assert spec is not None

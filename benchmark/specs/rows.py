@@ -132,9 +132,8 @@ class Row:
 def load_row(track: str, name: str) -> Row:
     """Return the row `<submission>-<variant>` of a track.
 
-    Raises:
-        BenchmarkError: an unknown track, submission or variant (the near miss is suggested), or settings that do not
-            fit the track.
+    Raise BenchmarkError for an unknown track, submission or variant (the near miss is suggested), or settings that do
+    not fit.
     """
     submission, _, variant = name.partition("-")
     if not variant:
@@ -171,8 +170,7 @@ def load_rows(track: str) -> list[Row]:
 def initial_settings(settings: VariantOnTrack, track: str, place: str) -> VariantOnTrack:
     """Return the settings of the row at which a chain of fine-tuning starts: `settings` itself without a chain.
 
-    Raises:
-        BenchmarkError: a row of the chain does not exist, or the chain returns to a row.
+    Raise BenchmarkError if a row of the chain does not exist, or the chain returns to a row.
     """
     seen = []
     while settings.training and (start := settings.training.init_from) and start.row:

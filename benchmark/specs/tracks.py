@@ -17,10 +17,8 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Track:
-    """Return the track of this name.
-
-    Raises:
-        BenchmarkError: an unknown track or key (the near miss is suggested), or a bad value.
+    """Return a track by name. Raise BenchmarkError for an unknown track or key (the near miss is suggested), or a bad
+    value.
     """
     path = FOLDER / f"{name}.yaml"
     if not path.exists():

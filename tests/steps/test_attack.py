@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -130,8 +129,8 @@ def test_the_attack_in_the_readme_finds_what_the_exact_one_finds(linear_row) -> 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(project) -> None:
-    """Through DVC: only the new stage and what counts it run; a radius that the attack refutes is never published."""
+def test_a_reviewers_attack_lowers_the_number(project) -> None:
+    """Through DVC: only the new step runs, and the steps that count it."""
     line = next(line for line in TRACK.splitlines(keepends=True) if "attack: pgd" in line)
     further = line + line.replace("0.5", "0.6")  # the probes look into the ball of 0.5, and next into one beyond 0.6
     track = TRACK.replace("papers", "standard").replace("certified_radii: []", "certified_radii: [0.1]")
@@ -160,28 +159,6 @@ def test_a_reviewers_attack_lowers_the_number_and_contradicts_a_certificate(proj
     page = (site / "models/Tiny2026Net-small/index.html").read_text()
     assert re.search(r"<th scope=\"row\">brought</th><td>adaptive</td><td>L2 0.6</td>", page)
     assert f"<b>{100 * new.robust[1].accuracy.value:.1f}</b>" in (site / "index.html").read_text()
-    claim_more_than_the_attack_allows(project)
-    refused = project.rvb("step", "collect", "Tiny2026Net-small", "--track", "tiny", check=False)
-    assert refused.returncode == 1
-    assert re.search(r"image \d+ is certified .* but brought-L2-0\.6 broke it .*nothing is published", refused.stderr)
-    assert project.results("Tiny2026Net-small")["record/record.json"] == after["record/record.json"]
-
-
-def claim_more_than_the_attack_allows(project: Project) -> None:
-    """Writes, in place of the certified radii, one image's alone: the distance at which nothing but the attack broke it."""
-    folder = project.root / "work/tiny/Tiny2026Net-small"
-    table, brought, standard = (
-        pq.read_table(folder / name)
-        for name in ("certify/evidence.parquet", "attack-adaptive/evidence.parquet", "attack-standard/evidence.parquet")
-    )
-    success, known = (t[f"{i}:success"].to_pylist() for t, i in ((brought, "brought-L2-0.6"), (standard, "pgd-L2-0.6")))
-    image = next(i for i, (new, old) in enumerate(zip(success, known, strict=True)) if new and not old)
-    radii = [0.0] * len(success)
-    radii[image] = brought["brought-L2-0.6:l2"][image].as_py()
-    path = folder / "certify/evidence.parquet"
-    path.unlink()
-    place = table.column_names.index("certified_l2")
-    pq.write_table(table.set_column(place, "certified_l2", pa.array(radii)), path)
 
 
 def test_components_run_in_turn_on_what_stands(linear_row) -> None:
