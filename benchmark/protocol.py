@@ -1,13 +1,12 @@
-"""What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row or
-study>]`.
+"""What is done to a row, from its weights to its Record: `python -m benchmark.protocol <stage> <track> [<row or study>]`.
 
-A row is a network with its recipe on a track (specs/rows.py). DVC sees two stages of a row (pipeline/generate.py);
-each stage is several steps, one file of benchmark/steps each. A step's result is kept under its key: the code that it
-imports, its settings, and what it reads (steps/base.py). So a stage that runs again repeats only the steps that
-changed: an edited attack runs on every row, and nothing is trained. A killed step resumes (runtime/scratch.py).
+A row is a network with its recipe on a track (specs/rows.py). DVC sees two stages of a row (pipeline/generate.py); each
+stage is several steps, one file of benchmark/steps each. A step's result is kept under its key: the code that it imports,
+its settings, and what it reads (steps/base.py). So a stage that runs again repeats only the steps that changed: an edited
+attack runs on every row, and nothing is trained. A killed step resumes (runtime/scratch.py).
 
-Each step runs in a fork of its own, made before any image or label is read. Its sandboxed processes are forks of that
-fork, so they see nothing of other steps. Steps run side by side on free cores.
+Each step runs in a fork of its own, made before any image or label is read. Its sandboxed processes are forks of that fork,
+so they see nothing of other steps. Steps run side by side on free cores.
 
 A study is a grid of networks that no board lists. They are trained and measured in the same way, side by side.
 """
@@ -46,9 +45,7 @@ CORES = "RVB_CORES"  # the variable with the number of cores that rows share; 1 
 
 @cache
 def load(name: str) -> type[Step]:
-    """Return the step named `name`, such as attack-standard. Raise BenchmarkError for an unknown name, with the near
-    miss.
-    """
+    """Return the step named `name`, such as attack-standard. Raise BenchmarkError for an unknown name, with the near miss."""
     kind, _, what = name.partition("-")
     step = importlib.import_module(f"benchmark.steps.{kind}").step if kind in STEPS else None
     if step is None or (what and not step.several):
@@ -74,9 +71,7 @@ def stages(row: Row) -> dict[str, list[Step]]:
 
 
 def planned(row: Row, name: str) -> Step:
-    """Return one step of a row by name, such as attack-standard. Raise BenchmarkError if it is unknown or does not
-    apply.
-    """
+    """Return one step of a row by name, such as attack-standard. Raise BenchmarkError if it is unknown or does not apply."""
     kind, steps = load(name), {step.name: step for step in plan(row)}
     if name not in steps:
         raise kind.refuse(row, name)
@@ -84,8 +79,7 @@ def planned(row: Row, name: str) -> Step:
 
 
 def do(steps: Sequence[Step], cores: int) -> Iterator[Step]:
-    """Do steps of one row or many, each in a fork; steps run side by side on free cores unless one reads another's
-    results.
+    """Do steps of one row or many, each in a fork; steps run side by side on free cores unless one reads another's results.
 
     Yield each step when it is done. A killed step keeps its partial work in its scratch folder.
     """
@@ -125,8 +119,7 @@ def _cores() -> int:
 def run_study(track: str, study: str) -> None:
     """Train and measure the networks of a study, as many at a time as there are cores; then write its table.
 
-    Raise BenchmarkError before any training if the study does not load, or if networks, recipes or measures do not
-    fit.
+    Raise BenchmarkError before any training if the study does not load, or if networks, recipes or measures do not fit.
     """
     from benchmark.studies import building, grids, results
 

@@ -73,9 +73,7 @@ def built(finished: Project, tmp_path: Path) -> Project:
 
 @pytest.fixture(scope="session")
 def linear_trained(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project with a trained row of a linear model, and its suite `papers`. Not to be changed: see
-    `linear_row`.
-    """
+    """Return a project with a trained row of a linear model, and its suite `papers`. Not to be changed: see `linear_row`."""
     import tiny_linear_row  # imports torch, which reads OMP_NUM_THREADS
 
     return built_once(tmp_path_factory, "linear", tiny_linear_row.trained)

@@ -1,12 +1,11 @@
 """The project files that a module really imports: a static walk of its import statements.
 
-The same closure gives the dependencies of a DVC stage, the key of partial work, and the Record's sha256 of code, so
-the three cannot disagree. A test compares it with the modules of a running stage.
+The same closure gives the dependencies of a DVC stage, the key of partial work, and the Record's sha256 of code, so the
+three cannot disagree. A test compares it with the modules of a running stage.
 
 A file is hashed by its syntax tree: comments, docstrings and layout change no result. Other files are hashed by their
-bytes. A submission's imports are followed within its own folder; another submission's files are refused. Parsed trees
-are cached in `KEPT` by the sha256 of the parser and of the file's path and bytes, so only an edited file is parsed
-again.
+bytes. A submission's imports are followed within its own folder; another submission's files are refused. Parsed trees are
+cached in `KEPT` by the sha256 of the parser and of the file's path and bytes, so only an edited file is parsed again.
 """
 
 from __future__ import annotations
@@ -101,9 +100,7 @@ def _parsed(path: Path, _version: tuple[int, ...]) -> Parsed:
 
 
 def tree_of(path: Path, content: bytes) -> ast.Module:
-    """Return the syntax tree of a file. Raise BenchmarkError if it is no Python, or nested too deeply for Python
-    itself.
-    """
+    """Return the syntax tree of a file. Raise BenchmarkError if it is no Python, or nested too deeply for Python itself."""
     try:
         return ast.parse(content, str(path))  # bytes: a file may name its encoding
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

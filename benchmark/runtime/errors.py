@@ -31,9 +31,7 @@ class OutOfMemory(BenchmarkError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that GPU or main memory did not suffice, by the words of Python, torch or a
-    process.
-    """
+    """Return whether an error means that GPU or main memory did not suffice, by the words of Python, torch or a process."""
     if isinstance(error, OutOfMemory | MemoryError):
         return True
     words = f"{type(error).__name__}: {error}"

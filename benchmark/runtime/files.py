@@ -66,9 +66,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, again: str = "delete it and run `rvb repro`") -> Any:
-    """Return JSON values. Raise BenchmarkError for a missing or damaged file; `again` says what to do about a damaged
-    one.
-    """
+    """Return JSON values. Raise BenchmarkError for a missing or damaged file; `again` says what to do about a damaged one."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

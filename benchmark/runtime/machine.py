@@ -83,7 +83,7 @@ def device_name(device: str) -> str:
 def gpu_name(index: int = 0) -> str:
     """Return the name of a GPU; "" if there is none.
 
-    A new process asks: asking starts CUDA, which later forks of this process could then not use. A fork that result
+    A new process asks: asking starts CUDA, which later forks of this process could then not use. A fork that asked
     failed on an H200: "initialization error".
 
     Raises:

@@ -1,7 +1,6 @@
 """Partial work that survives a kill: one locked scratch folder for each step, keyed by all its inputs.
 
-`kill -9` of dvc leaves its stage's command alive. The next run waits for that orphan, and then takes over its partial
-work.
+`kill -9` of dvc leaves its stage's command alive. The next run waits for that orphan, and then takes over its partial work.
 """
 
 from __future__ import annotations

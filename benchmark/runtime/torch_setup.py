@@ -56,9 +56,7 @@ def set_up(device: str) -> torch.device:
 
 
 def start(device: torch.device) -> None:
-    """Start CUDA in this process, if the device is a GPU. Raise BenchmarkError with the driver's message, and what to
-    do.
-    """
+    """Start CUDA in this process, if the device is a GPU. Raise BenchmarkError with the driver's message, and what to do."""
     if device.type != "cuda":
         return
     try:

@@ -50,8 +50,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 @cache
 def read_model(path: Path, model: type[Model], _version: tuple[int, ...], **given: str) -> Model:
-    """Return a YAML file as such a model, with the values `given` beside it; cached until its version (files.py)
-    changes.
+    """Return a YAML file as such a model, with the values `given` beside it; cached until its version (files.py) changes.
 
     Raise BenchmarkError for no YAML mapping, an unknown key (the near miss is suggested), or a bad value.
     """

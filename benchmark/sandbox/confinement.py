@@ -3,9 +3,8 @@
 - Landlock: the process opens the listed files and nothing else of the machine, and executes nothing.
 - seccomp: no other programs or processes, no signals to others, no network, no marks on files (seccomp.py).
 - Limits: memory, open files, file sizes, no core dump. A clean environment. The process ends when its parent does.
-- Namespaces, where the machine lets users make them: a network without devices, no shared memory or messages with
-  other
-processes, no privileges outside. The first three parts refuse all this too.
+- Namespaces, where the machine lets users make them: a network without devices, no shared memory or messages with other
+  processes, no privileges outside. The first three parts refuse all this too.
 
 The parent limits time (process.py). docs/sandbox.md lists what none of this prevents.
 """
@@ -128,9 +127,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _read_by_cuda() -> list[Path]:
-    """Return what CUDA reads: the driver's state, and the folder of libcuda, which loads more libraries when it
-    starts.
-    """
+    """Return what CUDA reads: the driver's state, and the folder of libcuda, which loads more libraries when it starts."""
     with contextlib.suppress(OSError):  # no driver: the process will report that it finds no GPU
         ctypes.CDLL("libcuda.so.1")
     return [*map(Path, GPU), *folders_of("libcuda.so", Path("/proc/self/maps").read_text())]
@@ -154,9 +151,7 @@ def memory_limit() -> int:
 
 
 def largest_weights() -> int:
-    """Return the bytes of weights that a sandboxed process may send: a fifth of the memory, since they are copied
-    once.
-    """
+    """Return the bytes of weights that a sandboxed process may send: a fifth of the memory, since they are copied once."""
     return min(2**36, memory_limit() // 3)
 
 

@@ -1,8 +1,7 @@
 """Landlock: a Linux process gives up for good the right to open most files
 (https://docs.kernel.org/userspace-api/landlock.html).
 
-Files that are already open stay open. The restriction also holds for all processes that it starts, whatever their
-user.
+Files that are already open stay open. The restriction also holds for all processes that it starts, whatever their user.
 """
 
 from __future__ import annotations

@@ -98,9 +98,7 @@ class SandboxedModel(Remote):
         self.eval()
 
     def build(self) -> None:
-        """Build the model. Raise BenchmarkError as `trained_model` does, or if this machine refuses to confine a
-        process.
-        """
+        """Build the model. Raise BenchmarkError as `trained_model` does, or if this machine refuses to confine a process."""
         self._process.ask("build")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -136,9 +134,7 @@ class SandboxedModel(Remote):
         return self._one(tensors, "logits").to(images.device), self._count(answer, "replaced")
 
     def ask_gradient(self, ticket: int, gradient: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
-        """Return the gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; or
-        None.
-        """
+        """Return the gradient of the images, of this shape, by the pass's ticket and the gradient of its logits; or None."""
         most = WIDEST * shape.numel()
         answer, tensors = self._process.ask("gradient", {"gradient": gradient}, most=most, ticket=ticket)
         if answer.get("none") is True:

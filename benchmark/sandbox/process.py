@@ -35,8 +35,7 @@ class Refused(BenchmarkError, RuntimeError):
 
 
 class Process:
-    """A process that runs `work` on its end of a channel, as the evaluator sees it; as a context, it ends with the
-    block.
+    """A process that runs `work` on its end of a channel, as the evaluator sees it; as a context, it ends with the block.
 
     Attributes:
         owner: its name in messages, such as submissions/Wong2020Fast.
@@ -108,9 +107,7 @@ def plain(words: object) -> str:
 
 
 def serve(channel: Channel, served: object) -> None:
-    """Answer each message by the method of `served` that it calls, until the other side ends. For the sandboxed
-    process.
-    """
+    """Answer each message by the method of `served` that it calls, until the other side ends. For the sandboxed process."""
     while True:
         try:
             message, tensors = channel.receive(2**40)
@@ -170,9 +167,7 @@ def _close_all_but(kept: int) -> None:
 
 
 def _ended_by(pid: int) -> str:
-    """Return how a process ended; "" if it exited with status 0. Waits up to 3 s, as freeing a GPU's memory takes
-    time.
-    """
+    """Return how a process ended; "" if it exited with status 0. Wait up to 3 s, since freeing a GPU's memory takes time."""
     for _ in range(300):
         try:
             status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,6 +1,5 @@
-"""seccomp: a process gives up system calls for good. Refused are those that start programs, reach other processes or
-the network, mark files where other processes see it, or change the confinement. All others are allowed, so that
-torch runs.
+"""seccomp: a process gives up system calls for good. Refused are those that start programs, reach other processes or the
+network, mark files where other processes see it, or change the confinement. All others are allowed, so that torch runs.
 """
 
 from __future__ import annotations

@@ -96,9 +96,7 @@ def run(
 
 
 def left(until: float, owner: str) -> int:
-    """Return the seconds up to a moment of the monotonic clock, rounded up. Raise BenchmarkError if the moment is
-    past.
-    """
+    """Return the seconds up to a moment of the monotonic clock, rounded up. Raise BenchmarkError if the moment is past."""
     if (seconds := until - time.monotonic()) <= 0:
         raise BenchmarkError(f"{owner}: its code does not end in the time that it has")
     return math.ceil(seconds)

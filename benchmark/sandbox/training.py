@@ -1,8 +1,7 @@
 """Training in the sandbox, by one process or by several that share every batch.
 
-The processes have training and validation images, never test images, and no network: they exchange gradients through
-the evaluator. They return plain tensors, and the first process reports its progress. No verdict rests on these
-reports.
+The processes have training and validation images, never test images, and no network: they exchange gradients through the
+evaluator. They return plain tensors, and the first process reports its progress. No verdict rests on these reports.
 """
 
 from __future__ import annotations

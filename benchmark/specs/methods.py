@@ -44,17 +44,13 @@ def _path(name: str) -> Path:
 
 
 def imported(name: str) -> ModuleType:
-    """Return method.py as it was last imported, so that its classes are those of a model that it built; else import
-    it.
-    """
+    """Return method.py as it was last imported, so that its classes are those of a model that it built; else import it."""
     module = sys.modules.get(f"submissions.{name}.method")
     return module if module and module.__file__ == str(_path(name).absolute()) else method(name)
 
 
 def module(name: str, file: str) -> ModuleType:
-    """Return another file of the submission, such as `measures`, as a module. Raise BenchmarkError if it does not
-    import.
-    """
+    """Return another file of the submission, such as `measures`, as a module. Raise BenchmarkError if it does not import."""
     return load(submissions.FOLDER / name / f"{file}.py")
 
 
@@ -206,8 +202,7 @@ def own_parts(
 
 
 def load(path: Path) -> ModuleType:
-    """Return a submission's file as the module submissions.<name>.<file>, which imports its neighbours by `from
-    .file`.
+    """Return a submission's file as the module submissions.<name>.<file>, which imports its neighbours by `from .file`.
 
     Raise BenchmarkError if it does not import (with the line), or imports a file that its stages' inputs would lack.
     """

@@ -49,12 +49,11 @@ class Closing(Frozen):
 
 
 class Selection(Frozen):
-    """The epoch whose weights are kept: the first with the best score on the validation images, never the test
-    images.
+    """The epoch whose weights are kept: the first with the best score on the validation images, never the test images.
 
     The score is `by` the objective's own score, `clean` accuracy, `robust` accuracy under `attack`, or accuracy that
-    `certificate` proves at an l2 `radius`. Training stops after `patience` epochs without a better score, counted
-    from the end of the radius's warm-up; 0 never stops it.
+    `certificate` proves at an l2 `radius`. Training stops after `patience` epochs without a better score, counted from the
+    end of the radius's warm-up; 0 never stops it.
     """
 
     by: Literal["objective", "clean", "robust", "certified"] = "objective"

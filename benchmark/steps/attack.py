@@ -26,9 +26,7 @@ ASKED_AGAIN = 256  # images per attack
 
 
 class Attack(EvaluationStep):
-    """One step for each suite that counts for the row: those of the track, and `adaptive`, contributed against the
-    row.
-    """
+    """One step for each suite that counts for the row: those of the track, and `adaptive`, contributed against the row."""
 
     declared_in = "suites"
     attacks = searches = several = True

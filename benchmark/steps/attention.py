@@ -1,6 +1,4 @@
-"""Step `attention`: the clean accuracy of one row with uniform averaging in place of attention, and with nothing in
-its place.
-"""
+"""Step `attention`: one row's clean accuracy with uniform averaging in place of attention, and with nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Attention(EvaluationStep):
             torch.manual_seed(work.row.track.evaluation.seed)  # an open model may draw noise
             predicted = predictions_with(weights, subject.model, subject.images, subject.batch_size)
             if predicted is None:
-                return Outcome(summary="no attention columns in it")
+                return Outcome(summary="no attention found in it")
             columns[name] = predicted
         seen = {**columns, "label": subject.labels, "clean_prediction": subject.clean.prediction}
         result = without_attention(pa.table({name: values.cpu().numpy() for name, values in seen.items()}))

@@ -58,9 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """A running step. A kill leaves its folder `scratch` for the next run; each file in `blocks` is about some
-    images.
-    """
+    """A running step. A kill leaves its folder `scratch` for the next run; each file in `blocks` is about some images."""
 
     row: Row
     name: str
@@ -221,9 +219,7 @@ def import_slow(steps: Sequence[Step]) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Return the sha256 of a file, or of a finished folder's list of files; "" if it is missing, which its reader
-    reports.
-    """
+    """Return the sha256 of a file, or of a finished folder's list of files; "" if it is missing, which its reader reports."""
     whole = [place for place in (path, path / "stage.json", path / "data.json") if place.is_file()]
     return files.sha256_file(whole[0]) if whole else ""
 

@@ -159,9 +159,7 @@ def _objects(value: object) -> bool:
 
 
 def _images(row: Row, folders: Sequence[Path]) -> dict[str, np.ndarray]:
-    """Return clean images and those that the steps keep, (n, c, h, w) float32 each, from which a reader can replay
-    them.
-    """
+    """Return clean images and those that the steps keep, (n, c, h, w) float32 each, from which a reader can replay them."""
     from safetensors.numpy import load_file
 
     from benchmark.data.images import evaluation_split

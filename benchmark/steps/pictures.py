@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 class Pictures(EvaluationStep):
-    """A PNG for each figure beside the Record, and the column `pictured <norm> <eps>`: images that PGD broke are
-    lost.
-    """
+    """A PNG for each figure beside the Record, and the column `pictured <norm> <eps>`: images that PGD broke are lost."""
 
     declared_in = "track.pictures"
     refusal = "track {track} declares no pictures"

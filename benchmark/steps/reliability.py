@@ -1,6 +1,4 @@
-"""Step `reliability`: whether a row's attacks can be trusted. It compares probes of the model with the suites'
-results.
-"""
+"""Step `reliability`: whether a row's attacks can be trusted. It compares probes of the model with the suites' results."""
 
 from __future__ import annotations
 

@@ -28,9 +28,7 @@ class Smooth(EvaluationStep):
 
     @classmethod
     def applies(cls, row: Row) -> bool:
-        """The open division has no smoothed radii: nobody can tell whether the votes of a random model are
-        independent.
-        """
+        """The open division has no smoothed radii: nobody can tell whether the votes of a random model are independent."""
         return super().applies(row) and row.submission.division == "closed"
 
     @classmethod

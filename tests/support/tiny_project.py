@@ -88,9 +88,7 @@ class Project:
             shutil.copy(ROOT / "submissions" / "Havens2024LoFAST" / file, folder / file)
 
     def bring(self, name: str, attack: str, code: str, *specs: str) -> None:
-        """Contribute attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive`
-        list.
-        """
+        """Contribute attacks against a submission: its file `attack`.py and, as YAML flow mappings, its `adaptive` list."""
         folder = self.root / "submissions" / name
         (folder / f"{attack}.py").write_text(code)
         text, _, _ = (folder / "submission.yaml").read_text().partition("        adaptive:")
