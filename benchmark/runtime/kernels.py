@@ -140,7 +140,7 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _blas(x: torch.Tensor) -> np.ndarray:
-    """Return a matrix whose rows or columns are contiguous, so that numpy calls BLAS; it multiplies others in a plain loop."""
+    """Return a matrix whose rows or columns are contiguous, so that numpy calls BLAS and not its plain loop."""
     x = x.detach().resolve_neg()
     (rows, columns), (down, right) = x.shape[-2:], x.stride()[-2:]
     whole = (right == 1 and down >= columns) or (down == 1 and right >= rows)
